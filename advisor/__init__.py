@@ -1,0 +1,68 @@
+"""From a minute of a training script to the cloud machines to rent, with time, cost and layout.
+
+Names are imported when they are used: ``import advisor`` itself loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from advisor.api import load_job as load_job
+    from advisor.api import recommend as recommend
+    from advisor.catalogue import Catalogue as Catalogue
+    from advisor.collectors.callbacks import hugging_face_callback as hugging_face_callback
+    from advisor.collectors.callbacks import lightning_callback as lightning_callback
+    from advisor.collectors.marker import step as step
+    from advisor.collectors.runner import profile as profile
+    from advisor.domain import Candidate as Candidate
+    from advisor.domain import Configuration as Configuration
+    from advisor.domain import Estimate as Estimate
+    from advisor.domain import Offer as Offer
+    from advisor.domain import Recommendation as Recommendation
+    from advisor.job import Job as Job
+    from advisor.predict import Predictor as Predictor
+
+_HOME = {
+    "Candidate": "advisor.domain",
+    "Catalogue": "advisor.catalogue",
+    "Configuration": "advisor.domain",
+    "Estimate": "advisor.domain",
+    "Job": "advisor.job",
+    "Offer": "advisor.domain",
+    "Predictor": "advisor.predict",
+    "Recommendation": "advisor.domain",
+    "hugging_face_callback": "advisor.collectors.callbacks",
+    "lightning_callback": "advisor.collectors.callbacks",
+    "load_job": "advisor.api",
+    "profile": "advisor.collectors.runner",
+    "recommend": "advisor.api",
+    "step": "advisor.collectors.marker",
+}
+__all__ = [
+    "Candidate",
+    "Catalogue",
+    "Configuration",
+    "Estimate",
+    "Job",
+    "Offer",
+    "Predictor",
+    "Recommendation",
+    "hugging_face_callback",
+    "lightning_callback",
+    "load_job",
+    "profile",
+    "recommend",
+    "step",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'advisor' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOME))

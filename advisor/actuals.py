@@ -1,0 +1,82 @@
+"""What real runs took: measured steps of recorded jobs on rented machines.
+
+They are kept beside the runs in ``actuals.jsonl`` (one JSON object a line, append-only) and narrow
+the estimates of that job, or of any job recorded from the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from advisor.errors import RunError, UsageError
+
+FILE_NAME = "actuals.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actual:
+    """One measured step of a job elsewhere.
+
+    Attributes
+    ----------
+    run : str
+        The recorded run whose job it was.
+    provider, instance_type : str
+    count : int
+        Machines.
+    step_s : float
+        Mean optimizer step. [s]
+    """
+
+    run: str
+    provider: str
+    instance_type: str
+    count: int
+    step_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.step_s > 0 and math.isfinite(self.step_s)):
+            raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+        if self.count < 1:
+            raise UsageError(f"not a number of machines: {self.count}", hint="give 1 or more")
+
+
+def append_actual(root: Path, actual: Actual) -> Path:
+    """Add a measurement to those beside the runs in ``root``; return the file."""
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / FILE_NAME
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(actual)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
+    """Return the measurements of ``run``, in the order in which they were added.
+
+    Raises
+    ------
+    RunError
+        If a line cannot be read; the error names file and line.
+    """
+    path = root / FILE_NAME
+    if not path.exists():
+        return ()
+    names = {field.name for field in fields(Actual)}
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            actual = Actual(**{name: row[name] for name in names})
+        except (ValueError, KeyError, TypeError, UsageError) as error:
+            raise RunError(
+                f"{path}, line {number}: not a measurement ({error})", hint="mend or delete it"
+            ) from error
+        if actual.run == run:
+            found.append(actual)
+    return tuple(found)

@@ -1,0 +1,80 @@
+"""Read what is looked up, not ranked: measured links, and prices of storage and traffic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from advisor.catalogue import files
+from advisor.catalogue.nouns import MeasuredLinks, OtherPrice
+from advisor.catalogue.tables import Column, read
+
+_GB: Final = 1e9
+
+
+def read_links(path: Path | None) -> tuple[MeasuredLinks, ...]:
+    """Read the instances on which copies were measured; none without the file.
+
+    Raises
+    ------
+    CatalogueError
+        If the file cannot be read or a cell breaks its rule.
+    """
+    if path is None:
+        return ()
+    return tuple(_links(row) for row in _rows(path, files.LINKS))
+
+
+def _links(row: dict[str, Any]) -> MeasuredLinks:
+    return MeasuredLinks(
+        provider=row["provider"],
+        instance_type=row["instance_type"],
+        gpu_name=row["gpu_name"],
+        gpu_count=_known(row["gpu_count"]),
+        pcie_generation=_known(row["pcie_gen"]),
+        pcie_lanes=_known(row["pcie_width"]),
+        host_to_device_bytes_per_s=_known(row["h2d_gbs"], _GB),
+        device_to_host_bytes_per_s=_known(row["d2h_gbs"], _GB),
+        device_to_device_min_bytes_per_s=_known(row["d2d_min_gbs"], _GB),
+        device_to_device_median_bytes_per_s=_known(row["d2d_median_gbs"], _GB),
+        device_to_device_max_bytes_per_s=_known(row["d2d_max_gbs"], _GB),
+        has_peer_access={"yes": True, "no": False}.get(row["p2p"]),
+        source=row["source"],
+    )
+
+
+def read_other_prices(path: Path | None) -> tuple[OtherPrice, ...]:
+    """Read the prices of storage and traffic; none without the file.
+
+    Raises
+    ------
+    CatalogueError
+        If the file cannot be read or a cell breaks its rule.
+    """
+    if path is None:
+        return ()
+    return tuple(
+        OtherPrice(
+            provider=row["provider"],
+            region=row["region"],
+            item=row["item"],
+            tier=row["tier"],
+            price_usd=float(row["price"]),
+            unit=row["unit"],
+            as_of=row["as_of"],
+            source=row["source"],
+        )
+        for row in _rows(path, files.OTHER_PRICES)
+    )
+
+
+def _rows(path: Path, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+    table = read(path, columns)
+    cells = zip(*(list(values) for values in table.values()), strict=True)
+    return [dict(zip(table, row, strict=True)) for row in cells]
+
+
+def _known(value: float, unit: float = 1.0) -> float | None:
+    return None if np.isnan(value) else float(value) * unit

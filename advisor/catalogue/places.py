@@ -1,0 +1,42 @@
+"""Where the user's own files lie: the XDG folders."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return the folder of updated snapshots and downloads: all of it can be fetched again."""
+    return _base("XDG_CACHE_HOME", ".cache") / "advisor" / "catalogue"
+
+
+def config_folder() -> Path:
+    """Return the folder of the user's ``overrides.csv``."""
+    return _base("XDG_CONFIG_HOME", ".config") / "advisor"
+
+
+def _base(variable: str, default: str) -> Path:
+    """Return an XDG base folder; the specification says to ignore a relative one."""
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / default
+    except RuntimeError:  # nobody's home: a container that runs as a bare number
+        return Path(tempfile.gettempdir()) / default
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

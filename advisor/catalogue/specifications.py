@@ -1,0 +1,141 @@
+"""Build the type columns: what providers state, and what others measured to fill the holes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from advisor.catalogue import files, speeds
+from advisor.catalogue.columns import Floats, Texts, TypeColumns
+from advisor.catalogue.nouns import Accelerator
+from advisor.catalogue.tables import Values, numbers, read, texts
+from advisor.errors import CatalogueError
+
+GIB: Final = 2.0**30
+GB: Final = 1e9
+GBIT_BYTES: Final = 1e9 / 8
+
+# InfiniBand as named in the tables: "IB-NDR-8x400" is eight ports of 400 Gbit/s, "IB-EDR-100" one.
+_INFINIBAND: Final = re.compile(r"IB-[A-Z]+-(?:(?P<ports>\d+)x)?(?P<gbps>\d+)")
+
+
+def build_types(
+    table: Mapping[str, Values],
+    share_alike: Path | None,
+    accelerators: Mapping[str, Accelerator],
+) -> TypeColumns:
+    """Join the providers' statements with the measured table.
+
+    Parameters
+    ----------
+    table : mapping
+        ``files.TYPES`` as read.
+    share_alike : Path or None
+        The file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay unknown.
+    accelerators : mapping of str to Accelerator
+
+    Raises
+    ------
+    CatalogueError
+        If a type has an accelerator that nobody describes.
+    """
+    provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
+    extra = _measured(share_alike, provider, name)
+    stated_model = np.array(texts(table, "cpu_model"))
+    cpu_model = np.where(stated_model == "", extra.texts["cpu_model"], stated_model)
+    accelerator, rdma = np.array(texts(table, "accelerator")), np.array(texts(table, "rdma"))
+    core_speed, core_speed_source = speeds.fill(
+        provider,
+        name,
+        cpu_model,
+        numbers(table, "coremark_per_vcpu"),
+        extra.numbers["coremark_per_vcpu_converted"],
+    )
+    burst, baseline = numbers(table, "network_gbps"), numbers(table, "network_baseline_gbps")
+    return TypeColumns(
+        provider=provider,
+        name=name,
+        vcpus=_filled(numbers(table, "vcpus"), extra.numbers["vcpus"]),
+        memory_bytes=GIB * _filled(numbers(table, "memory_gib"), extra.numbers["memory_gib"]),
+        accelerator=accelerator,
+        accelerator_count=numbers(table, "accelerator_count"),
+        accelerator_memory_bytes=_accelerator_memory(accelerator, accelerators),
+        network_bytes_per_s=_sustained_networks(_filled(baseline, burst), rdma),
+        network_burst_bytes_per_s=burst * GBIT_BYTES,
+        rdma=rdma,
+        is_rdma=np.char.startswith(rdma, "IB-") | (rdma == "EFA"),
+        intra_node_link=np.array(texts(table, "intra_node_link")),
+        intra_node_bytes_per_s=GB * extra.numbers["intra_node_gbs"],
+        intra_node_basis=extra.texts["intra_node_basis"],
+        host_device_bytes_per_s=GB * extra.numbers["host_device_gbs"],
+        host_device_basis=extra.texts["host_device_basis"],
+        core_speed=core_speed,
+        core_speed_source=core_speed_source,
+        cpu_model=cpu_model,
+        cpu_arch=np.array(texts(table, "cpu_arch")),
+        local_ssd_bytes=GB * numbers(table, "local_ssd_gb"),
+        source=np.array(texts(table, "source")),
+    )
+
+
+def sustained_network(gbps: float, transport: str) -> float:
+    """Return what traffic between instances gets: the InfiniBand fabric where there is one.
+
+    >>> sustained_network(80.0, "IB-NDR-8x400"), sustained_network(100.0, "EFA")
+    (400000000000.0, 12500000000.0)
+    """
+    match = _INFINIBAND.fullmatch(transport)
+    return GBIT_BYTES * (float(match["gbps"]) * int(match["ports"] or 1) if match else gbps)
+
+
+def _sustained_networks(gbps: Floats, rdma: Texts) -> Floats:
+    pairs = zip(gbps.tolist(), rdma.tolist(), strict=True)
+    return np.array([sustained_network(rate, transport) for rate, transport in pairs])
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """Columns of the share-alike table, spread over all types."""
+
+    texts: dict[str, Texts]
+    numbers: dict[str, Floats]
+
+
+def _measured(path: Path | None, provider: Texts, name: Texts) -> _Extra:
+    table = read(path, files.SHARE_ALIKE_SPECIFICATIONS) if path else {}
+    rows: dict[tuple[str, str], int] = {}
+    if table:
+        pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
+        rows = {pair: at for at, pair in enumerate(pairs)}
+    keys = zip(provider.tolist(), name.tolist(), strict=True)
+    at = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)
+    out = _Extra({}, {})
+    for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]:
+        if column.is_number:
+            known = numbers(table, column.name) if table else np.empty(0)
+            out.numbers[column.name] = np.append(known, np.nan)[at]
+        else:
+            words = texts(table, column.name) if table else []
+            out.texts[column.name] = np.array([*words, ""])[at]
+    return out
+
+
+def _filled(values: Floats, others: Floats) -> Floats:
+    return np.where(np.isnan(values), others, values)
+
+
+def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -> Floats:
+    listed = names.tolist()
+    unknown = sorted(set(listed) - set(accelerators) - {""})
+    if unknown:
+        raise CatalogueError(
+            f"a type has the accelerator {unknown[0]!r}, which accelerators.csv does not describe",
+            hint="add it there, or correct the name in types.csv.gz",
+        )
+    memory = {name: one.memory_bytes for name, one in accelerators.items()}
+    return np.array([memory.get(name, np.nan) for name in listed])

@@ -1,0 +1,298 @@
+"""Download over HTTP with limits: time, size, tries, redirects; copies from before are reused.
+
+A server may be slow, refuse, answer with an error page, cut the answer short, redirect in a
+circle or send a gigabyte for a kilobyte. Each costs a bounded time and ends in one error.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import http.client
+import random
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn, Protocol
+
+from advisor.catalogue.adapters.base import RawFile
+from advisor.catalogue.update.raw import RawStore
+from advisor.errors import CatalogueError
+
+_BLOCK: Final = 1 << 16
+_MAX_REDIRECTS: Final = 5
+_TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Clock(Protocol):
+    """Time as the session sees it; tests give another one."""
+
+    def now(self) -> float:
+        """Return seconds that only grow."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def now(self) -> float:
+        """Return seconds that only grow."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a download may take.
+
+    Attributes
+    ----------
+    tries : int
+    first_wait_s : float
+        Before the second try; doubled by each further one, with some chance in it.
+    silence_s : float
+        Longest wait for the server to send anything.
+    file_s : float
+        Longest time for one file, all tries and waits together.
+    """
+
+    tries: int = 4
+    first_wait_s: float = 1.0
+    silence_s: float = 20.0
+    file_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a download is; ``total_bytes`` is None where the server does not say."""
+
+    source: str
+    name: str
+    done_bytes: int
+    total_bytes: int | None
+
+
+class _TransientError(Exception):
+    """A failure that may be gone with the next try; ``wait_s`` is what the server asked for."""
+
+    def __init__(self, message: str, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpSession:
+    """Downloads of one source, each kept in the raw store with its day and checksum.
+
+    Attributes
+    ----------
+    source : str
+    store : RawStore
+    limits : Limits
+    mirror : str
+        Where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``.
+    clock : Clock
+    on_progress : callable or None
+    """
+
+    source: str
+    store: RawStore
+    limits: Limits = field(default_factory=Limits)
+    mirror: str = ""
+    clock: Clock = field(default_factory=SystemClock)
+    on_progress: Callable[[Progress], None] | None = None
+
+    def get(self, url: str, *, name: str, max_bytes: int) -> RawFile:
+        """Download a file, or return the copy from before if it has not changed.
+
+        Raises
+        ------
+        CatalogueError
+            If it cannot be had within the limits.
+        """
+        deadline = self.clock.now() + self.limits.file_s
+        for attempt in range(1, self.limits.tries + 1):
+            try:
+                return self._try(url, name, max_bytes, deadline)
+            except _TransientError as failure:
+                wait = failure.wait_s
+                if wait is None:
+                    # Full jitter: many clients that failed together do not come back together.
+                    wait = self.limits.first_wait_s * 2 ** (attempt - 1) * random.uniform(0.5, 1)
+                is_last = attempt == self.limits.tries
+                if is_last or self.clock.now() + wait > deadline:
+                    raise _gone(url, f"{failure} ({attempt} tries)") from failure
+                self.clock.sleep(wait)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _try(self, url: str, name: str, max_bytes: int, deadline: float) -> RawFile:
+        known = self.store.find(self.source, name, url)
+        request = self._request(url, known.headers if known else {})
+        try:
+            with _OPENER.open(request, timeout=self.limits.silence_s) as answer:
+                return self._save(answer, url, name, max_bytes, deadline)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 304 and known is not None:
+                    return self.store.confirmed(known, _now())
+                _raise_status(error, url)
+        except urllib.error.URLError as error:
+            raise _TransientError(f"cannot be reached: {error.reason}") from error
+        except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
+            raise _TransientError(f"broke off: {error or type(error).__name__}") from error
+
+    def _request(self, url: str, headers: dict[str, str]) -> urllib.request.Request:
+        target = url
+        if self.mirror:
+            target = f"{self.mirror.rstrip('/')}/{url.split('://', 1)[1]}"
+        scheme = urllib.parse.urlsplit(target).scheme
+        if scheme not in ("http", "https"):
+            raise _gone(target, f"has the scheme {scheme!r}")
+        own = {"User-Agent": "cloud-config-advisor", "Accept-Encoding": "gzip"}
+        return urllib.request.Request(target, headers={**own, **headers})
+
+    def _save(self, answer: Any, url: str, name: str, max_bytes: int, deadline: float) -> RawFile:
+        content_type = answer.headers.get("Content-Type", "")
+        if content_type.startswith("text/html"):
+            raise _gone(url, "answers with a web page, not with data (a login or a proxy?)")
+        stated = answer.headers.get("Content-Length", "")
+        total = int(stated) if stated.isdigit() else None
+        if total is not None and total > max_bytes:
+            raise _gone(url, f"has {total:,} bytes, more than the {max_bytes:,} allowed")
+        body = _Body(answer, answer.headers.get("Content-Encoding", ""))
+        digest = hashlib.sha256()
+        with self.store.writing(self.source, name) as file:
+            while block := self._next(body, url, max_bytes, deadline):
+                digest.update(block)
+                file.write(block)
+                if self.on_progress is not None:
+                    self.on_progress(
+                        Progress(
+                            source=self.source,
+                            name=name,
+                            done_bytes=body.received,
+                            total_bytes=total,
+                        )
+                    )
+            if total is not None and body.received != total:
+                raise _TransientError(f"was cut short: {body.received:,} of {total:,} bytes")
+            if not body.is_complete:
+                raise _TransientError("was cut short inside its compression")
+        return self.store.keep(
+            self.source,
+            name,
+            url=url,
+            sha256=digest.hexdigest(),
+            retrieved_at=_now(),
+            etag=answer.headers.get("ETag", ""),
+            last_modified=answer.headers.get("Last-Modified", ""),
+        )
+
+    def _next(self, body: _Body, url: str, max_bytes: int, deadline: float) -> bytes:
+        if self.clock.now() > deadline:
+            raise _gone(url, f"took longer than {self.limits.file_s:g} s")
+        block = body.read()
+        if body.unpacked > max_bytes:
+            raise _gone(url, f"unpacks to more than the {max_bytes:,} bytes allowed")
+        return block
+
+
+class _Body:
+    """The bytes of an answer, unpacked block by block so that no bomb unpacks at once."""
+
+    def __init__(self, answer: http.client.HTTPResponse, encoding: str) -> None:
+        self._answer = answer
+        is_gzip = encoding.lower() in ("gzip", "x-gzip")
+        self._unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16) if is_gzip else None
+        self.received = 0
+        self.unpacked = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """The compressed stream has ended."""
+        return self._unpacker is None or self._unpacker.eof
+
+    def read(self) -> bytes:
+        """Return the next block, empty at the end."""
+        while True:
+            block, is_end = self._block()
+            self.unpacked += len(block)
+            if block or is_end:
+                return block
+
+    def _block(self) -> tuple[bytes, bool]:
+        if self._unpacker is None:
+            raw = self._receive()
+            return raw, not raw
+        packed = self._unpacker.unconsumed_tail or self._receive()
+        try:
+            block = self._unpacker.decompress(packed, _BLOCK * 16)
+        except zlib.error as error:
+            raise _TransientError(f"is damaged: {error}") from error
+        return block, not packed or self._unpacker.eof
+
+    def _receive(self) -> bytes:
+        raw = self._answer.read1(_BLOCK)  # what has come: a slow server is noticed
+        self.received += len(raw)
+        return raw
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follow a few redirects, never from https to http."""
+
+    max_redirections = _MAX_REDIRECTS
+    max_repeats = 2
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+            raise _gone(req.full_url, f"redirects to the unprotected {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER: Final = urllib.request.build_opener(_Redirects)
+
+
+def _raise_status(error: urllib.error.HTTPError, url: str) -> NoReturn:
+    """Raise what a status means; a redirect that got here was one too many."""
+    if error.code in _TRY_AGAIN:
+        wait = _wait_s(error.headers.get("Retry-After", ""))
+        raise _TransientError(f"answers {error.code} {error.reason}", wait) from error
+    if 300 <= error.code < 400:
+        raise _gone(url, "redirects in a circle") from error
+    raise _gone(url, f"answers {error.code} {error.reason}") from error
+
+
+def _wait_s(text: str) -> float | None:
+    """Read ``Retry-After``: seconds, or a date."""
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return max((until - datetime.now(UTC)).total_seconds(), 0.0) if until.tzinfo else None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _gone(url: str, what: str) -> CatalogueError:
+    return CatalogueError(
+        f"{url} {what}",
+        hint="try again later, or download it yourself: advisor catalogue update --from FOLDER",
+    )

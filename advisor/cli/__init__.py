@@ -1,0 +1,105 @@
+"""The command line: parse, call, show. One file a verb, loaded only when it is called.
+
+Exit codes: 0 ok, 1 error, 2 usage, 3 nothing satisfies the constraints; ``profile`` passes the
+script's own code through. Every deliberate error prints one line that says what is wrong and one
+that says what to do; ``ADVISOR_DEBUG=1`` shows the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+# Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
+# with verbs of its own) or a function ``command``.
+VERBS: Final[dict[str, tuple[str, str]]] = {
+    "profile": ("profile", "Run a training script for a short while and record what it does."),
+    "recommend": ("recommend", "Rank cloud configurations for a recorded run by time and cost."),
+    "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
+    "plan": ("plan", "Spread a transformer over a given cluster and print what to run."),
+    "runs": ("runs", "List, show, recover and remove recorded runs."),
+    "validate": ("validate", "Score the models against published measurements."),
+    "evaluate": ("evaluate", "Score the learned predictors on held-out jobs and machines."),
+    "collect": ("collect", "Make labelled runs of a zoo of jobs on this machine, under limits."),
+    "simulate": ("simulate", "Replay a job on spot nodes, a shared cluster, elastic workers."),
+    "train": ("train", "Fit the models' constants again from measurements."),
+    "doctor": ("doctor", "Say what can be recorded here, and measure this machine."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its verbs' names and help, and imports a verb when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the verbs in the order of a user's day."""
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a light stand-in, enough for the overview."""
+        if cmd_name not in VERBS:
+            return None
+        return TyperCommand(cmd_name, help=VERBS[cmd_name][1])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the real verb that ``args`` names."""
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        if name is None or stand_in is None:
+            return name, stand_in, rest
+        return name, _load_verb(name), rest
+
+
+def _load_verb(name: str) -> Any:
+    module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
+    verb = getattr(module, "app", None)
+    if verb is None:
+        verb = typer.Typer(add_completion=False, rich_markup_mode=None)
+        verb.command(name, **getattr(module, "settings", {}))(module.command)
+    command = typer.main.get_command(verb)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="From a minute of your training script to the cloud machines to rent.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("cloud-config-advisor"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Take the options before the verb."""
+
+
+def main() -> None:
+    """Run the command line; turn deliberate errors into two lines and an exit code."""
+    try:
+        app()
+    except Exception as error:
+        if os.environ.get("ADVISOR_DEBUG") or not hasattr(error, "exit_code"):
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        if hint := getattr(error, "hint", ""):
+            sys.stderr.write(f"hint: {hint}\n")
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(130)

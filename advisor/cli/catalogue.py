@@ -1,0 +1,351 @@
+"""``advisor catalogue``: list, show, compare and update the offers of the cloud providers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.catalogue import Catalogue, Pricing
+    from advisor.catalogue.update.download import Progress
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="List, show, compare and update the offers of the cloud providers. Works offline; only "
+    "`update` uses the network.",
+)
+
+
+class Sort(StrEnum):
+    """What ``list`` sorts by."""
+
+    price = "price"
+    price_per_accelerator = "price-per-accelerator"
+    price_per_vcpu = "price-per-vcpu"
+    name = "name"
+    vcpus = "vcpus"
+    memory = "memory"
+    age = "age"
+
+
+class Form(StrEnum):
+    """How an answer is written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+Snapshot = Annotated[
+    Path | None, typer.Option("--path", help="Folder of a snapshot; the one in use otherwise.")
+]
+Rules = Annotated[
+    Path | None,
+    typer.Option("--overrides", help="Your own prices, machines and quotas (overrides.csv)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
+Cloud = Annotated[str | None, typer.Option(help="Providers, comma-separated: aws,gcp.")]
+Region = Annotated[
+    str | None, typer.Option(help="Regions as globs, comma-separated: 'us-*,eu-*'.")
+]
+
+
+@app.command("list")
+def list_offers(
+    cloud: Cloud = None,
+    region: Region = None,
+    types: Annotated[
+        str | None, typer.Option("--type", help="Instance types as globs: 'm5.*,c5.*'.")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="Accelerators: A100:8, L4, A100:40GB..80GB:1..8, H100,H200.")
+    ] = None,
+    cpu_only: Annotated[
+        bool, typer.Option("--cpu-only", help="Only types without accelerators.")
+    ] = False,
+    min_vcpus: Annotated[float, typer.Option(min=0, help="Fewest virtual CPUs.")] = 0,
+    min_memory: Annotated[str, typer.Option(help="Least main memory: 64, 64GiB, 64GB.")] = "0",
+    max_price: Annotated[
+        float | None, typer.Option(min=0, help="Most for one machine, in USD per hour.")
+    ] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Only spot prices.")] = False,
+    on_demand: Annotated[bool, typer.Option("--on-demand", help="Only on-demand prices.")] = False,
+    reserved: Annotated[
+        bool, typer.Option("--reserved", help="Only prices of one and three years' commitment.")
+    ] = False,
+    max_age: Annotated[
+        float | None, typer.Option(min=0, help="Oldest price, in days; undated ones are left out.")
+    ] = None,
+    retired: Annotated[
+        bool, typer.Option("--retired", help="Also types that cannot be rented now.")
+    ] = False,
+    cheapest: Annotated[
+        bool, typer.Option("--cheapest", help="Only the cheapest offer of each type.")
+    ] = False,
+    sort: Annotated[Sort, typer.Option(help="Order; cheapest first among equals.")] = Sort.price,
+    top: Annotated[
+        int | None, typer.Option("--top", "-n", min=1, help="Most offers shown; a table has 20.")
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to write it.")] = Form.table,
+    as_json: AsJson = False,
+    path: Snapshot = None,
+    overrides: Rules = None,
+) -> None:
+    """List priced offers, cheapest first."""
+    from advisor.catalogue import Catalogue, OfferFilter, ordering, parse_gpus, records
+
+    catalogue = Catalogue.load(path, overrides=overrides)
+    listings = ("retired",) if retired else ()
+    wanted = OfferFilter(
+        providers=_parts(cloud),
+        regions=_parts(region),
+        types=_parts(types),
+        gpus=None if gpus is None else parse_gpus(gpus),
+        is_cpu_only=cpu_only,
+        min_vcpus=min_vcpus,
+        min_memory_bytes=_memory_bytes(min_memory),
+        max_price_usd_per_h=float("inf") if max_price is None else max_price,
+        max_age_days=float("inf") if max_age is None else max_age,
+        pricing=_pricing(spot=spot, on_demand=on_demand, reserved=reserved),
+        listings=(*OfferFilter().listings, *listings),
+        with_unspecified=True,
+    )
+    found = ordering.ordered(catalogue, catalogue.select(wanted), sort.value, cheapest=cheapest)
+    form = Form.json if as_json else form
+    limit = top if top is not None else (20 if form is Form.table else len(found))
+    record = records.list_record(catalogue, ordering.first(found, limit), len(found))
+    _warn_of_age(catalogue)
+    if form is Form.csv:
+        _write_csv(record["offers"])
+    else:
+        _print(record, "offers", as_json=form is Form.json)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="TYPE", help="e.g. p4d.24xlarge")],
+    cloud: Annotated[str | None, typer.Option(help="Where several providers have it.")] = None,
+    all_regions: Annotated[
+        bool, typer.Option("--all-regions", help="Show the prices of all regions.")
+    ] = False,
+    as_json: AsJson = False,
+    path: Snapshot = None,
+    overrides: Rules = None,
+) -> None:
+    """Show one instance type with its prices, links and sources."""
+    from advisor.catalogue import Catalogue, records
+
+    catalogue = Catalogue.load(path, overrides=overrides)
+    record = records.type_record(catalogue, catalogue.instance_type(name, provider=cloud))
+    _print(record, "instance_type", as_json=as_json, all_regions=all_regions)
+
+
+@app.command()
+def info(as_json: AsJson = False, path: Snapshot = None, overrides: Rules = None) -> None:
+    """Say how old and how complete the catalogue is, by provider."""
+    from advisor.catalogue import Catalogue, records
+
+    catalogue = Catalogue.load(path, overrides=overrides)
+    _print(records.info_record(catalogue), "info", as_json=as_json)
+
+
+@app.command()
+def storage(
+    cloud: Cloud = None, region: Region = None, as_json: AsJson = False, path: Snapshot = None
+) -> None:
+    """List prices of storage and outgoing traffic."""
+    from advisor.catalogue import Catalogue
+
+    providers, regions = _parts(cloud), _parts(region)
+    found = [
+        asdict(one)
+        for one in Catalogue.load(path).other_prices
+        if (not providers or one.provider in providers)
+        and (not regions or any(fnmatchcase(one.region, glob) for glob in regions))
+    ]
+    if as_json:
+        typer.echo(json.dumps({"schema_version": 1, "prices": found}, indent=2))
+    else:
+        from advisor.report import catalogue as report
+
+        report.other_prices(found, _console())
+
+
+@app.command()
+def diff(
+    old: Annotated[
+        str, typer.Argument(help="A snapshot: bundled, previous, current, or a folder.")
+    ] = "previous",
+    new: Annotated[str, typer.Argument(help="The one to compare with it.")] = "current",
+    top: Annotated[int, typer.Option("--top", "-n", min=0, help="Changes shown.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two snapshots: types and prices added, removed, changed."""
+    from advisor.catalogue import Catalogue, store
+    from advisor.catalogue.difference import difference
+
+    folders = [store.named_folder(name) for name in (old, new)]
+    before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
+    record = difference(before, after).to_record(str(folders[0]), str(folders[1]))
+    _print(record, "difference", as_json=as_json, top=top)
+
+
+@app.command()
+def update(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="SOURCE", help="e.g. aws azure; all.")
+    ] = None,
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder or archive of downloaded files: no network is used."),
+    ] = None,
+    as_of: Annotated[
+        str, typer.Option(help="Day (YYYY-MM-DD) of given files that state none.")
+    ] = "",
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Its sudden price changes are right; repeatable."),
+    ] = None,
+    accept_fewer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Its missing prices are right; repeatable."),
+    ] = None,
+    mirror: Annotated[
+        str,
+        typer.Option(envvar="ADVISOR_CATALOGUE_MIRROR", help="Take URL/HOST/PATH for each file."),
+    ] = "",
+    timeout: Annotated[float, typer.Option(min=1, help="Longest time for one file, in s.")] = 300,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the catalogue up to date; the snapshot before is kept."""
+    from advisor.catalogue.adapters import sources
+    from advisor.catalogue.update import Options, given_files
+    from advisor.catalogue.update import update as bring_up_to_date
+    from advisor.catalogue.update.download import Limits
+
+    _check_date(as_of)
+    chosen = sources(names or ())
+    options = Options(
+        as_of=as_of,
+        accept=accept or (),
+        accept_fewer=accept_fewer or (),
+        mirror=mirror,
+        limits=Limits(file_s=timeout),
+        on_progress=_progress(),
+    )
+    if given is None:
+        report = bring_up_to_date(chosen, options)
+    else:
+        with given_files(given, chosen) as files:
+            with_files = [source for source in chosen if source.name in files]
+            report = bring_up_to_date(with_files, replace(options, files=files))
+    _print(report.to_record(), "update", as_json=as_json)
+    if report.folder is None and not report.is_current:
+        raise typer.Exit(1)
+
+
+def _check_date(text: str) -> None:
+    try:
+        date.fromisoformat(text or "2026-01-01")
+    except ValueError:
+        raise UsageError(f"--as-of {text!r} is no day", hint="write e.g. 2026-11-21") from None
+
+
+def _progress() -> Callable[[Progress], None]:
+    """Return what shows downloads: one line that changes on a terminal, one a source elsewhere."""
+    is_terminal = sys.stderr.isatty()
+    started: set[str] = set()
+
+    def show(progress: Progress) -> None:
+        size = f"{progress.done_bytes / 1e6:.1f} MB"
+        if is_terminal:
+            sys.stderr.write(f"\r\x1b[K{progress.source}: {progress.name} {size}")
+            sys.stderr.flush()
+        elif progress.source not in started:
+            started.add(progress.source)
+            sys.stderr.write(f"downloading {progress.source}\n")
+
+    return show
+
+
+@app.command()
+def rollback() -> None:
+    """Return to the snapshot before the last update."""
+    from advisor.catalogue import store
+
+    typer.echo(f"in use now: {store.roll_back()}")
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+_MEMORY = re.compile(r"(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>|G|GB|Gi|GiB|T|TB|TiB|M|MB|MiB)", re.I)
+_UNITS = {"": 2**30, "g": 2**30, "gb": 10**9, "gi": 2**30, "gib": 2**30, "t": 2**40, "tb": 10**12}
+_UNITS |= {"tib": 2**40, "m": 2**20, "mb": 10**6, "mib": 2**20}
+
+
+def _memory_bytes(text: str) -> float:
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--min-memory {text!r} is no size", hint="write e.g. 64, 64GiB or 1.5TB")
+    return float(match["size"]) * _UNITS[match["unit"].lower()]
+
+
+def _pricing(*, spot: bool, on_demand: bool, reserved: bool) -> tuple[Pricing, ...]:
+    chosen: list[Pricing] = []
+    if on_demand:
+        chosen.append("on-demand")
+    if spot:
+        chosen.append("spot")
+    if reserved:
+        chosen += ["reserved-1y", "reserved-3y"]
+    return tuple(chosen) or ("on-demand", "spot")
+
+
+def _print(record: Mapping[str, Any], what: str, *, as_json: bool, **options: Any) -> None:
+    if as_json:
+        typer.echo(json.dumps(record, indent=2, allow_nan=False))
+        return
+    from advisor.report import catalogue as report
+
+    getattr(report, what)(record, _console(), **options)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _write_csv(offers: Sequence[Mapping[str, Any]]) -> None:
+    from advisor.catalogue import records
+
+    writer = csv.DictWriter(sys.stdout, records.OFFER_FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records.flat(offer) for offer in offers)
+
+
+def _warn_of_age(catalogue: Catalogue) -> None:
+    from advisor.catalogue import records
+
+    age = catalogue.age_days()
+    if age > records.OLD_DAYS:
+        typer.echo(
+            f"note: the newest price is {age:.0f} days old; advisor catalogue update", err=True
+        )

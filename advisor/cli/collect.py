@@ -1,0 +1,90 @@
+"""``advisor collect``: make labelled runs on this machine, or pack those that were made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.errors import UsageError
+
+JOURNAL = "runs.jsonl"
+
+
+def command(
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Folder of the runs, made if missing; with --describe also a .jsonl.gz."
+        ),
+    ],
+    limit: Annotated[int | None, typer.Option(min=1, help="Runs to make at most.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Begin no run after this time.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Pattern of run keys, e.g. 'full/mlp-*'; repeatable.")
+    ] = None,
+    cap_s: Annotated[float, typer.Option(help="Cut a run short after this. [s]")] = 25.0,
+    attempts: Annotated[int, typer.Option(min=1, help="Of a run that stays noisy.")] = 3,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="Give way to others.")] = 0,
+    pack: Annotated[
+        Path | None, typer.Option(help="Write the runs so far to this .jsonl.gz instead.")
+    ] = None,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Count the runs so far and their noise instead.")
+    ] = False,
+) -> None:
+    """Train a zoo of small jobs under limits, and write down what each took.
+
+    The same command goes on where it was stopped. Quotas and network limits need root: without
+    them those runs are left out.
+    """
+    if (hours is not None and hours <= 0) or cap_s <= 0:
+        raise UsageError(
+            f"times must be positive, got hours={hours}, cap_s={cap_s}", hint="try --hours 1"
+        )
+    if describe:
+        _describe(out)
+        return
+    if pack is not None:
+        _pack(out / JOURNAL, pack)
+        return
+    options = ["--out", str(out), "--cap-s", str(cap_s), "--nice", str(nice)]
+    options += ["--attempts", str(attempts)]
+    options += [option for pattern in only or () for option in ("--only", pattern)]
+    options += [] if limit is None else ["--limit", str(limit)]
+    options += [] if hours is None else ["--hours", str(hours)]
+    program = [sys.executable, "-m", "advisor.collectors.minicloud", *options]
+    raise typer.Exit(subprocess.run(program, check=False).returncode)
+
+
+def _describe(path: Path) -> None:
+    from advisor.collectors.minicloud import card
+    from advisor.collectors.minicloud.journal import Journal, unpack
+
+    journal = path / JOURNAL if path.is_dir() else path
+    if not journal.exists():
+        raise UsageError(f"there are no runs at {journal}", hint="make some: advisor collect")
+    is_packed = journal.suffix == ".gz"
+    typer.echo(card.describe(unpack(journal) if is_packed else Journal(journal).rows()))
+
+
+def _pack(journal: Path, target: Path) -> None:
+    from advisor.collectors.minicloud.journal import Journal, pack
+    from advisor.collectors.minicloud.summary import tells_nothing
+
+    if not journal.exists():
+        raise UsageError(f"there are no runs at {journal}", hint="make some: advisor collect")
+    if not target.name.endswith(".jsonl.gz"):
+        raise UsageError(f"{target} is no .jsonl.gz", hint="name it e.g. runs.jsonl.gz")
+    source = Journal(journal)
+    rows = list(source.rows())
+    telling = [row for row in rows if not tells_nothing(row)]
+    pack(telling, target)
+    typer.echo(
+        f"{len(telling)} records in {target}; left out: {len(rows) - len(telling)} that others"
+        f" kept from ending, {source.damaged()} damaged lines",
+        err=True,
+    )

@@ -1,0 +1,87 @@
+"""``advisor evaluate``: how wrong the predictors are on each split, beside the baselines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from advisor.errors import ModelError, UsageError
+from advisor.train.backends import workers
+from advisor.train.models import MODELS, read_runs, stack_members
+
+_SPLITS = ("random", "job", "instance", "both")
+
+
+def command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--data", help="Files or folders of run records; default: our own."),
+    ] = None,
+    fmt: Annotated[str, typer.Option("--format", help="See advisor runs import.")] = "records",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
+    target: Annotated[
+        str, typer.Option(help="over_analytic, over_anchor, time or cost.")
+    ] = "over_analytic",
+    split: Annotated[str, typer.Option(help=f"all, or one of {', '.join(_SPLITS)}.")] = "all",
+    backend: Annotated[str, typer.Option(help="loky, dask or ray.")] = "loky",
+    address: Annotated[
+        str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Folds at once.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of models and random split.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Fit on all but what is left out, predict that, and score it: four splits, baselines."""
+    if split != "all" and split not in _SPLITS:
+        raise UsageError(f"no split named {split!r}", hint=f"one of: all, {', '.join(_SPLITS)}")
+    if model not in MODELS:
+        raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
+    records = read_runs(runs, fmt)
+    wanted = _SPLITS if split == "all" else (split,)
+    with workers(backend, address):
+        results = [r for s in wanted if (r := _scored(records, model, target, s, jobs, seed))]
+    if not results:
+        raise ModelError("no split can be made of these runs", hint="add jobs or instance types")
+    from advisor.models.evaluation import report_lines
+
+    record = {
+        "schema_version": 1,
+        "model": model,
+        "target": target,
+        "rows": max(r.overall.rows for r in results),
+        "splits": {r.name: r.to_record() for r in results},
+    }
+    typer.echo(json.dumps(record, indent=2) if as_json else "\n".join(report_lines(results)))
+
+
+def _scored(
+    records: list[Any], model: str, target: str, split: str, jobs: int, seed: int
+) -> Any | None:
+    """Score one split; None where the runs do not allow it and others are wanted too."""
+    from advisor import features
+    from advisor.models.evaluation import evaluate
+    from advisor.models.guarded import Guarded
+    from advisor.models.problem import problem
+    from advisor.models.stack import Stack
+
+    has_series = model in ("sequence", "all")
+    asked = problem(records, cast(Any, target), has_series=has_series)
+    members = stack_members(model, has_series=has_series, n_jobs=1, seed=seed)
+
+    def build() -> Guarded:
+        stack = Stack(members, static_columns=len(features.FEATURES), folds=5)
+        return Guarded(
+            stack, guarded_columns=len(features.FEATURES), is_adaptive=True, random_state=seed
+        )
+
+    try:
+        result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs)
+    except ModelError as error:
+        sys.stderr.write(f"note: split {split} left out: {error}\n")
+        return None
+    sys.stderr.write(f"split {split}: {len(result.groups)} folds\n")
+    return result

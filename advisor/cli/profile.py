@@ -1,0 +1,139 @@
+"""``advisor profile``: run a training script for a short while and record what it does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from advisor.errors import UsageError
+
+# Options before the script are ours, everything from the script on is the script's.
+settings: Final[dict[str, Any]] = {
+    "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False}
+}
+
+_UNITS_S: Final = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def command(
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...",
+            help="A Python script with its arguments, or after -- any command.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        str, typer.Option("--for", help="Longest recording after the first step: 60s, 2m.")
+    ] = "120s",
+    steps: Annotated[
+        int | None, typer.Option(help="Record so many steps, then stop.", min=1)
+    ] = None,
+    precise: Annotated[
+        bool, typer.Option("--precise", help="Go on until the step time is known to 2 %.")
+    ] = False,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Let the training go on, without hooks.")
+    ] = False,
+    pid: Annotated[
+        int | None, typer.Option(help="Watch a running process from outside.", min=1)
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Epochs of the whole job, if not found.", min=0)
+    ] = None,
+    total_steps: Annotated[
+        int | None, typer.Option(help="Steps of the whole job, if not found.", min=1)
+    ] = None,
+    total_samples: Annotated[
+        int | None, typer.Option(help="Samples of the whole job, if not found.", min=1)
+    ] = None,
+    name: Annotated[str, typer.Option(help="Part of the run's name.")] = "",
+    runs: Annotated[
+        str | None, typer.Option(help="Folder of runs, or a URL.", envvar="ADVISOR_RUNS")
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(help="Seconds between readings.", min=0.02, max=60)
+    ] = 0.2,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON on stdout at the end.")
+    ] = False,
+) -> None:
+    """Run a training script for a short while and record what it does.
+
+    The script's own output is left alone; progress and the summary go to stderr, and the script's
+    exit code is passed on (0 where the recording ends it).
+    """
+    from advisor.collectors import remote, runner
+    from advisor.collectors.work import GivenWork
+
+    wanted = runner.plan(
+        _command(script or [], pid),
+        run_root=runs,
+        name=name,
+        attached=pid,
+        limit_s=duration_s(limit),
+        limit_steps=steps,
+        interval_s=interval,
+        continue_run=go_on,
+        is_precise=precise,
+        given=GivenWork(epochs=epochs, total_steps=total_steps, total_samples=total_samples),
+        progress_s=0.0 if quiet else 5.0,
+        summary="json" if as_json else "none" if quiet else "text",
+    )
+    if runs is None or not remote.is_url(runs):
+        runner.become_agent(wanted)
+    code = runner.run(wanted)
+    runner.share(Path(wanted.run), runs)
+    raise typer.Exit(code)
+
+
+def duration_s(text: str) -> float:
+    """Return a duration such as ``90``, ``60s``, ``2m`` or ``1h`` in seconds.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or not positive.
+
+    Examples
+    --------
+    >>> duration_s("60s"), duration_s("2m")
+    (60.0, 120.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip())
+    value = float(match[1]) * _UNITS_S[match[2] or ""] if match else 0.0
+    if value <= 0:
+        raise UsageError(f"not a duration: {text!r}", hint="for example 60s, 2m or 1h")
+    return value
+
+
+def _command(words: list[str], pid: int | None) -> list[str]:
+    """Return the command that the words mean: a script runs in this Python."""
+    if pid is not None:
+        if words:
+            raise UsageError("--pid and a command", hint="name one of them")
+        if not Path(f"/proc/{pid}").exists():
+            raise UsageError(f"no process {pid}", hint="`ps -ef` shows what runs")
+        return []
+    if not words:
+        raise UsageError("nothing to profile", hint="advisor profile train.py, or -- COMMAND")
+    first = words[0]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise UsageError(f"no script at {first}", hint="check the path")
+        return [sys.executable, *words]
+    if shutil.which(first) is None:
+        what = "is not executable" if Path(first).is_file() else "is not a command"
+        hint = "a script's name ends in .py; a command stands after --"
+        if Path(first).is_file() and not os.access(first, os.X_OK):
+            hint = f"chmod +x {first}, or name its interpreter: -- sh {first}"
+        raise UsageError(f"{first!r} {what}", hint=hint)
+    return words

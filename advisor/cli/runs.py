@@ -1,0 +1,86 @@
+"""``advisor runs``: list, show, recover and remove recorded runs; add what real runs took."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from advisor.cli import runs_actual, runs_import
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, show, recover and remove recorded runs.",
+)
+app.command("actual")(runs_actual.command)
+runs_import.register(app)
+
+Name = Annotated[str, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
+
+
+@app.command("list")
+def list_runs(as_json: AsJson = False) -> None:
+    """List the recorded runs, oldest first."""
+    from advisor.collectors import RecordingError, store
+
+    rows: list[dict[str, Any]] = []
+    for path in store.list_runs():
+        try:
+            seen = store.read_recording(path)
+        except RecordingError as error:
+            rows.append({"run": path.name, "status": f"unreadable: {error}"})
+            continue
+        step = seen.step_time
+        rows.append(
+            {
+                "run": seen.run_id,
+                "status": seen.status,
+                "started_at": seen.started_at,
+                "duration_s": seen.duration_s,
+                "step_s": step.corrected_s if step else None,
+                "command": " ".join(seen.command),
+            }
+        )
+    if as_json:
+        typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
+        return
+    for row in rows:
+        step_s = row.get("step_s")
+        step_text = f"{1000 * step_s:.4g} ms/step" if step_s else ""
+        typer.echo(f"{row['run']}  {row['status']:12} {step_text:16} {row.get('command', '')}")
+    if not rows:
+        typer.echo(f"no run in {store.run_root()}", err=True)
+
+
+@app.command()
+def show(run: Name, as_json: AsJson = False) -> None:
+    """Say what was learned from a run."""
+    from advisor.collectors import store, summary
+
+    seen = store.read_recording(store.find_run(run))
+    if as_json:
+        typer.echo(json.dumps(summary.record(seen), indent=2))
+    else:
+        typer.echo("\n".join(summary.lines(seen)))
+
+
+@app.command()
+def recover(run: Name) -> None:
+    """Close a run whose profiler was killed, so that it can be used."""
+    from advisor.collectors import store, summary
+
+    typer.echo("\n".join(summary.lines(store.recover(store.find_run(run)))))
+
+
+@app.command()
+def rm(run: Name) -> None:
+    """Delete a run."""
+    from advisor.collectors import store
+
+    path = store.find_run(run)
+    store.remove(path)
+    typer.echo(f"deleted {path}", err=True)

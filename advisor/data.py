@@ -1,0 +1,29 @@
+"""Where the packaged data lies: the same answer in a wheel, an editable install and a checkout."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def root(folder: str) -> Path:
+    """Return the path of a data folder, ``"datasets"`` or ``"trained_models"``.
+
+    A clone without symbolic links (Windows) keeps the folders beside the package.
+    """
+    package = Path(__file__).parent
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def shared() -> Path | None:
+    """Return the folder of public measurements, or None where there is none.
+
+    ``ADVISOR_SHARED`` names it; otherwise ``../shared`` beside the checkout is looked for. Fitting
+    and validation read it; nothing else needs it.
+    """
+    named = os.environ.get("ADVISOR_SHARED")
+    path = Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
+    return path if (path / "data").is_dir() else None

@@ -1,0 +1,251 @@
+"""The nouns of the advisor: what is sold, what is proposed, what is believed about it. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from advisor.planners.nouns import Layout
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Bottleneck = Literal["compute", "memory", "network", "input", "launch"]
+
+SCHEMA_VERSION: Final = 1
+# Two-sided normal quantiles of the coverages on offer.
+QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A predicted quantity with its prediction interval, all in the same unit.
+
+    ``coverage`` is the nominal probability that the truth lies in [low, high].
+    """
+
+    value: float
+    low: float
+    high: float
+    coverage: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"not low <= value <= high: {self}")
+        if not 0 < self.coverage < 1:
+            raise ValueError(f"coverage must be in (0, 1), got {self.coverage}")
+
+    @classmethod
+    def lognormal(cls, value: float, log_sd: float, coverage: float = 0.9) -> Estimate:
+        """Return the interval of a positive quantity whose logarithm errs by ``log_sd``.
+
+        Examples
+        --------
+        >>> round(Estimate.lognormal(10.0, 0.1).high, 2)
+        11.79
+        """
+        spread = math.exp(QUANTILES[coverage] * log_sd)
+        return cls(value=value, low=value / spread, high=value * spread, coverage=coverage)
+
+    def scaled(self, factor: float) -> Estimate:
+        """Return the estimate of ``factor`` (positive) times the quantity."""
+        return Estimate(
+            value=self.value * factor,
+            low=self.low * factor,
+            high=self.high * factor,
+            coverage=self.coverage,
+        )
+
+    def to_record(self) -> dict[str, float]:
+        """Return the JSON form."""
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "coverage": self.coverage,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An instance type in a region at a price.
+
+    ``accelerators`` is the number in one instance (a fraction where a card is shared), 0 with
+    ``accelerator`` None for a machine without.
+    """
+
+    provider: str
+    instance_type: str
+    region: str
+    pricing: str
+    price_usd_per_h: float
+    accelerator: str | None
+    accelerators: float
+    vcpus: int
+    memory_gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What is rented together: ``(offer, count)`` parts; several parts are a mixed cluster."""
+
+    parts: tuple[tuple[Offer, int], ...]
+
+    @property
+    def price_usd_per_h(self) -> float:
+        """Price of all instances together, in USD/h."""
+        return sum(offer.price_usd_per_h * count for offer, count in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A configuration, a layout on it, and what the job would take.
+
+    Attributes
+    ----------
+    rank : int
+        Place in the list, from 1.
+    step_time_s, throughput_samples_per_s, training_time_h, cost_usd : Estimate
+    memory_gib : float
+        Needed on the fullest device. [GiB]
+    bottleneck : Bottleneck
+    shares : mapping of Bottleneck to float
+        Shares of the step by what it waits for; they sum to 1.
+    reasons : tuple of str
+        Why it stands here, in words.
+    is_extrapolating : bool
+        The estimate leaves what its models were fitted on.
+    """
+
+    rank: int
+    configuration: Configuration
+    layout: Layout
+    step_time_s: Estimate
+    throughput_samples_per_s: Estimate
+    training_time_h: Estimate
+    cost_usd: Estimate
+    memory_gib: float
+    bottleneck: Bottleneck
+    shares: Mapping[Bottleneck, float]
+    reasons: tuple[str, ...]
+    is_extrapolating: bool
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form (field names are kept within a schema version)."""
+        return {
+            "rank": self.rank,
+            "configuration": [_part(offer, count) for offer, count in self.configuration.parts],
+            "layout": _layout(self.layout),
+            "step_time_s": self.step_time_s.to_record(),
+            "throughput_samples_per_s": self.throughput_samples_per_s.to_record(),
+            "training_time_h": self.training_time_h.to_record(),
+            "cost_usd": self.cost_usd.to_record(),
+            "memory_gib": self.memory_gib,
+            "bottleneck": self.bottleneck,
+            "shares": dict(self.shares),
+            "reasons": list(self.reasons),
+            "extrapolating": self.is_extrapolating,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What is shown: the Pareto front, and why everything else is not on it.
+
+    Attributes
+    ----------
+    run : str
+        The recorded run, or the name of the job.
+    job : mapping
+        The facts of the job that the numbers rest on, with where each comes from.
+    catalogue_as_of : str
+        Day of the newest price. ISO 8601.
+    catalogue_offers : int
+        Priced offers that the request admits.
+    predictor, predictor_version : str
+    considered : int
+        Candidates looked at: offers times counts.
+    rejected : mapping of str to int
+        Candidates by the first reason that ruled them out.
+    front : tuple of Candidate
+        Fastest first; none beats another in both time and cost.
+    nearest : tuple of Candidate
+        Where ``front`` is empty: what would come closest to the constraints.
+    """
+
+    run: str
+    job: Mapping[str, Any]
+    catalogue_as_of: str
+    catalogue_offers: int
+    predictor: str
+    predictor_version: str
+    considered: int
+    rejected: Mapping[str, int]
+    front: tuple[Candidate, ...]
+    nearest: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record of ``advisor recommend --json``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run": self.run,
+            "job": dict(self.job),
+            "catalogue": {"as_of": self.catalogue_as_of, "offers": self.catalogue_offers},
+            "predictor": {"name": self.predictor, "version": self.predictor_version},
+            "considered": self.considered,
+            "rejected": dict(self.rejected),
+            "front": [candidate.to_record() for candidate in self.front],
+            "nearest": [candidate.to_record() for candidate in self.nearest],
+            "notes": list(self.notes),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the front as a table, one row a candidate; bounds are columns of their own."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(candidate) for candidate in self.front])
+
+    def _repr_html_(self) -> str:
+        """Show itself in a notebook; pandas escapes what it prints."""
+        return str(self.to_frame().to_html(index=False))
+
+
+def _part(offer: Offer, count: int) -> dict[str, Any]:
+    return {
+        "provider": offer.provider,
+        "instance_type": offer.instance_type,
+        "region": offer.region,
+        "pricing": offer.pricing,
+        "count": count,
+        "price_usd_per_h": offer.price_usd_per_h,
+        "accelerator": offer.accelerator,
+        "accelerators_per_instance": offer.accelerators,
+    }
+
+
+def _layout(layout: Layout) -> dict[str, Any]:
+    names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps", "virtual_stages",
+             "schedule", "zero_stage", "recompute")  # fmt: skip
+    return {name: getattr(layout, name) for name in names} | {"offload": sorted(layout.offload)}
+
+
+def _flat(candidate: Candidate) -> dict[str, Any]:
+    parts = candidate.configuration.parts
+    row: dict[str, Any] = {
+        "rank": candidate.rank,
+        "configuration": " + ".join(f"{n} x {offer.instance_type}" for offer, n in parts),
+        "provider": " + ".join(dict.fromkeys(offer.provider for offer, _ in parts)),
+        "region": " + ".join(dict.fromkeys(offer.region for offer, _ in parts)),
+        "pricing": " + ".join(dict.fromkeys(offer.pricing for offer, _ in parts)),
+    }
+    for name in ("training_time_h", "cost_usd", "step_time_s", "throughput_samples_per_s"):
+        estimate: Estimate = getattr(candidate, name)
+        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return row | {
+        "memory_gib": candidate.memory_gib,
+        "bottleneck": candidate.bottleneck,
+        "extrapolating": candidate.is_extrapolating,
+    }

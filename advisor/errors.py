@@ -1,0 +1,42 @@
+"""Every error the advisor raises on purpose, and what the command line makes of it.
+
+AdvisorError                 exit code 1
+├── UsageError               2  a value on the command line makes no sense
+├── CatalogueError           1  the catalogue cannot be read or lacks what was asked for
+├── RunError                 1  a recorded run is missing, empty, corrupt or lacks a fact
+└── ModelError               1  a trained model or its parameters cannot be read
+
+The ground packages raise their own (``planners.PlanningError``, ``collectors.RecordingError``).
+That no candidate satisfies the constraints is an answer, not an error: exit code 3.
+All carry a ``hint`` (what to do) and an ``exit_code``: that is all the command line knows of them.
+"""
+
+from __future__ import annotations
+
+
+class AdvisorError(Exception):
+    """Base of the deliberate errors: the message says what is wrong, the hint what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(AdvisorError):
+    """A value the user gave makes no sense."""
+
+    exit_code = 2
+
+
+class CatalogueError(AdvisorError):
+    """The catalogue cannot be read, or lacks what was asked for."""
+
+
+class RunError(AdvisorError):
+    """A recorded run is missing, empty, corrupt, or lacks a fact that was needed."""
+
+
+class ModelError(AdvisorError):
+    """A trained model or its parameters cannot be read or do not fit the data."""

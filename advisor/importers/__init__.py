@@ -1,0 +1,1 @@
+"""Read runs of other formats as records: one format a file."""

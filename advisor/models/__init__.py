@@ -1,0 +1,1 @@
+"""Learned predictors: one estimator a file, each with scikit-learn's contract."""

@@ -1,0 +1,139 @@
+"""Physics where the data end: outside what was seen the learned correction is not trusted.
+
+A row is outside where a known feature leaves the range of the training rows by more than a tenth
+of it, or differs where all training rows agreed. There the answer is physics alone (the offset
+plus the usual correction), and the interval is that of physics alone on left-out jobs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.models.base import Floats, RunRegressor, State
+from advisor.models.conformal import Calibration, calibrate
+
+_MARGIN: Final = 0.1  # of a feature's range
+
+
+class Guarded(RunRegressor):
+    """An estimator that answers only where it has seen runs, and physics elsewhere.
+
+    Parameters
+    ----------
+    member : RunRegressor or None
+        Unfitted; None takes a ``Stack``.
+    guarded_columns : int or None
+        How many leading columns are watched (series are not); None watches all.
+    calibration_folds, is_adaptive, n_jobs, random_state
+        See ``RunRegressor``. The member is calibrated with them.
+
+    Attributes
+    ----------
+    member_ : RunRegressor
+    lows_, highs_ : array of shape (features,)
+        Ranges that count as seen.
+    level_ : float
+        Median of what physics leaves over.
+    outside_ : Calibration or None
+        Errors of physics alone.
+    """
+
+    def __init__(
+        self,
+        member: RunRegressor | None = None,
+        *,
+        guarded_columns: int | None = None,
+        calibration_folds: int = 10,
+        is_adaptive: bool = False,
+        n_jobs: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.member = member
+        self.guarded_columns = guarded_columns
+        self.calibration_folds = calibration_folds
+        self.is_adaptive = is_adaptive
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def is_outside(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Return for each row whether it leaves what was seen, shape (n,)."""
+        return self._outside(self._checked(X))
+
+    def _outside(self, X: Floats) -> NDArray[np.bool_]:
+        watched = X[:, : self.guarded_columns]
+        with np.errstate(invalid="ignore"):  # unknown is not outside
+            beyond = (watched < self.lows_) | (watched > self.highs_)
+        return np.asarray(beyond.any(axis=1))
+
+    def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
+        watched = X[:, : self.guarded_columns]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # columns that are nan throughout
+            low, high = np.nanmin(watched, axis=0), np.nanmax(watched, axis=0)
+        margin = _MARGIN * (high - low) + 1e-9 * np.maximum(np.abs(low), np.abs(high)) + 1e-12
+        unseen = np.isnan(low)  # never known: nothing to compare with
+        self.lows_ = np.where(unseen, -np.inf, low - margin)
+        self.highs_ = np.where(unseen, np.inf, high + margin)
+        self.level_ = float(np.median(r))
+        self.member_ = self._twin().blank(X.shape[1])
+        self.member_._learn(X, r, groups)
+        self.outside_: Calibration | None = None
+
+    def _calibrate(self, X: Floats, r: Floats, groups: Any, bounds: Any) -> Calibration:
+        seen = ~bounds
+        physics = self._errors(np.full(len(r), self.level_), r)
+        self.outside_ = calibrate(X[seen], physics[seen], groups[seen])
+        self.member_.calibration_folds = self.calibration_folds
+        return self.member_._calibrate(X, r, groups, bounds)
+
+    def _twin(self) -> RunRegressor:
+        twin = (_default() if self.member is None else self.member)._bare()
+        twin.set_params(
+            is_adaptive=self.is_adaptive, n_jobs=self.n_jobs, random_state=self.random_state
+        )
+        return twin
+
+    def _answer(self, X: Floats) -> Floats:
+        return np.where(self._outside(X), self.level_, self.member_._answer(X))
+
+    def _half_width(self, X: Floats, coverage: float) -> Floats:
+        inside = super()._half_width(X, coverage)
+        if self.outside_ is None:
+            return inside
+        wide = np.maximum(self.outside_.half_width(X, coverage), inside)
+        return np.where(self._outside(X), wide, inside)
+
+    @property
+    def _is_multiplicative(self) -> bool:  # type: ignore[override]
+        return self.member is not None and self.member._is_multiplicative
+
+    def _named(self) -> Sequence[tuple[str, RunRegressor]]:
+        return [("member", _default() if self.member is None else self.member)]
+
+    def state(self) -> State:
+        """Return what was learned as plain data and arrays."""
+        state: State = {
+            "lows": self.lows_, "highs": self.highs_, "level": self.level_,
+            "member": self.member_.state(),
+        }  # fmt: skip
+        return state if self.outside_ is None else state | {"outside": self.outside_.state()}
+
+    def restore(self, state: State) -> None:
+        """Take on what was learned."""
+        self.lows_, self.highs_ = state["lows"], state["highs"]
+        self.level_ = float(state["level"])
+        outside = state.get("outside")
+        self.outside_ = None if outside is None else Calibration.from_state(outside)
+        self.member_ = self._twin().blank(self.n_features_in_)
+        self.member_.restore(state["member"])
+
+
+def _default() -> RunRegressor:
+    from advisor.models.stack import Stack
+
+    return Stack()

@@ -1,0 +1,128 @@
+"""Pipelines of data-parallel groups cut along the slow links (Zorse)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from advisor.clusters import ClusterGroup
+from advisor.layout_model import LayoutModel
+from advisor.plan.answer import Choice
+from advisor.plan.group_tables import (
+    estimate,
+    latency,
+    layer_parameters_of,
+    machines_of,
+    notes_of,
+    ring_bytes_per_s,
+)
+from advisor.plan.request import RING_FACTOR, PlanRequest
+from advisor.planners import asymmetric_pipeline, link_groups
+from advisor.planners.asymmetric_pipeline import AsymmetricPlan, PipelineGroup, PipelineJob
+from advisor.planners.errors import PlanningError
+from advisor.planners.heterogeneous import Worker
+
+_MOST_GROUPS: Final = 8
+
+
+def asymmetric(request: PlanRequest, model: LayoutModel) -> Choice:
+    """Plan a pipeline of data-parallel groups cut along the slow links (Zorse).
+
+    Raises
+    ------
+    PlanningError
+        If no grouping fits.
+    """
+    machines = [g for g in request.cluster.groups for _ in range(g.count)]
+    weights = np.array(
+        [
+            [min(a.node.network.bytes_per_s, b.node.network.bytes_per_s) for b in machines]
+            for a in machines
+        ]
+    )
+    best: AsymmetricPlan | None = None
+    names: list[list[str]] = []
+    problem: PlanningError | None = None
+    for parts in link_groups.splits(weights)[: min(_MOST_GROUPS, request.transformer.layers)]:
+        held = [[machines[i] for i in p] for p in parts]
+        try:
+            found, order = _zorse(request, model, held)
+        except PlanningError as error:
+            problem = error
+            continue
+        if best is None or found.step_s < best.step_s:
+            best, names = found, [[m.label for m in held[i]] for i in order]
+    if best is None:
+        raise problem or PlanningError("no grouping of the machines makes a pipeline")
+    groups = [f"group {i + 1}" for i in range(len(names))]
+    return Choice(
+        name="asymmetric pipeline",
+        machines=machines_of(request),
+        step_time_s=estimate(request, model, best.step_s),
+        global_batch=request.global_batch,
+        price_usd_per_h=request.cluster.price_usd_per_h,
+        devices=request.cluster.devices,
+        memory_bytes=dict(zip(groups, best.memory_bytes, strict=True)),
+        details={
+            "groups": names,
+            "layers_by_stage": list(best.layers),
+            "ministages_per_group": best.degree,
+            "micro_batch": best.micro_batch,
+            "micro_batches": [list(c) for c in best.counts],
+            "is_offloaded": best.is_offloaded,
+        },
+        notes=(
+            "needs a runtime with ministages over unequal groups (Zorse's); no released framework",
+            *notes_of(request.cluster.groups),
+        ),
+    )
+
+
+def _zorse(
+    request: PlanRequest,
+    model: LayoutModel,
+    held: list[list[ClusterGroup]],
+) -> tuple[AsymmetricPlan, list[int]]:
+    """Return the best plan over given groups of machines, and their pipeline order."""
+    transformer = request.transformer
+    layer_bytes = 2.0 * layer_parameters_of(transformer)
+    groups = []
+    for machines in held:
+        single = [replace(m, count=1) for m in machines]
+        gather = asymmetric_pipeline.ring_s(
+            layer_bytes, ring_bytes_per_s(single, model), factor=RING_FACTOR
+        )
+        workers = tuple(
+            Worker(
+                name=m.part.name,
+                memory_bytes=m.part.memory_bytes,
+                latency=latency(request, model, m),
+            )
+            for m in machines
+            for _ in range(m.node.devices)
+        )
+        groups.append(PipelineGroup(workers=workers, all_gather_s=gather, reduce_scatter_s=gather))
+    slowest = np.array(
+        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in held] for a in held]
+    )
+    order = asymmetric_pipeline.order_groups(groups, slowest)
+    network = model.parameters.pp_efficiency * float(slowest.min())
+
+    def send_receive_s(micro_batch: int) -> float:
+        sent = 2.0 * micro_batch * transformer.sequence * transformer.hidden
+        return sent / network + model.parameters.pp_latency_s
+
+    found = asymmetric_pipeline.best_of_groups(
+        [groups[i] for i in order],
+        PipelineJob(
+            global_batch=request.global_batch,
+            layers=transformer.layers,
+            layer_parameters=layer_parameters_of(transformer),
+            sequence=transformer.sequence,
+            hidden=transformer.hidden,
+        ),
+        send_receive_s=send_receive_s,
+    )
+    return found, order

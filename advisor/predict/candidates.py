@@ -1,0 +1,139 @@
+"""One row of the columns as an object that is shown, with the reasons in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from advisor.catalogue import Catalogue, OfferColumns
+from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer
+from advisor.job import Job
+from advisor.planners.input_pipeline import vcpus_needed
+from advisor.planners.nouns import Layout
+from advisor.predict.columns import TimeColumns
+from advisor.predict.completion import Completion
+
+_GIB: Final = 2**30
+# Shares of a step below this are not worth a word.
+_WORTH_SAYING: Final = 0.05
+
+
+def candidate(
+    job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
+    offers: OfferColumns, *, offer_row: int, column: int, completion_row: int,
+    host_core_speed: float | None, coverage: float, rank: int = 1,
+) -> Candidate:  # fmt: skip
+    """Make the candidate of one offer, one row of the time columns and one of the completions."""
+    offer = _offer(catalogue, offers, offer_row)
+    count = int(columns.count[column])
+    step = Estimate.lognormal(
+        float(columns.step_s[column]), float(columns.log_sd[column]), coverage
+    )
+    time_h, cost = completion.estimates(completion_row, offer.price_usd_per_h * count, coverage)
+    shares: dict[Bottleneck, float] = {
+        name: float(values[column]) for name, values in columns.shares.items()
+    }
+    bottleneck = max(shares, key=lambda name: shares[name])
+    layout = Layout(
+        dp=int(columns.dp[column]),
+        micro_batch=int(columns.micro_batch[column]),
+        accumulation_steps=int(columns.accumulation_steps[column]),
+        zero_stage=int(columns.zero_stage[column]),
+    )
+    speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
+    return Candidate(
+        rank=rank,
+        configuration=Configuration(parts=((offer, count),)),
+        layout=layout,
+        step_time_s=step,
+        throughput_samples_per_s=Estimate(
+            value=job.global_batch / step.value,
+            low=job.global_batch / step.high,
+            high=job.global_batch / step.low,
+            coverage=step.coverage,
+        ),
+        training_time_h=time_h,
+        cost_usd=cost,
+        memory_gib=float(columns.memory_bytes[column]) / _GIB,
+        bottleneck=bottleneck,
+        shares=shares,
+        reasons=(
+            _waits(shares),
+            *_fitting(layout),
+            *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
+            *_interruptions(completion, completion_row, offer.pricing),
+        ),
+        is_extrapolating=bool(columns.is_extrapolating[column]),
+    )
+
+
+def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+    types = catalogue.types
+    i = int(offers.type_index[row])
+    name = str(types.accelerator[i])
+    return Offer(
+        provider=str(types.provider[i]),
+        instance_type=str(types.name[i]),
+        region=str(offers.region[row]),
+        pricing=str(offers.pricing[row]),
+        price_usd_per_h=float(offers.price_usd_per_h[row]),
+        accelerator=name or None,
+        accelerators=float(types.accelerator_count[i]) if name else 0.0,
+        vcpus=int(types.vcpus[i]),
+        memory_gib=float(types.memory_bytes[i]) / _GIB,
+    )
+
+
+def _waits(shares: Mapping[Bottleneck, float]) -> str:
+    """Say what the step waits for, largest first, small shares left out."""
+    parts = sorted(shares.items(), key=lambda item: -item[1])
+    return "step: " + ", ".join(
+        f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
+    )
+
+
+def _fitting(layout: Layout) -> tuple[str, ...]:
+    reasons = []
+    if layout.zero_stage:
+        reasons.append(f"fits only with ZeRO stage {layout.zero_stage}")
+    if layout.accumulation_steps > 1:
+        reasons.append(
+            f"{layout.accumulation_steps} micro-batches of {layout.micro_batch} keep the batch"
+        )
+    return tuple(reasons)
+
+
+def _feeding(
+    job: Job,
+    offer: Offer,
+    shares: Mapping[Bottleneck, float],
+    step_s: float,
+    speeds: tuple[float | None, float],
+) -> tuple[str, ...]:
+    """Where the job waits for data: how many virtual CPUs would feed it."""
+    if shares["input"] < _WORTH_SAYING or job.feed.cpu_s_per_sample is None:
+        return ()
+    host_core_speed, core_speed = speeds
+    fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
+    needed = float(vcpus_needed(fed, job.feed.cpu_s_per_sample, host_core_speed, core_speed))
+    if job.feed.workers == 0:
+        return (f"{shares['input']:.0%} of the step loads data in the loop: use loader workers",)
+    return (
+        f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
+        "use more loader workers",
+    )
+
+
+def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
+    """Say what failures or removals add, and which checkpoints that assumes."""
+    overhead = float(completion.overhead_fraction[row])
+    every = float(completion.checkpoint_interval_s[row]) / 60
+    if pricing == "spot":
+        return (
+            f"spot: median finish {1 + overhead:.2f} x the work, waiting for machines included, "
+            f"with a checkpoint every {every:.0f} min",
+        )
+    if overhead < _WORTH_SAYING / 5:
+        return ()
+    return (f"checkpoints every {every:.0f} min and failures add {overhead:.0%}",)

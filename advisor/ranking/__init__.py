@@ -1,0 +1,154 @@
+"""From a job and constraints to the Pareto list, and why everything else is not on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.catalogue import OfferFilter
+from advisor.domain import Candidate, Recommendation
+from advisor.job import Job
+from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.ranking.front import pareto_front, spread_out
+from advisor.ranking.request import Request, parse_hours
+from advisor.ranking.rows import Rows, price_rows
+
+__all__ = ["Request", "pareto_front", "parse_hours", "recommend"]
+
+Integers = NDArray[np.int64]
+
+_NEAREST_SHOWN: Final = 3
+
+
+def recommend(
+    job: Job, request: Request | None = None, *, predictor: Predictor | None = None
+) -> Recommendation:
+    """Rank what could be rented for ``job`` by training time and cost.
+
+    Parameters
+    ----------
+    job : Job
+    request : Request, optional
+        No constraints and on-demand prices by default.
+    predictor : Predictor, optional
+        Over the bundled catalogue by default.
+
+    Returns
+    -------
+    Recommendation
+        An empty ``front`` means that nothing satisfies the constraints; ``nearest`` then holds
+        what comes closest to them.
+    """
+    request = request or Request()
+    predictor = predictor or Predictor()
+    wanted = _filter(request)
+    offers = predictor.catalogue.select(wanted)
+    types = np.unique(offers.type_index)
+    counts = np.array(request.counts, dtype=np.int64)
+    columns = predictor.step_columns(
+        job, np.repeat(types, len(counts)), np.tile(counts, len(types))
+    )
+    rows = price_rows(job, request, offers, types, columns, len(counts))
+    rejected, feasible = _reject(request, rows, columns)
+    admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
+    rejected["no_price"] = (admitted - len(types)) * len(counts)
+    front = pareto_front(rows.time_h[feasible], rows.cost_usd[feasible])
+    rejected["dominated"] += int(feasible.size - front.size)
+    chosen = feasible[front]
+    shown = chosen[spread_out(rows.time_h[chosen], rows.cost_usd[chosen], request.top)]
+    nearest = _nearest(request, rows) if chosen.size == 0 else chosen[:0]
+
+    def show(places: Integers) -> tuple[Candidate, ...]:
+        made = (
+            predictor.candidate(
+                job, columns, rows.completion_of(row), offers, offer_row=int(rows.offer[row]),
+                column=int(rows.column[row]), completion_row=rows.completion_row(row),
+                coverage=request.coverage, rank=rank,
+            )
+            for rank, row in enumerate(places.tolist(), start=1)
+        )  # fmt: skip
+        return tuple(_placed(one, request, len(places)) for one in made)
+
+    return Recommendation(
+        run=job.name,
+        job=job.facts(),
+        catalogue_as_of=predictor.catalogue.as_of,
+        catalogue_offers=len(offers.type_index),
+        predictor=predictor.name,
+        predictor_version=predictor.version,
+        considered=len(rows.offer) + rejected["no_price"],
+        rejected={reason: number for reason, number in rejected.items() if number},
+        front=show(shown),
+        nearest=show(nearest),
+        notes=_notes(chosen.size - shown.size, columns, chosen.size == 0),
+    )
+
+
+def _filter(request: Request) -> OfferFilter:
+    return OfferFilter(
+        providers=request.providers,
+        regions=(request.region,) if request.region else (),
+        gpus=request.gpus,
+        max_price_usd_per_h=request.max_price_usd_per_h or np.inf,
+        pricing=request.pricings,
+    )
+
+
+def _reject(request: Request, rows: Rows, columns: TimeColumns) -> tuple[Counter[str], Integers]:
+    """Count the rows by the first reason against them; return the counts and the rows left."""
+    status = columns.status[rows.column]
+    rejected: Counter[str] = Counter()
+    for code, reason in enumerate(STATUSES):
+        if code:
+            rejected[reason] += int(np.count_nonzero(status == code))
+    left = status == 0
+    for reason, holds in (
+        ("over_quota", ~rows.is_in_quota),
+        ("no_checkpoints", rows.is_spot & (not request.saves_checkpoints)),
+        ("dominated", rows.is_hopeless),
+        ("over_deadline", rows.time_h > (request.deadline_h or np.inf)),
+        ("over_budget", rows.cost_usd > (request.budget_usd or np.inf)),
+    ):
+        rejected[reason] = int(np.count_nonzero(left & holds))
+        left &= ~holds
+    return rejected, np.flatnonzero(left)
+
+
+def _nearest(request: Request, rows: Rows) -> Integers:
+    """Rows that miss the constraints by the smallest factor, no better one among them."""
+    usable = np.isfinite(rows.time_h) & rows.is_in_quota & ~rows.is_hopeless
+    candidates = np.flatnonzero(usable & ~(rows.is_spot & (not request.saves_checkpoints)))
+    front = candidates[pareto_front(rows.time_h[candidates], rows.cost_usd[candidates])]
+    # The factor by which a row is over both constraints together; one where it keeps them.
+    over = np.maximum(rows.time_h[front] / (request.deadline_h or np.inf), 1.0)
+    over *= np.maximum(rows.cost_usd[front] / (request.budget_usd or np.inf), 1.0)
+    order = np.argsort(over, kind="stable")
+    return front[order[:_NEAREST_SHOWN]]
+
+
+def _placed(one: Candidate, request: Request, places: int) -> Candidate:
+    """Add what only the list knows: its place, and whether the interval crosses a constraint."""
+    place = {places: "cheapest", 1: "fastest"}.get(one.rank)
+    reasons = [place] if place else []
+    if places == 1:
+        reasons = ["fastest and cheapest"]
+    risks = []
+    if request.budget_usd is not None and one.cost_usd.high > request.budget_usd:
+        risks.append(f"may cost up to {one.cost_usd.high:,.2f} USD")
+    if request.deadline_h is not None and one.training_time_h.high > request.deadline_h:
+        risks.append(f"may take up to {one.training_time_h.high:,.1f} h")
+    return replace(one, reasons=(*reasons, *one.reasons, *risks))
+
+
+def _notes(hidden: int, columns: TimeColumns, is_empty: bool) -> tuple[str, ...]:
+    notes = []
+    if hidden:
+        notes.append(f"{hidden} more candidates on the front are not shown (--top)")
+    does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")
+    if is_empty and does_not_fit.any() and not (columns.status == 0).any():
+        notes.append("the job does not fit into the memory of anything that was looked at")
+    return tuple(notes)

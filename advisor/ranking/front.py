@@ -1,0 +1,65 @@
+"""Pareto fronts of time and cost, as small pure functions on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def pareto_front(time: ArrayLike, cost: ArrayLike) -> NDArray[np.int64]:
+    """Return the rows that no other row beats in both time and cost, fastest first.
+
+    A row beats another if it is no worse in both and better in one; of equal rows the first
+    stays. Rows with nan are never on the front.
+
+    Parameters
+    ----------
+    time, cost : array-like of shape (n,)
+
+    Returns
+    -------
+    integer array
+        Rows by rising time, and so by falling cost.
+
+    Examples
+    --------
+    >>> pareto_front([1.0, 2.0, 3.0, 3.0], [9.0, 5.0, 6.0, 4.0]).tolist()
+    [0, 1, 3]
+    """
+    t, c = np.asarray(time, float), np.asarray(cost, float)
+    order = np.lexsort((np.arange(t.size), c, t))
+    order = order[np.isfinite(t[order]) & np.isfinite(c[order])]
+    if order.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    cheapest_before = np.concatenate(([np.inf], np.minimum.accumulate(c[order])[:-1]))
+    return np.asarray(order[c[order] < cheapest_before], dtype=np.int64)
+
+
+def spread_out(time: ArrayLike, cost: ArrayLike, size: int) -> NDArray[np.int64]:
+    """Choose ``size`` rows that cover a front evenly, both ends among them.
+
+    The next row chosen is always the one farthest from all chosen so far, in logarithms, since a
+    user weighs factors ("twice as fast"), not differences.
+
+    Parameters
+    ----------
+    time, cost : array-like of shape (n,)
+        Positive, in the order of the front.
+    size : int
+        At least 1.
+
+    Returns
+    -------
+    integer array
+        Rising rows.
+    """
+    points = np.column_stack([np.log(np.asarray(time, float)), np.log(np.asarray(cost, float))])
+    if len(points) <= size:
+        return np.arange(len(points))
+    chosen = [0, len(points) - 1][:size]
+    distance = np.min([np.linalg.norm(points - points[i], axis=1) for i in chosen], axis=0)
+    while len(chosen) < size:
+        farthest = int(np.argmax(distance))
+        chosen.append(farthest)
+        distance = np.minimum(distance, np.linalg.norm(points - points[farthest], axis=1))
+    return np.array(sorted(chosen))

@@ -1,0 +1,37 @@
+"""Labelled runs: what the learned models are fitted on, and the files that hold them."""
+
+from advisor.records.files import (
+    append_record,
+    from_row,
+    iterate_records,
+    read_records,
+    to_line,
+    write_records,
+)
+from advisor.records.nouns import (
+    CHANNELS,
+    SCHEMA_VERSION,
+    AnchorRun,
+    Fact,
+    JobFacts,
+    Machines,
+    ResourceSeries,
+    RunRecord,
+)
+
+__all__ = [
+    "CHANNELS",
+    "SCHEMA_VERSION",
+    "AnchorRun",
+    "Fact",
+    "JobFacts",
+    "Machines",
+    "ResourceSeries",
+    "RunRecord",
+    "append_record",
+    "from_row",
+    "iterate_records",
+    "read_records",
+    "to_line",
+    "write_records",
+]

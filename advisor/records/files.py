@@ -1,0 +1,192 @@
+"""Run records as files: one JSON object a line, refused with file, row and column."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import types
+import typing
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from advisor.errors import RunError
+from advisor.records.nouns import SCHEMA_VERSION, RunRecord
+
+
+def read_records(path: Path) -> list[RunRecord]:
+    """Read every record of a ``.jsonl`` or ``.jsonl.gz`` file.
+
+    Raises
+    ------
+    RunError
+        If the file cannot be read, a row is not a record (the message names file, row and column),
+        or two rows have the same ``record_id``.
+    """
+    records = list(iterate_records(path))
+    seen: dict[str, int] = {}
+    for row, record in enumerate(records, start=1):
+        if record.record_id in seen:
+            raise RunError(
+                f"{path}: row {row}: record_id: {record.record_id!r} is that of row "
+                f"{seen[record.record_id]}",
+                hint="give every run its own record_id",
+            )
+        seen[record.record_id] = row
+    return records
+
+
+def iterate_records(path: Path) -> Iterator[RunRecord]:
+    """Yield the records of a file one by one; blank lines are skipped."""
+    try:
+        with _open(path) as lines:
+            for row, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _parse_line(line, f"{path}: row {row}")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise RunError(
+            f"cannot read {path}: {error}", hint="give a .jsonl or .jsonl.gz file"
+        ) from (error)
+
+
+def write_records(path: Path, records: Iterable[RunRecord]) -> None:
+    """Write records, replacing the file in one step."""
+    partial = path.with_name(f".{path.name}.partial")
+    data = "".join(to_line(record) for record in records).encode()
+    partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    os.replace(partial, path)
+
+
+def append_record(path: Path, record: RunRecord) -> None:
+    """Add one record to an uncompressed file in a single write, and wait for the disk.
+
+    A collector that is killed loses at most the run in progress.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, to_line(record).encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def to_line(record: RunRecord) -> str:
+    """Return the record as one line of JSON; fields at their default are left out."""
+    row = {"schema_version": SCHEMA_VERSION, **_lean(record)}
+    return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def from_row(row: Mapping[str, Any]) -> RunRecord:
+    """Return the record that a parsed JSON object describes.
+
+    Raises
+    ------
+    RunError
+        Naming the column that is missing, unknown, of another type, or makes no sense.
+    """
+    if not isinstance(row, dict):
+        raise RunError(f"{row!r} is not a JSON object")
+    row = dict(row)
+    version = row.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise RunError(
+            f"schema_version: {version!r} is not {SCHEMA_VERSION}",
+            hint="written by another version of advisor",
+        )
+    return cast(RunRecord, _build(RunRecord, row, ""))
+
+
+def _open(path: Path) -> typing.TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def _parse_line(line: str, where: str) -> RunRecord:
+    try:
+        return from_row(json.loads(line, parse_constant=_refuse_constant))
+    except json.JSONDecodeError as error:
+        raise RunError(
+            f"{where}: not JSON ({error})", hint="the writer may have been cut off: drop the row"
+        ) from error
+    except RunError as error:
+        raise RunError(f"{where}: {error}", hint=error.hint or "see docs/records.md") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise RunError(f"{name} is not a number", hint="leave out what is unknown")
+
+
+def _lean(noun: Any) -> dict[str, Any]:
+    """Return a noun's fields as plain data, without those that are at their default."""
+    lean: dict[str, Any] = {}
+    for f in fields(noun):
+        value = getattr(noun, f.name)
+        default = f.default_factory() if f.default_factory is not MISSING else f.default
+        if default is MISSING or value != default:
+            lean[f.name] = _plain(value)
+    return lean
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _lean(value)
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
+
+
+def _build(kind: type, row: Any, where: str) -> object:
+    """Build a noun of this package from plain data, ``where`` naming the column so far."""
+    if not isinstance(row, dict):
+        raise RunError(f"{where}: {row!r} is not an object")
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    if unknown := set(row) - set(known):
+        raise RunError(f"{where}{min(unknown)}: no such field")
+    values: dict[str, Any] = {}
+    for name, f in known.items():
+        if name in row:
+            values[name] = _convert(hints[name], row[name], f"{where}{name}")
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise RunError(f"{where}{name}: missing")
+    try:
+        return kind(**values)
+    except RunError as error:
+        raise RunError(f"{where}{error}", hint=error.hint) from error
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Return ``value`` as the type that ``hint`` asks for."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if is_dataclass(hint):
+        return _build(cast(type, hint), value, f"{where}.")
+    if origin is types.UnionType or origin is typing.Union:
+        if value is None and types.NoneType in inner:
+            return None
+        if isinstance(value, str) and str in inner:
+            return value
+        return _convert(next(t for t in inner if t not in (types.NoneType, str)), value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_convert(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is Mapping and isinstance(value, dict):
+        return {k: _convert(inner[1], v, f"{where}.{k}") for k, v in value.items()}
+    return _scalar(hint, value, where)
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    is_number = isinstance(value, int | float)
+    if hint is float and is_number:
+        return float(value)
+    if hint is int and isinstance(value, int | float) and float(value).is_integer():
+        return int(value)
+    if hint is bool and isinstance(value, bool):
+        return value
+    if (hint is str or typing.get_origin(hint) is typing.Literal) and isinstance(value, str):
+        return value
+    raise RunError(f"{where}: {value!r} is not {getattr(hint, '__name__', hint)}")

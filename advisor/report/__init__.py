@@ -1,0 +1,1 @@
+"""Show results to people: the only modules, beside the verbs, that know of terminals."""

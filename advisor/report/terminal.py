@@ -1,0 +1,115 @@
+"""A recommendation as text for a terminal of any width."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from advisor.domain import Candidate, Offer, Recommendation
+from advisor.report.quantities import digits, hours, usd
+
+# Below this width the throughput column and the shares give way.
+_WIDE = 110
+_REJECTED = {
+    "does_not_fit_in_memory": "do not fit in memory",
+    "fewer_samples_than_workers": "have more workers than samples in a batch",
+    "network_unknown": "have an unknown network",
+    "no_time_model": "have no time model",
+    "accelerator_not_supported": "have accelerators this script cannot use unchanged",
+    "runs_on_one_machine": "are several machines for a program that runs on one",
+    "over_quota": "are over your quota",
+    "no_checkpoints": "are spot machines for a job without checkpoints",
+    "over_deadline": "are over the deadline",
+    "over_budget": "are over the budget",
+    "no_price": "have no price",
+    "dominated": "are beaten in both time and cost",
+}
+
+
+def show(recommendation: Recommendation, console: Console) -> None:
+    """Print the list, or the nearest misses where nothing satisfies the constraints."""
+    candidates = recommendation.front or recommendation.nearest
+    parts: list[RenderableType] = [_job_line(recommendation)]
+    if not recommendation.front:
+        parts.append(Text("Nothing satisfies the constraints. The nearest misses:"))
+    if candidates:
+        parts.append(_table(candidates, is_wide=console.width >= _WIDE))
+        parts.append(_reasons(candidates))
+    parts.append(_rejected(recommendation))
+    parts += [Text(f"note: {note}") for note in recommendation.notes]
+    console.print(Group(*parts))
+
+
+def _job_line(recommendation: Recommendation) -> Text:
+    job = recommendation.job
+    if job["is_program"]:
+        return Text(
+            f"run {recommendation.run}: a program without training steps, "
+            f"{digits(job['measured_step_s'])} s on {job['measured_on']}"
+        )
+    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
+    source = job["total_steps_source"]
+    return Text(
+        f"run {recommendation.run}: {steps} ({source}); "
+        f"{digits(1000 * job['measured_step_s'])} ms a step measured on {job['measured_on']}"
+    )
+
+
+def _table(candidates: tuple[Candidate, ...], *, is_wide: bool) -> Table:
+    coverage = candidates[0].cost_usd.coverage
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("", justify="right")
+    table.add_column("configuration", overflow="fold", ratio=3)
+    table.add_column("where", overflow="fold", ratio=2)
+    table.add_column(f"time ({coverage:.0%})", justify="right")
+    table.add_column(f"cost USD ({coverage:.0%})", justify="right")
+    if is_wide:
+        table.add_column("samples/s", justify="right")
+    table.add_column("bound by")
+    for candidate in candidates:
+        time, time_range = hours(candidate.training_time_h)
+        cost, cost_range = usd(candidate.cost_usd)
+        cells = [
+            str(candidate.rank),
+            "\n+ ".join(_machine(offer, n) for offer, n in candidate.configuration.parts),
+            "\n".join(_where(offer) for offer, _ in candidate.configuration.parts),
+            f"{time}\n{time_range}",
+            f"{cost}\n{cost_range}",
+        ]
+        if is_wide:
+            cells.append(digits(candidate.throughput_samples_per_s.value))
+        mark = " *" if candidate.is_extrapolating else ""
+        table.add_row(*(escape(cell) for cell in (*cells, candidate.bottleneck + mark)))
+    return table
+
+
+def _machine(offer: Offer, count: int) -> str:
+    if offer.accelerator is None:
+        inside = f"{offer.vcpus} vCPU, {offer.memory_gib:g} GiB"
+    else:
+        inside = f"{offer.accelerators:g} x {offer.accelerator}"
+    return f"{count} x {offer.instance_type}\n  {inside}"
+
+
+def _where(offer: Offer) -> str:
+    return f"{offer.provider} {offer.region}\n{offer.pricing}"
+
+
+def _reasons(candidates: tuple[Candidate, ...]) -> Text:
+    lines = [f"{c.rank}: {'; '.join(c.reasons)}" for c in candidates]
+    if any(c.is_extrapolating for c in candidates):
+        lines.append("* outside what the device model was fitted on: the interval is wider")
+    return Text("\n" + "\n".join(lines))
+
+
+def _rejected(recommendation: Recommendation) -> Text:
+    parts = [
+        f"{number:,} {_REJECTED.get(reason, reason)}"
+        for reason, number in sorted(recommendation.rejected.items(), key=lambda item: -item[1])
+    ]
+    return Text(
+        f"\n{recommendation.considered:,} candidates from {recommendation.catalogue_offers:,} "
+        f"offers (prices of {recommendation.catalogue_as_of}): " + ", ".join(parts)
+    )

@@ -1,0 +1,258 @@
+"""What a job meets on the user's own shared cluster, and whether renting beats waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from advisor.charts import Chart, Series
+from advisor.domain import Estimate
+from advisor.job_tables import ClusterTrace
+from advisor.planners.errors import PlanningError
+from advisor.planners.queueing import (
+    Column,
+    Placement,
+    Policy,
+    QueueParameters,
+    SharedCluster,
+    simulate_queue,
+)
+from advisor.planners.queueing_wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
+from advisor.planners.units import HOUR_S
+
+SAMPLES = 500
+LEVELS = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCluster:
+    """The user's shared cluster: its trace, its size, how it decides."""
+
+    trace: ClusterTrace
+    cluster: SharedCluster
+    policy: Policy = "fifo"
+    placement: Placement = "count"
+    preemption_s: float = 0.0
+    insertions: int = 100
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAnswer:
+    """One job on the shared cluster; times are hours from submission.
+
+    Attributes
+    ----------
+    delay_h, completion_h : tuple of float
+        10th, 50th and 90th percentile. [h]
+    miss_probability : float or None
+        None without a deadline.
+    load : float
+        Of the trace.
+    simulated_delay_h, recorded_delay_h : float
+        Mean delay of the trace's own jobs, simulated and as recorded (None where the file does
+        not say): how far the simulation can be trusted. [h]
+    rent : RentOrWait or None
+        None where no rented alternative was given.
+    """
+
+    cluster: OwnCluster
+    devices: int
+    duration_h: Estimate
+    delay_h: tuple[float, ...]
+    completion_h: tuple[float, ...]
+    miss_probability: float | None
+    load: float
+    beyond_trace_fraction: float
+    simulated_delay_h: float
+    recorded_delay_h: float | None
+    rent: RentOrWait | None
+    charts: Sequence[Chart] = field(repr=False, default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record."""
+        own, trace = self.cluster, self.cluster.trace
+        return {
+            "schema_version": 1,
+            "trace": {"source": trace.source, "jobs": int(trace.jobs.submit_s.size),
+                      "left_out": dict(trace.left_out), "load_fraction": self.load,
+                      "simulated_mean_delay_h": self.simulated_delay_h,
+                      "recorded_mean_delay_h": self.recorded_delay_h},
+            "cluster": {"nodes": own.cluster.nodes,
+                        "devices_per_node": own.cluster.devices_per_node,
+                        "policy": own.policy, "placement": own.placement},
+            "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
+            "delay_h": _named(self.delay_h),
+            "completion_h": _named(self.completion_h),
+            "miss_probability": self.miss_probability,
+            "beyond_trace_fraction": self.beyond_trace_fraction,
+            "rent_or_wait": None if self.rent is None else asdict(self.rent),
+        }  # fmt: skip
+
+
+def queue_answer(
+    own: OwnCluster,
+    *,
+    devices: int,
+    duration_h: Estimate,
+    deadline_h: float | None = None,
+    rent_completion_h: Estimate | None = None,
+    rent_cost_usd: float = 0.0,
+    own_cost_usd: float = 0.0,
+) -> QueueAnswer:
+    """Insert a job into the recorded cluster at random times.
+
+    Parameters
+    ----------
+    own : OwnCluster
+    devices : int
+    duration_h : Estimate
+        Computing time on the own cluster's devices. [h]
+    deadline_h : float, optional
+        From submission. [h]
+    rent_completion_h : Estimate, optional
+        Completion on rented machines, start-up included. [h]
+    rent_cost_usd, own_cost_usd : float
+        [USD]
+
+    Raises
+    ------
+    PlanningError
+        If the deadline lies in the past, or the cluster cannot hold the job or the trace.
+    """
+    if deadline_h is not None and deadline_h <= 0:
+        raise PlanningError(
+            f"the deadline lies {-deadline_h:g} h in the past",
+            hint="give the time from now on, e.g. 12h",
+            exit_code=2,
+        )
+    parameters = _parameters(own)
+    wait = wait_on_cluster(
+        own.trace.jobs,
+        own.cluster,
+        own.policy,
+        devices=devices,
+        duration_s=samples_of(duration_h, SAMPLES, own.seed) * HOUR_S,
+        insertions=own.insertions,
+        seed=own.seed,
+        placement=own.placement,
+        parameters=parameters,
+    )
+    everyone = simulate_queue(
+        own.trace.jobs, own.cluster, own.policy, placement=own.placement, parameters=parameters
+    )
+    recorded = own.trace.waited_s[np.isfinite(own.trace.waited_s)]
+    rent = None
+    if rent_completion_h is not None:
+        rent = rent_or_wait(
+            wait,
+            rent_completion_s=samples_of(rent_completion_h, SAMPLES, own.seed + 1) * HOUR_S,
+            rent_cost_usd=rent_cost_usd,
+            own_cost_usd=own_cost_usd,
+        )
+    return QueueAnswer(
+        cluster=own,
+        devices=devices,
+        duration_h=duration_h,
+        delay_h=_levels(wait.delay_s / HOUR_S),
+        completion_h=_levels(wait.completion_s / HOUR_S),
+        miss_probability=None if deadline_h is None else wait.late(deadline_h * HOUR_S),
+        load=wait.load,
+        beyond_trace_fraction=wait.beyond_trace_fraction,
+        simulated_delay_h=float(everyone.delay_s.mean()) / HOUR_S,
+        recorded_delay_h=float(recorded.mean()) / HOUR_S if recorded.size else None,
+        rent=rent,
+        charts=_charts(own, wait, deadline_h, rent_completion_h),
+    )
+
+
+def samples_of(estimate: Estimate, count: int, seed: int = 0) -> Column:
+    """Draw from the two half log-normals that an estimate and its interval stand for.
+
+    Each side has its own spread, so that the share ``coverage`` lies between the bounds.
+    """
+    draws = np.random.default_rng(seed).normal(size=count)
+    reach = NormalDist().inv_cdf(0.5 + estimate.coverage / 2)
+    below = np.log(estimate.value / estimate.low) / reach
+    above = np.log(estimate.high / estimate.value) / reach
+    return np.asarray(estimate.value * np.exp(draws * np.where(draws < 0, below, above)))
+
+
+def _parameters(own: OwnCluster) -> QueueParameters:
+    jobs = own.trace.jobs
+    service = jobs.devices * jobs.duration_s
+    # The Gittins index needs the distribution of service: the trace's own, thinned.
+    thin = max(1, service.size // 2000)
+    return QueueParameters(
+        preemption_s=own.preemption_s, service_samples=tuple(service[::thin].tolist())
+    )
+
+
+def _levels(samples: Column) -> tuple[float, ...]:
+    return tuple(np.quantile(samples, LEVELS).tolist())
+
+
+def _named(values: Sequence[float]) -> dict[str, float]:
+    return dict(zip(("p10", "p50", "p90"), values, strict=True))
+
+
+def _charts(
+    own: OwnCluster, wait: Wait, deadline_h: float | None, rent: Estimate | None
+) -> list[Chart]:
+    hours = np.sort(wait.completion_s) / HOUR_S
+    share = (np.arange(hours.size) + 1) / hours.size
+    curves = [
+        Series(name="own cluster", x=hours.tolist(), y=share.tolist(), shape="steps"),
+        Series(
+            name="computing alone",
+            x=(np.sort(wait.duration_s) / HOUR_S).tolist(),
+            y=share.tolist(),
+            shape="steps",
+        ),
+    ]
+    if rent is not None:
+        rented = np.sort(samples_of(rent, SAMPLES))
+        levels = (np.arange(SAMPLES) + 1) / SAMPLES
+        curves.append(Series(name="rented", x=rented.tolist(), y=levels.tolist(), shape="steps"))
+    if deadline_h is not None:
+        curves.append(Series(name="deadline", x=[deadline_h], shape="vertical"))
+    times, busy = _busy(own)
+    return [
+        Chart(
+            title=f"Share of insertions that have ended ({own.policy})",
+            x_label="hours since submission",
+            y_label="share",
+            series=curves,
+            x_range=(0.0, 1.05 * max(v for s in curves for v in s.x)),
+            y_range=(0.0, 1.0),
+        ),
+        Chart(
+            title="Devices that the trace's jobs would keep busy if none waited",
+            x_label="days",
+            y_label="devices",
+            series=[
+                Series(name="wanted", x=times, y=busy, shape="area"),
+                Series(name="cluster", x=[times[0], times[-1]], y=[own.cluster.devices] * 2),
+            ],
+        ),
+    ]
+
+
+def _busy(own: OwnCluster) -> tuple[list[float], list[float]]:
+    """Return the mean demand over a few hundred equal bins: days and devices."""
+    jobs = own.trace.jobs
+    edges = np.linspace(0.0, float(jobs.submit_s[-1]) or 1.0, 301)
+    work = np.zeros(edges.size)
+    for at, sign in ((jobs.submit_s, 1.0), (jobs.submit_s + jobs.duration_s, -1.0)):
+        # Integral of a step at each time, at the edges: sum of (edge - time) where positive.
+        order = np.argsort(at)
+        count = np.searchsorted(at[order], edges)
+        weight = np.concatenate([[0.0], np.cumsum(jobs.devices[order])])
+        moment = np.concatenate([[0.0], np.cumsum((jobs.devices * at)[order])])
+        work += sign * (edges * weight[count] - moment[count])
+    mean = np.diff(work) / np.diff(edges)
+    return (edges / HOUR_S / 24).tolist(), [*mean.tolist(), float(mean[-1])]

@@ -1,0 +1,346 @@
+"""What a job on spot nodes will take: by strategy, with a deadline, against on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from advisor.charts import Chart, Series
+from advisor.planners.errors import PlanningError
+from advisor.planners.spells import Column, SpotJob, SpotTrace, replay
+from advisor.planners.spot import SpotHistory, refuse_without_checkpoints, spot_completion
+from advisor.planners.spot_fallback import check_deadline, replay_with_fallback
+from advisor.planners.spot_forecast import (
+    ForecastParameters,
+    Library,
+    finish_runner,
+    forecast,
+    library,
+    state_at,
+)
+from advisor.planners.spot_strategies import STRATEGIES, replay_strategy, strategy
+from advisor.planners.units import HOUR_S
+from advisor.traces import packaged_spot_history
+
+LEVELS = (0.1, 0.5, 0.9)
+STARTS = 200
+# A record is repeated until it is this many times as long as the job, so that jobs can end.
+REPEATS = 40
+MAXIMUM_REPEATS = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotQuestion:
+    """A job on spot nodes, its prices and limits.
+
+    Prices are of one node; ``checkpoint_interval_s`` is None for a job that saves nothing;
+    ``least_nodes`` can still run it.
+    """
+
+    work_s: float
+    nodes: int = 1
+    restart_s: float = 300.0
+    checkpoint_interval_s: float | None = 1800.0
+    checkpoint_s: float = 0.0
+    warning_s: float | None = None
+    deadline_s: float | None = None
+    price_usd_per_h: float = 1.0
+    spot_price_usd_per_h: float = 0.3
+    least_nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way of running the job.
+
+    ``finish_h`` and ``cost_usd`` are the 10th, 50th and 90th percentile over replays (inf where
+    the job did not end); ``miss_probability`` is None without a deadline.
+    """
+
+    name: str
+    finish_h: tuple[float, ...]
+    cost_usd: tuple[float, ...] | None
+    mean_cost_usd: float | None
+    miss_probability: float | None
+    samples_h: Sequence[float] = field(repr=False, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotAnswer:
+    """Every way, on demand first, and the trace they were replayed on."""
+
+    trace: str
+    days: float
+    availability: float
+    question: SpotQuestion
+    ways: Sequence[Way]
+    charts: Sequence[Chart] = field(repr=False, default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record; what never ends is null."""
+        return {
+            "schema_version": 1,
+            "trace": self.trace,
+            "days": self.days,
+            "availability_fraction": self.availability,
+            "job": asdict(self.question),
+            "ways": [
+                {
+                    "name": way.name,
+                    "finish_h": _quantiles(way.finish_h),
+                    "cost_usd": None if way.cost_usd is None else _quantiles(way.cost_usd),
+                    "mean_cost_usd": _finite(way.mean_cost_usd),
+                    "miss_probability": way.miss_probability,
+                }
+                for way in self.ways
+            ],
+        }
+
+
+def spot_answer(
+    trace: SpotTrace, question: SpotQuestion, others: Sequence[SpotTrace] = ()
+) -> SpotAnswer:
+    """Replay a job on a trace in every way, from starts spread over it.
+
+    Parameters
+    ----------
+    trace : SpotTrace
+        Of the zone where the job would run.
+    question : SpotQuestion
+    others : sequence of SpotTrace
+        Of other zones: they take part in the forecast from now on.
+
+    Raises
+    ------
+    PlanningError
+        If the job saves no checkpoints, the trace never has its nodes, or no plan meets the
+        deadline.
+    """
+    spells = trace.spells(question.nodes)
+    if int(trace.available.max()) < question.least_nodes or (
+        question.least_nodes == question.nodes and not spells.up_start_s.size
+    ):
+        raise PlanningError(
+            f"trace {trace.name!r} never has the {question.least_nodes} nodes that the job needs",
+            hint="ask for fewer nodes, or take another trace",
+            exit_code=3,
+        )
+    job = _job(trace, question)
+    if question.deadline_s is not None:
+        check_deadline(job, question.deadline_s)
+    repeats = min(int(np.ceil(REPEATS * job.wall_s / trace.end_s)) + 1, MAXIMUM_REPEATS)
+    long = trace.repeated(repeats)
+    start = (np.arange(STARTS) + 0.5) / STARTS * trace.end_s
+    ways = [_on_demand(job, question), *_strategies(long, job, question, start)]
+    if question.deadline_s is not None and spells.up_start_s.size:
+        run = replay_with_fallback(
+            long.spells(question.nodes), job, start, deadline_s=question.deadline_s
+        )
+        price, spot = question.price_usd_per_h, question.spot_price_usd_per_h
+        cost = run.cost_usd(spot * question.nodes, price * question.nodes)
+        ways.append(_way("restart, on demand in time", run.finish_s, cost, question))
+    if spells.up_start_s.size:
+        ways.append(_from_now(trace, job, question, others))
+    return SpotAnswer(
+        trace=trace.name,
+        days=trace.end_s / HOUR_S / 24,
+        availability=spells.availability,
+        question=question,
+        ways=ways,
+        charts=_charts(trace, ways, question),
+    )
+
+
+def packaged_answer(question: SpotQuestion) -> SpotAnswer:
+    """Answer from the packaged traces where the user has none: the interval spans zones.
+
+    Raises
+    ------
+    PlanningError
+        If the job saves no checkpoints, or no plan meets the deadline.
+    """
+    history = packaged_spot_history()
+    job = SpotJob(
+        work_s=question.work_s,
+        restart_s=question.restart_s,
+        checkpoint_interval_s=question.checkpoint_interval_s or np.inf,
+        checkpoint_s=question.checkpoint_s,
+        warning_s=question.warning_s,
+    )
+    if question.deadline_s is not None:
+        check_deadline(job, question.deadline_s)
+    save = None if question.checkpoint_interval_s is None else question.checkpoint_s
+    table = spot_completion(
+        question.work_s,
+        history=history,
+        nodes=question.nodes,
+        checkpoint_s=save,
+        restart_s=question.restart_s,
+        checkpoint_interval_s=question.checkpoint_interval_s,
+        warning_s=question.warning_s,
+        deadline_s=question.deadline_s,
+        spot_price_usd_per_h=question.spot_price_usd_per_h,
+    )
+    dollars = question.nodes * question.spot_price_usd_per_h / HOUR_S
+    late = None if question.deadline_s is None else float(table.miss_probability[0])
+    restart = Way(
+        name="restart",
+        finish_h=tuple((table.finish_s[0] / HOUR_S).tolist()),
+        cost_usd=tuple((table.billed_s[0] * dollars).tolist()),
+        mean_cost_usd=float(table.billed_mean_s[0] * dollars),
+        miss_probability=late,
+    )
+    lengths = np.array([spells.end_s for spells in history.spells])
+    up = np.array([spells.availability for spells in history.spells])
+    return SpotAnswer(
+        trace=history.source,
+        days=float(lengths.sum()) / HOUR_S / 24,
+        availability=float(up.mean()),
+        question=question,
+        ways=[_on_demand(job, question), restart],
+    )
+
+
+def _job(trace: SpotTrace, question: SpotQuestion) -> SpotJob:
+    """Return the planner's job; one without checkpoints is refused with its bill."""
+    if question.checkpoint_interval_s is None:
+        spells = trace.spells(question.nodes)
+        refuse_without_checkpoints(
+            SpotHistory(spells=(spells,), nodes=(question.nodes,), source=trace.name),
+            work_s=question.work_s,
+            restart_s=question.restart_s,
+            nodes=question.nodes,
+            spot_price_usd_per_h=question.spot_price_usd_per_h,
+        )
+    return SpotJob(
+        work_s=question.work_s,
+        restart_s=question.restart_s,
+        checkpoint_interval_s=question.checkpoint_interval_s,
+        checkpoint_s=question.checkpoint_s,
+        warning_s=question.warning_s,
+    )
+
+
+def _on_demand(job: SpotJob, question: SpotQuestion) -> Way:
+    cost = np.array([job.wall_s / HOUR_S * question.price_usd_per_h * question.nodes])
+    return _way("on demand", np.array([job.wall_s]), cost, question)
+
+
+def _strategies(
+    trace: SpotTrace, job: SpotJob, question: SpotQuestion, start: Column
+) -> list[Way]:
+    """Replay the strategies that make a difference: one node can only restart."""
+    ways = []
+    for name in STRATEGIES if question.nodes > 1 else STRATEGIES[:1]:
+        if name == "restart":
+            plain = replay(trace.spells(question.nodes), job, start)
+            finish, node_s = plain.finish_s, plain.billed_s * question.nodes
+        else:
+            run = replay_strategy(
+                trace,
+                strategy(
+                    name,
+                    nodes=question.nodes,
+                    restart_s=question.restart_s,
+                    least_nodes=question.least_nodes,
+                ),
+                start,
+                work_s=question.work_s,
+                nodes=question.nodes,
+                checkpoint_interval_s=job.checkpoint_interval_s,
+                checkpoint_s=question.checkpoint_s,
+            )
+            finish, node_s = run.finish_s, run.node_s
+        cost = node_s / HOUR_S * question.spot_price_usd_per_h
+        ways.append(_way(name, finish, np.where(np.isnan(finish), np.inf, cost), question))
+    return ways
+
+
+def _from_now(
+    trace: SpotTrace, job: SpotJob, question: SpotQuestion, others: Sequence[SpotTrace]
+) -> Way:
+    """Forecast a restart strategy submitted at the end of the trace."""
+    parameters = ForecastParameters()
+
+    def past(of: SpotTrace) -> Library:
+        spells = of.spells(question.nodes)
+        kept = job.kept_s(spells.up_length_s)
+        return library(spells, finish_runner(job), job.attempt_s, kept, parameters)
+
+    is_up, age = state_at(trace.spells(question.nodes), np.array([trace.end_s - 1.0]))
+    elsewhere = [past(t) for t in others if t.spells(question.nodes).up_start_s.size]
+    levels = tuple(np.linspace(0.01, 0.99, 99))
+    finish = forecast(
+        past(trace), elsewhere, is_up, age, parameters, levels=levels, floor=job.wall_s
+    ).quantiles[0]
+    state = "up" if is_up[0] else "down"
+    return _way(f"restart, submitted now ({state} for {age[0] / HOUR_S:.1f} h)", finish, None,
+                question)  # fmt: skip
+
+
+def _way(name: str, finish_s: Column, cost: Column | None, question: SpotQuestion) -> Way:
+    hours = np.where(np.isnan(finish_s), np.inf, finish_s) / HOUR_S
+    deadline = question.deadline_s
+    return Way(
+        name=name,
+        finish_h=_levels(hours),
+        cost_usd=None if cost is None else _levels(cost),
+        mean_cost_usd=None if cost is None else float(cost.mean()),
+        miss_probability=None if deadline is None else float(np.mean(hours > deadline / HOUR_S)),
+        samples_h=np.sort(hours).tolist(),
+    )
+
+
+def _levels(samples: Column) -> tuple[float, ...]:
+    """Return the percentiles as actual samples, since some may be infinite."""
+    return tuple(np.quantile(samples, LEVELS, method="inverted_cdf").tolist())
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
+    return dict(zip(("p10", "p50", "p90"), map(_finite, values), strict=True))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
+
+
+def _charts(trace: SpotTrace, ways: Sequence[Way], question: SpotQuestion) -> list[Chart]:
+    days = np.append(trace.start_s, trace.end_s) / HOUR_S / 24
+    counts = np.append(trace.available, trace.available[-1])
+    shown = [way for way in ways if len(way.samples_h) > 1]
+    finite = [h for way in shown for h in way.samples_h if np.isfinite(h)]
+    curves = [
+        Series(
+            name=way.name,
+            x=way.samples_h,
+            y=((np.arange(len(way.samples_h)) + 1) / len(way.samples_h)).tolist(),
+            shape="steps",
+        )
+        for way in shown
+    ]
+    if question.deadline_s is not None:
+        at = question.deadline_s / HOUR_S
+        curves.append(Series(name="deadline", x=[at], shape="vertical"))
+        finite.append(at)
+    low, high = min(finite, default=1.0), max(finite, default=10.0)
+    return [
+        Chart(
+            title=f"Nodes available: {trace.name}",
+            x_label="days",
+            y_label="nodes",
+            series=[Series(name="up", x=days.tolist(), y=counts.tolist(), shape="area")],
+        ),
+        Chart(
+            title="Share of replays that have ended",
+            x_label="hours since submission (logarithmic)",
+            y_label="share",
+            series=curves,
+            x_range=(0.9 * low, 1.1 * max(high, 1.01 * low)),
+            y_range=(0.0, 1.0),
+            is_x_logarithmic=True,
+            notes=[f"{STARTS} starts spread over the trace; curves that stay below 1: not ended"],
+        ),
+    ]

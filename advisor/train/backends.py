@@ -1,0 +1,86 @@
+"""Where the work runs: this machine, or a Dask or Ray cluster that already exists."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Final, Literal, get_args
+
+import joblib
+
+from advisor.errors import ModelError, UsageError
+
+Backend = Literal["loky", "dask", "ray"]
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+_TIMEOUT_S: Final = 15.0
+
+
+@contextlib.contextmanager
+def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]:
+    """Run what joblib parallelises inside the block on a backend.
+
+    Parameters
+    ----------
+    backend : {"loky", "dask", "ray"}
+    address : str, optional
+        Of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``); without one
+        a local cluster is started and stopped again.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend, or it is not installed.
+    ModelError
+        If the cluster cannot be reached or went away: nothing was saved yet, run it again.
+    """
+    if backend not in BACKENDS:
+        raise UsageError(f"no backend named {backend!r}", hint=f"one of: {', '.join(BACKENDS)}")
+    if backend == "loky":
+        yield
+        return
+    opened = _dask(address) if backend == "dask" else _ray(address)
+    with opened:
+        yield
+
+
+@contextlib.contextmanager
+def _dask(address: str | None) -> Iterator[None]:
+    try:
+        from distributed import Client
+        from distributed.comm import CommClosedError
+        from distributed.scheduler import KilledWorker
+    except ImportError as error:
+        raise UsageError(
+            "Dask is not installed", hint="pip install 'dask[distributed]'"
+        ) from error
+    try:
+        with Client(address, timeout=_TIMEOUT_S), joblib.parallel_config(backend="dask"):
+            yield
+    except (OSError, TimeoutError, CommClosedError, KilledWorker, CancelledError) as error:
+        raise _gone("Dask", address, error) from error
+
+
+@contextlib.contextmanager
+def _ray(address: str | None) -> Iterator[None]:
+    try:
+        import ray
+        from ray.util.joblib import register_ray
+    except ImportError as error:
+        raise UsageError("Ray is not installed", hint="pip install 'ray[default]'") from error
+    try:
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+        register_ray()
+        with joblib.parallel_config(backend="ray"):
+            yield
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        raise _gone("Ray", address, error) from error
+    finally:
+        ray.shutdown()
+
+
+def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
+    return ModelError(
+        f"the {name} cluster at {address or 'this machine'} is gone: {error}",
+        hint="nothing was lost: start it again and repeat the command, or use --backend loky",
+    )

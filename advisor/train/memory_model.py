@@ -1,0 +1,219 @@
+"""Fit the memory model's constants on printed readings of measured transformer runs.
+
+Context and slack are fitted over the tables that print memory (``planners/measured_layouts.csv``);
+what a framework keeps per parameter is a fact of its release and stands in ``_framework_bytes``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from advisor import data as packaged
+from advisor import parameters
+from advisor.errors import ModelError
+from advisor.planners.layout_columns import layer_parameters
+from advisor.planners.layout_memory import (
+    MemoryConstants,
+    in_flight,
+    kept_bytes,
+    layer_activation_bytes,
+    state_bytes,
+)
+from advisor.planners.memory import MemoryParameters
+from advisor.planners.units import GIB
+from advisor.train.layout_rows import LayoutRows, from_frame
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+# Prior of (log context in GiB, log slack) and its width; findings of the first trial: 3 GB, 1.11.
+PRIOR, PRIOR_SD = np.log([2.8, 1.1]), np.array([0.4, 0.08])
+NOISE = 0.1  # of one row in log memory
+DEEPSPEED_BUCKET = 5e8  # elements; ``reduce_bucket_size`` of DeepSpeed's defaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRows:
+    """Runs with a memory reading, or that ran out of it, as columns.
+
+    Attributes
+    ----------
+    rows : LayoutRows
+    measured_bytes : array
+        nan where no reading was printed.
+    capacity_bytes : array
+        Of one device.
+    is_out_of_memory : array of bool
+    tensor_bytes : array
+        What the equations say without context and slack.
+    """
+
+    rows: LayoutRows
+    measured_bytes: Array
+    capacity_bytes: Array
+    is_out_of_memory: Bools
+    tensor_bytes: Array
+
+    @property
+    def is_reading(self) -> Bools:
+        """Successful runs with a reading."""
+        return np.asarray(~self.is_out_of_memory & np.isfinite(self.measured_bytes))
+
+
+def command(
+    folder: Annotated[
+        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; default: trained_models/memory.")
+    ] = None,
+) -> None:
+    """Fit the constants of the memory model from measurements."""
+    shared = packaged.shared()
+    if folder is None and shared is None:
+        raise ModelError("the measurements are not here", hint="name their folder with --data")
+    source = folder if folder is not None else (shared or Path()) / "data"
+    target = out or packaged.root("trained_models") / "memory"
+    typer.echo(f"wrote {parameters.write(fit(source), target)}")
+
+
+def fit(data: Path) -> MemoryParameters:
+    """Fit context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
+    known = read_memory(data)
+    reading = known.is_reading
+    constants = fit_constants(known, reading)
+    ratio = predicted_bytes(known, constants)[reading] / known.measured_bytes[reading]
+    return replace(
+        parameters.memory(),
+        context_bytes=constants.context_bytes,
+        slack=max(1.0, constants.slack),
+        log_sd=float(np.sqrt(np.mean(np.square(np.log(ratio))))),
+    )
+
+
+def read_memory(data: Path) -> MemoryRows:
+    """Read the homogeneous transformer runs with a memory reading or a failure.
+
+    Left out: readings summed over GPUs, and rows whose stages have fewer layers than the model.
+
+    Raises
+    ------
+    ModelError
+        If the file cannot be read or has no such row.
+    """
+    import pandas as pd
+
+    path = data / "planners" / "measured_layouts.csv"
+    if not path.is_file():
+        raise ModelError(f"{path} is missing", hint="name a folder laid out like shared/data")
+    frame = pd.read_csv(path, low_memory=False)
+    stated = frame[["layers", "hidden", "tp", "pp", "dp", "seq", "gbs"]].notna().all(axis=1)
+    failed = frame.status.isin(["oom", "failed_or_oom"])
+    usable = stated & (frame.hetero == 0) & (frame.mem_gb.notna() | failed | is_trial(frame.table))
+    usable &= ~frame.mem_kind.fillna("").str.contains("summed")
+    short = [
+        _stage_sum(text) < layers
+        for text, layers in zip(frame.stage_layers, frame.layers, strict=True)
+    ]
+    usable &= ~np.array(short, bool)
+    frame, rows = from_frame(frame[usable])
+    if frame.empty:
+        raise ModelError(f"{path} holds no transformer run with a memory reading")
+    return MemoryRows(
+        rows=rows,
+        measured_bytes=frame.mem_gb.to_numpy(float) * GIB,
+        capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
+        is_out_of_memory=frame.status.isin(["oom", "failed_or_oom"]).to_numpy(bool),
+        tensor_bytes=_tensor_bytes(rows, frame),
+    )
+
+
+def is_trial(table: Any) -> Any:
+    """Return the tables whose successful runs tell what fits, though no reading was printed."""
+    return table == "amp_trials"
+
+
+def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
+    """Fit context and slack to the readings among ``rows``, every table counting the same."""
+    from scipy.optimize import least_squares
+
+    rows = rows & known.is_reading
+    if not rows.any():
+        return MemoryConstants(context_bytes=float(np.exp(PRIOR[0])) * GIB, slack=1.1)
+    _, index = np.unique(known.rows.table[rows], return_inverse=True)
+    counts = np.bincount(index)
+    # A table of many like rows counts as the root of their number.
+    weight = (counts[index] ** -0.25) / NOISE
+    target, tensors = np.log(known.measured_bytes[rows]), known.tensor_bytes[rows]
+
+    def residual(theta: Array) -> Array:
+        context, slack = np.exp(theta)
+        data = (np.log(context * GIB + slack * tensors) - target) * weight
+        return np.concatenate([data, (theta - PRIOR) / PRIOR_SD])
+
+    found = least_squares(residual, PRIOR, loss="cauchy")
+    context, slack = np.exp(found.x)
+    return MemoryConstants(context_bytes=float(context) * GIB, slack=float(slack))
+
+
+def predicted_bytes(known: MemoryRows, constants: MemoryConstants) -> Array:
+    """Return the memory of every row."""
+    return np.asarray(constants.context_bytes + constants.slack * known.tensor_bytes)
+
+
+def _tensor_bytes(rows: LayoutRows, frame: Any) -> Array:
+    """States, activations, logits and buckets of the fullest stage [bytes]."""
+    shapes, layouts, software = rows.shapes, rows.layouts, rows.software
+    stages, tp = np.asarray(layouts.pp, float), np.asarray(layouts.tp, float)
+    layers = np.ceil(np.asarray(shapes.layers, float) / stages)
+    # GPT models tie the embedding to the head; the Llama family and Sailor's stages do not.
+    sailor = frame.framework.fillna("").astype(str).str.contains("Sailor")
+    untied = ((frame.arch == "llama") | sailor).to_numpy(bool)
+    embeddings = np.where((stages == 1) & untied, 2.0, 1.0)
+    constants = MemoryConstants()
+    states = state_bytes(
+        shapes, layouts, software, constants, layers=layers, embeddings=embeddings
+    )
+    kept = kept_bytes(shapes, layouts, software)
+    whole = layer_activation_bytes(shapes, layouts, software)
+    live = np.where(np.asarray(layouts.recompute) == 2, whole, 0.0)
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    logits = constants.logit_bytes * tokens * np.asarray(shapes.vocabulary, float) / tp
+    first = in_flight(layouts) * layers * kept + live
+    last = layers * kept + live + logits
+    extra = _framework_bytes(rows, frame, layers, embeddings)
+    return np.asarray(states + extra + np.maximum(first, last))
+
+
+def _framework_bytes(rows: LayoutRows, frame: Any, layers: Array, embeddings: Array) -> Array:
+    """Return what DeepSpeed's ZeRO-1 keeps besides [bytes].
+
+    It shards fp32 gradients with the optimizer (4 bytes more a parameter) and reduces through a
+    bucket of fp32 elements.
+    """
+    attention, ffn = layer_parameters(rows.shapes)
+    one_layer = attention + ffn * np.asarray(rows.shapes.experts) / rows.layouts.ep
+    embedding = np.asarray(rows.shapes.vocabulary, float) * rows.shapes.hidden
+    held = (layers * one_layer + embeddings * embedding) / np.asarray(rows.layouts.tp, float)
+    framework = frame.framework.fillna("").astype(str)
+    is_zero = framework.str.contains("DeepSpeed").to_numpy(bool)
+    is_zero = is_zero & (np.asarray(rows.layouts.zero_stage) == 1)
+    shard = 4.0 / np.maximum(np.asarray(rows.layouts.dp, float), 1.0) * held
+    bucket = 4.0 * np.minimum(held, DEEPSPEED_BUCKET)
+    return np.asarray(np.where(is_zero, shard + bucket, 0.0))
+
+
+def _stage_sum(text: Any) -> float:
+    """Layers of all stages together; infinite where not stated."""
+    try:
+        stages = json.loads(text)
+    except (TypeError, ValueError):
+        return float("inf")
+    is_flat = isinstance(stages, list) and all(isinstance(s, int | float) for s in stages)
+    return float(sum(stages)) if is_flat else float("inf")

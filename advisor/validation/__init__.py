@@ -1,0 +1,51 @@
+"""Score the models against published measurements: one protocol a file.
+
+``PROTOCOLS`` names every protocol, where it lives and what it asks. A protocol module has one
+function ``run(data: Path) -> Validation``; ``data`` is laid out like ``shared/data``, so that the
+same protocol scores any table of the same form.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Final
+
+from advisor.validation.scores import Group, Scores, Validation, score
+
+__all__ = ["PROTOCOLS", "Group", "Scores", "Validation", "run", "score"]
+
+# Protocol -> (module, the question it answers).
+PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
+    "spot": ("spot", "When a 10 h job on spot nodes ends: second halves of traces from first."),
+    "queue": ("queue", "Completion times of jobs on a shared cluster, against Tiresias."),
+    "instance": ("instance", "How long does a profiled job take on an unseen instance type?"),
+    "layers": ("layers", "How long is a transformer layer on an unseen GPU?"),
+    "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),
+    "mixed": ("mixed", "How long does a step take over unlike GPUs?"),
+    "pipeline": ("pipeline", "Do a pipeline job's small runs predict its large ones?"),
+    "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
+    "gpu-mlperf": ("gpu_mlperf", "How fast are MLPerf's jobs on an unseen accelerator?"),
+    "job": ("job", "How long does an unseen program take, given one run of it on the anchor?"),
+    "series": ("series", "How long does a run take, given its first minute?"),
+    "cluster": ("cluster", "How fast are several nodes, given each alone?"),
+    "own": ("own", "How long do our own runs take, their program unseen?"),
+    "thesis": ("thesis", "Cost and time on a random split, as the Nazari thesis judged them."),
+    "ranking": ("ranking", "Which configuration is cheapest for an unseen job?"),
+    "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
+    "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
+    "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
+}
+
+
+def run(protocol: str, data: Path) -> Validation:
+    """Score one protocol on the measurements under ``data``.
+
+    Raises
+    ------
+    KeyError
+        If there is no such protocol.
+    """
+    module = importlib.import_module(f"advisor.validation.{PROTOCOLS[protocol][0]}")
+    result: Validation = module.run(data)
+    return result

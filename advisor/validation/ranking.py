@@ -1,0 +1,166 @@
+"""Protocol ``ranking``: which configuration is cheapest for a job of a family never seen.
+
+scout and IBM: one run of the job on the configuration that is best on average over the other
+families; cloud-hw-trainpred: the run on g5, and the predictions of protocol ``job``. Only
+completed runs can be chosen; ``_failures_paid`` lets failures be chosen, and paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import ModelError
+from advisor.importers import ibm, scout, trainpred
+from advisor.models.choice import Runs, chosen_ratio, scores, walked_ratio
+from advisor.models.regret import cell, constant_answer, regret
+from advisor.records import RunRecord
+from advisor.validation import job as job_protocol
+from advisor.validation.scores import Group, Validation, score
+
+Floats = NDArray[np.float64]
+
+_TABLES: Final = {
+    "scout": ("cloud_runs/scout-multinode", scout.read),
+    "ibm": ("cloud_runs/ibm-multi-cloud", ibm.read),
+}
+_TRAINPRED: Final = "cloud_runs/cloud-hw-trainpred"
+_DRAWS: Final = 100  # of the random answer, where failures are paid
+
+
+def run(data: Path) -> Validation:
+    """Score the choices on every collection that is there."""
+    groups: list[Group] = []
+    figures: dict[str, float] = {}
+    for name, (folder, read) in _TABLES.items():
+        if (data / folder).is_dir():
+            found, parts = _table(name, read(data / folder))
+            groups += parts
+            figures |= found
+    if (data / _TRAINPRED).is_dir():
+        found, parts = _trainpred(data / _TRAINPRED)
+        groups += parts
+        figures |= found
+    if not groups:
+        raise ModelError(f"none of the collections is in {data}", hint="see shared/data")
+    chosen = np.array([1.0 + g.scores.mape_fraction for g in groups])
+    return Validation(
+        protocol="ranking",
+        description="Cost of the choice over the best cost; MAPE is regret - 1.",
+        overall=score(chosen, np.ones(len(chosen))),
+        groups=groups,
+        figures=figures,
+        notes=[
+            "constant: the configuration that is best on average over the other families",
+            "the form of the regression was chosen on these jobs, its strength on others only",
+        ],
+    )
+
+
+def _table(name: str, records: Sequence[RunRecord]) -> tuple[dict[str, float], list[Group]]:
+    runs, spent, jobs = matrices(records)
+    own, constant, paid, constant_paid, random = [], [], [], [], []
+    for job in range(len(jobs)):
+        others = np.flatnonzero(runs.families != runs.families[job])
+        answer, usual = scores(runs, job, others), constant_answer(runs.ratios[others])
+        own.append(chosen_ratio(runs, job, answer))
+        constant.append(chosen_ratio(runs, job, usual))
+        random.append(float(np.nanmean(runs.ratios[job])))
+        paid.append(walked_ratio(runs, job, answer, spent))
+        constant_paid.append(walked_ratio(runs, job, usual, spent))
+    figures = {
+        f"{name}_top1_regret": float(np.mean(own)),
+        f"{name}_constant_regret": float(np.mean(constant)),
+        f"{name}_random_regret": float(np.mean(random)),
+        f"{name}_top1_regret_failures_paid": float(np.mean(paid)),
+        f"{name}_constant_regret_failures_paid": float(np.mean(constant_paid)),
+    }
+    groups = [
+        Group(group=f"{name} {job}", scores=score([ratio], [1.0]))
+        for job, ratio in zip(jobs, own, strict=True)
+    ]
+    return figures, groups
+
+
+def matrices(records: Sequence[RunRecord]) -> tuple[Runs, Floats, list[str]]:
+    """Return runs by job and configuration, what each cost until it ended, and the jobs.
+
+    Repeats are averaged. A job that never completed is left out: it has no best price.
+    """
+    jobs = sorted({r.job.job_id for r in records if r.status == "ok"})
+    cells = sorted({cell(r) for r in records})
+    shape = (len(jobs), len(cells))
+    place_job = {name: i for i, name in enumerate(jobs)}
+    place_cell = {name: i for i, name in enumerate(cells)}
+    sums = {name: np.zeros(shape) for name in ("price", "prices", "spent", "time", "times", "ran")}
+    families = np.array([""] * len(jobs), dtype=object)
+    for record in records:
+        if record.job.job_id not in place_job:
+            continue
+        at = place_job[record.job.job_id], place_cell[cell(record)]
+        families[at[0]] = record.job.family
+        sums["ran"][at] += 1
+        spent = _spent_usd(record)
+        sums["spent"][at] += spent
+        if record.time_s is not None:
+            sums["time"][at] += record.time_s
+            sums["times"][at] += 1
+        if record.status == "ok":
+            sums["price"][at] += spent
+            sums["prices"][at] += 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        runs = Runs(
+            prices=sums["price"] / sums["prices"],
+            times=sums["time"] / sums["times"],
+            has_run=sums["ran"] > 0,
+            families=families,
+        )
+        return runs, np.nan_to_num(sums["spent"] / sums["ran"]), jobs
+
+
+def _spent_usd(record: RunRecord) -> float:
+    if record.cost_usd is not None:
+        return record.cost_usd
+    price = record.price_usd_per_h
+    return 0.0 if price is None or record.time_s is None else price * record.time_s / 3600.0
+
+
+def _trainpred(folder: Path) -> tuple[dict[str, float], list[Group]]:
+    """Choose among the priced instances by the times that protocol ``job`` predicts."""
+    cells = job_protocol._trainpred_cells(folder)
+    predicted = job_protocol._left_out(cells, job_protocol._trainpred_model)["model"]
+    records = trainpred.read(folder)
+    asked = [r for r in records if _is_target(r)]
+    times = dict(zip((r.record_id for r in asked), predicted, strict=True))
+    priced, guesses = [], []
+    for record in records:
+        price = record.price_usd_per_h
+        if price is None or record.time_s is None:
+            continue
+        priced.append(replace(record, cost_usd=price * record.time_s / 3600.0))
+        known = record.time_s if _is_anchor(record) else np.nan
+        guesses.append(times.get(record.record_id, known))
+    found = regret(priced, guesses)
+    if found is None:
+        return {}, []
+    figures = {
+        "trainpred_top1_regret": found.top1,
+        "trainpred_constant_regret": found.constant,
+        "trainpred_random_regret": found.random,
+        "trainpred_jobs": float(found.jobs),
+    }
+    return figures, [Group(group="trainpred", scores=score([found.top1], [1.0]))]
+
+
+def _is_target(record: RunRecord) -> bool:
+    return record.anchor is not None and not _is_anchor(record)
+
+
+def _is_anchor(record: RunRecord) -> bool:
+    anchor: Any = record.anchor
+    return anchor is not None and anchor.machines.instance_type == record.instance_key

@@ -1,0 +1,164 @@
+r"""Protocol ``series-mlperf``: the smallest submission of a series is known; predict the others.
+
+Pairs of one round, organisation, benchmark and accelerator; one benchmark left out at a time.
+
+.. math::
+    step \propto l / l_0 + u + a \log_2 n, \qquad
+    rate = n l / step \cdot (n / n_0)^{-b}
+
+with n accelerators, local batch l, and 0 marking the smallest submission: a share of the step
+that does not shrink with the local batch (u), one that grows with the reduction's depth (a), and
+what is lost with size besides (b).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import ModelError
+from advisor.validation.scores import Group, Validation, score
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+SERIES = ["round", "org", "benchmark", "accelerator"]
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Smallest (0) and larger (1) submission of a series, as columns."""
+
+    benchmark: NDArray[np.str_]
+    small: Array
+    large: Array
+    small_rate: Array
+    large_rate: Array
+    small_batch: Array
+    large_batch: Array
+
+    def take(self, rows: NDArray[np.bool_]) -> Pairs:
+        """Return the chosen rows."""
+        return Pairs(**{name: getattr(self, name)[rows] for name in Pairs.__slots__})
+
+    @property
+    def growth(self) -> Array:
+        """Times as many accelerators."""
+        return self.large / self.small
+
+
+def run(data: Path) -> Validation:
+    """Score throughput of larger systems in the entries under ``data``, benchmarks left out.
+
+    Raises
+    ------
+    ModelError
+        If the table is missing, lacks a column or holds fewer than two benchmarks with a series.
+    """
+    pairs = read_pairs(data / "measurements" / "mlperf" / "mlperf_entries.csv")
+    names = sorted(set(pairs.benchmark.tolist()))
+    if len(names) < 2:
+        raise ModelError(f"series of at least two benchmarks are needed, got {names}")
+    predicted, width = np.zeros_like(pairs.large), np.zeros_like(pairs.large)
+    for name in names:
+        out = pairs.benchmark == name
+        predicted[out], width[out] = _predict(pairs.take(~out), pairs.take(out))
+    low, high = predicted * np.exp(-width), predicted * np.exp(width)
+    measured, growth = pairs.large_rate, pairs.growth
+
+    def scored(rows: NDArray[np.bool_]) -> Any:
+        return score(predicted[rows], measured[rows], low=low[rows], high=high[rows])
+
+    bands = [(1, 2), (2, 4), (4, 8), (8, 32), (32, np.inf)]
+    return Validation(
+        protocol="series-mlperf",
+        description="samples/s of a larger system from the smallest one, one benchmark left out",
+        overall=scored(np.ones(growth.size, bool)),
+        groups=[
+            *[Group(group=name, scores=scored(pairs.benchmark == name)) for name in names],
+            *[
+                Group(group=f"size x {low:g} to {high:g}", scores=scored(rows))
+                for low, high in bands
+                if (rows := (growth > low) & (growth <= high)).any()
+            ],
+        ],
+        baselines={"linear": score(pairs.small_rate * growth, measured)},
+        notes=[
+            "closed division, no duplicates; the formula was chosen after seeing its residuals"
+        ],
+    )
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Pair the smallest submission of each series with each larger one."""
+    import pandas as pd
+
+    if not path.is_file():
+        raise ModelError(f"{path} is missing", hint="name a folder laid out like shared/data")
+    table = pd.read_csv(path, low_memory=False)
+    needed = {*SERIES, "n_accelerators", "samples_per_s", "global_batch_size"}
+    if missing := sorted(needed - set(table.columns)):
+        raise ModelError(f"{path} lacks {', '.join(missing)}", hint="see SOURCE.md beside it")
+    if "dup_of" in table:
+        table = table[table.dup_of.isna()]
+    if "division" in table:
+        table = table[table.division.fillna("closed") == "closed"]
+    sizes = table[["n_accelerators", "samples_per_s", "global_batch_size"]]
+    table = table[(sizes > 0).all(axis=1)]
+    rows = [
+        _row(series.iloc[0], series.iloc[i])
+        for _, series in table.sort_values("n_accelerators").groupby(SERIES)
+        for i in range(1, len(series))
+        if series.iloc[i].n_accelerators > series.iloc[0].n_accelerators
+    ]
+    if not rows:
+        raise ModelError(f"{path} holds no series of two sizes")
+    columns = pd.DataFrame(rows)
+    names = [name for name in Pairs.__slots__ if name != "benchmark"]
+    numbers = {name: columns[name].to_numpy(float) for name in names}
+    return Pairs(benchmark=columns["benchmark"].to_numpy(str), **numbers)
+
+
+def _row(small: pd.Series[Any], large: pd.Series[Any]) -> dict[str, Any]:
+    return {
+        "benchmark": str(small.benchmark),
+        "small": small.n_accelerators,
+        "large": large.n_accelerators,
+        "small_rate": small.samples_per_s,
+        "large_rate": large.samples_per_s,
+        "small_batch": small.global_batch_size / small.n_accelerators,
+        "large_batch": large.global_batch_size / large.n_accelerators,
+    }
+
+
+def _predict(known: Pairs, wanted: Pairs) -> tuple[Array, Array]:
+    """Fit on ``known``; return rates of ``wanted`` and the half-width of their logarithm."""
+    from scipy.optimize import least_squares
+
+    def residual(theta: Array) -> Array:
+        return np.asarray(_log_rate(theta, known) - np.log(known.large_rate))
+
+    found = least_squares(residual, [-2.0, -4.0, 0.03], loss="soft_l1", f_scale=0.1)
+    # Errors grow with the doublings; the quantile of their ratio is the interval's.
+    ratio = np.abs(residual(found.x)) / _spread(known)
+    quantile = float(np.quantile(ratio, COVERAGE))
+    return np.exp(_log_rate(found.x, wanted)), quantile * _spread(wanted)
+
+
+def _log_rate(theta: Array, pairs: Pairs) -> Array:
+    fixed, depth, loss = np.exp(theta[0]), np.exp(theta[1]), theta[2]
+    batches = pairs.large_batch / pairs.small_batch
+    small = 1.0 + fixed + depth * np.log2(pairs.small)
+    large = batches + fixed + depth * np.log2(pairs.large)
+    faster = np.log(batches) - np.log(large / small) + (1.0 - loss) * np.log(pairs.growth)
+    return np.asarray(np.log(pairs.small_rate) + faster)
+
+
+def _spread(pairs: Pairs) -> Array:
+    return np.asarray(np.log2(pairs.growth) + 0.5)

@@ -1,0 +1,93 @@
+"""The recorded command as a child process: started, reaped, passed signals, explained."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_INJECT: Final = Path(__file__).parent / "inject"
+# Python ignores these in itself; a child is to find them as the shell would leave them.
+_RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+class Child:
+    """A command, or an attached process that belongs to somebody else.
+
+    Attributes
+    ----------
+    pid : int
+    code : int or None
+        Exit code, or the negative number of the signal that killed it; None while it runs.
+    max_rss_bytes : int
+        Largest resident set of any process reaped.
+    cpu_ns : int
+        CPU time of all processes reaped, and of those that they reaped.
+    """
+
+    def __init__(self, attached: int | None = None) -> None:
+        self.pid = attached or 0
+        self.code: int | None = None
+        self.max_rss_bytes = 0
+        self.cpu_ns = 0
+
+    def spawn(self, command: Sequence[str], run: str) -> None:
+        """Start the command with the hooks' folder first on ``PYTHONPATH``."""
+        environment = dict(os.environ)
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        others = [path for path in paths if path and path != str(_INJECT)]
+        environment["PYTHONPATH"] = os.pathsep.join([str(_INJECT), *others])
+        environment["ADVISOR_RUN_DIR"] = run
+        self.pid = os.posix_spawnp(
+            command[0], list(command), environment, setsigmask=(), setsigdef=_RESTORED
+        )
+
+    def reap(self) -> None:
+        """Collect every descendant that has ended; orphans too, whom a subreaper inherits."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
+            self.cpu_ns += int((usage.ru_utime + usage.ru_stime) * 1e9)
+            if pid == self.pid:
+                self.code = os.waitstatus_to_exitcode(status)
+
+    @property
+    def shell_code(self) -> int | None:
+        """Exit code as shells give it: 128 + N for a signal N."""
+        return self.code if self.code is None or self.code >= 0 else 128 - self.code
+
+    @property
+    def ending(self) -> tuple[str, str]:
+        """Status and reason of an end that nobody asked for."""
+        if self.code is None:
+            return "finished", "the process ended"
+        if self.code < 0:
+            return "killed", f"killed by {signal.Signals(-self.code).name}"
+        if self.code > 0:
+            return "failed", f"the command ended with exit code {self.code}"
+        return "finished", "the command ended"
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signal a process that may be gone or somebody else's."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants become children of this process instead of init's."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,295 @@
+"""From the raw files of a run to a ``Recording``: everything here can be derived again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.events import Events
+from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
+from advisor.collectors.recording import (
+    Host,
+    HostBenchmark,
+    Loading,
+    Recording,
+    StepClock,
+    StepTime,
+)
+from advisor.collectors.records import parse
+from advisor.collectors.step_time import mean, pool_excess
+from advisor.collectors.stop_rule import StopRule, judge
+from advisor.collectors.tracing import deep_step
+from advisor.collectors.work import GivenWork, batches_per_step, total_work
+
+EVENT_FILES = "ev-*.bin"
+_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
+_CONTENDED = 0.2
+
+
+def read_events(path: Path) -> Events:
+    """Read one process's event file, as far as it is readable."""
+    events = Events()
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return events
+    for kind, payload, _ in parse(data):
+        events.take(kind, payload)
+    return events
+
+
+def recording(run: Path) -> Recording:
+    """Derive the recording of the run in folder ``run``.
+
+    Raises
+    ------
+    RecordingError
+        If there is none, or it is empty, unreadable, or says what no recording can say.
+    """
+    try:
+        return _derive(run)
+    except RecordingError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Facts are JSON of somebody's making: checked by using them, refused as a whole.
+        raise RecordingError(
+            f"the recording {run.name} contradicts itself: {error!r}",
+            hint="profile again; `advisor runs rm` takes this one away",
+        ) from error
+
+
+def _derive(run: Path) -> Recording:
+    log = read_profiler_log(run / PROFILER_FILE)
+    processes = [read_events(path) for path in sorted(run.glob(EVENT_FILES))]
+    trainer = trainer_of(processes) or Events()
+    step_time = _step_time(trainer, log)
+    world_size = world_size_of(processes)
+    deep = deep_step(
+        trainer.facts.get("deep_step", []), None if step_time is None else step_time.corrected_s
+    )
+    per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
+    samples = None if per_step is None else per_step * world_size
+    given = GivenWork(**log.header.get("options", {}).get("given", {}))
+    boundaries = trainer.steps.left_out_ns
+    derived = Recording(
+        run_id=run.name,
+        path=run,
+        command=tuple(log.header.get("command", ())),
+        status=log.end.get("status", "running"),
+        stop_reason=log.end.get("stop_reason", ""),
+        exit_code=log.end.get("exit_code"),
+        started_at=log.header.get("started_at", ""),
+        duration_s=_duration_s(log, processes),
+        host=_host(log, trainer),
+        readings=tuple(log.readings),
+        step_time=step_time,
+        deep_step=deep,
+        loading=_loading(trainer),
+        total_work=total_work(trainer, given, samples_per_step=samples or 0.0),
+        threads=trainer.fact("torch").get("threads"),
+        world_size=world_size,
+        accumulation_steps=_accumulation_steps(trainer),
+        peak_rss_bytes=_peak_rss(log),
+        warnings=(),
+        startup_s=_startup_s(trainer, log),
+        boundary_s=_boundary_s(boundaries, step_time),
+        boundaries=len(boundaries),
+        step_samples=samples,
+        optimizers=_optimizers(trainer),
+        communication=_communication(processes),
+    )
+    return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+
+
+def trainer_of(processes: list[Events]) -> Events | None:
+    """Return the process that trains: highest clock, most steps; rank 0 among equals."""
+    ticking = [one for one in processes if one.clock >= 0 and one.completed > 0]
+    if not ticking:
+        return None
+
+    def rank(one: Events) -> tuple[int, bool, int]:
+        is_first = one.fact("process_group").get("rank", 0) == 0
+        return one.clock, is_first and one.completed > 1, one.completed
+
+    return max(ticking, key=rank)
+
+
+def world_size_of(processes: list[Events]) -> int:
+    """Return how many processes train together."""
+    sizes = [one.fact("process_group").get("world_size", 1) for one in processes]
+    return max(sizes, default=1)
+
+
+def rule_of(options: dict[str, Any]) -> StopRule:
+    """Return the stop rule that was asked for."""
+    fraction = options.get("half_width_fraction")
+    return StopRule() if fraction is None else StopRule(half_width_fraction=fraction)
+
+
+def _throttled_fraction(trainer: Events, log: ProfilerLog) -> float:
+    """Return the share of the time between first and last step that a quota took away."""
+    start_ns, steps = int(log.header["t_ns"]), trainer.steps
+    begin_s, end_s = (steps.first_ns - start_ns) / 1e9, (steps.last_ns - start_ns) / 1e9
+    during = [reading for reading in log.readings if begin_s <= reading.t_s <= end_s]
+    if len(during) < 2:
+        return 0.0
+    return (during[-1].throttled_s - during[0].throttled_s) / (during[-1].t_s - during[0].t_s)
+
+
+def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
+    now = mean(trainer.steps)
+    if now is None:
+        return None
+    share = 1.0 - pool_excess(trainer.steps, trainer.pool)
+    delay_s = now.raw_s - now.corrected_s * share
+    # A quota is part of the machine that was measured, a neighbour is not; both are waiting.
+    kept_s = min(delay_s, _throttled_fraction(trainer, log) * now.raw_s)
+    verdict = judge(
+        trainer.steps,
+        rule_of(log.header.get("options", {})),
+        epoch_steps=trainer.loader_fact().get("batches_per_epoch"),
+        epochs_begun=trainer.epochs_begun,
+    )
+    # On an accelerator waiting for a core and computing overlap: a step is not shorter than there.
+    corrected = max(now.raw_s - delay_s + kept_s, _device_step_s(trainer))
+    half = now.half_width_s * share
+    return StepTime(
+        corrected_s=corrected,
+        raw_s=now.raw_s,
+        low_s=max(0.0, corrected - half),
+        high_s=corrected + half,
+        steps=now.steps,
+        warmup_steps=now.warmup_steps,
+        delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
+        clock=_CLOCKS[trainer.clock],
+        is_settled=verdict.is_settled,
+    )
+
+
+def _device_step_s(trainer: Events) -> float:
+    """Return the median step on the accelerator, 0 where none was timed. [s]."""
+    times = sorted(trainer.device_steps_ns)
+    return times[len(times) // 2] / 1e9 if times else 0.0
+
+
+def _loading(trainer: Events) -> Loading | None:
+    fact = trainer.loader_fact()
+    number = trainer.training_loader()
+    if not fact or number is None:
+        return None
+    counts = trainer.loaders[number]
+    batch = next((f for f in trainer.facts.get("batch", []) if f.get("loader") == number), {})
+    workers = fact.get("workers", 0)
+    spent_ns = counts.workers_cpu_ns if workers else counts.inside_cpu_ns
+    intervals = trainer.intervals
+    return Loading(
+        batch=fact.get("batch"),
+        dataset_samples=fact.get("dataset_samples"),
+        batches_per_epoch=fact.get("batches_per_epoch"),
+        workers=workers,
+        # Without workers the loop does not wait for the samples, it makes them.
+        wait_s=trainer.wait_ns / intervals / 1e9 if intervals else 0.0,
+        cpu_s_per_sample=spent_ns / counts.samples / 1e9 if counts.samples and spent_ns else None,
+        sample_bytes=batch.get("sample_bytes"),
+    )
+
+
+def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
+    """Return one process's samples in a step: the loader's count, else the traced step's."""
+    batch = trainer.loader_fact().get("batch")
+    if batch and trainer.training_loader() is not None:
+        return float(batch * batches_per_step(trainer))
+    if trainer.samples:
+        return trainer.samples / trainer.intervals
+    marked = trainer.fact("marker").get("samples")
+    return float(marked) if marked else (None if traced is None else float(traced))
+
+
+def _accumulation_steps(trainer: Events) -> int:
+    """Return the micro-batches of a step: as many as both backward passes and batches say."""
+    optimizers = trainer.fact("optimizers").get("optimizers", [])
+    if len(optimizers) > 1 or not trainer.intervals:
+        return 1
+    backwards = trainer.backwards / trainer.intervals
+    if trainer.batches:
+        backwards = min(backwards, batches_per_step(trainer))
+    return max(1, round(backwards))
+
+
+def _startup_s(trainer: Events, log: ProfilerLog) -> float | None:
+    first_ns = trainer.steps.first_ns
+    return (first_ns - int(log.header["t_ns"])) / 1e9 if first_ns else None
+
+
+def _boundary_s(boundaries: list[int], step_time: StepTime | None) -> float | None:
+    if not boundaries or step_time is None:
+        return None
+    return max(0.0, sum(boundaries) / len(boundaries) / 1e9 - step_time.raw_s)
+
+
+def _optimizers(trainer: Events) -> tuple[str, ...]:
+    return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
+
+
+def _communication(processes: list[Events]) -> dict[str, float] | None:
+    for one in processes:
+        fact = one.fact("ddp")
+        if fact:
+            return {
+                name: value
+                for name, value in fact.items()
+                if isinstance(value, (int, float)) and name != "t_ns"
+            }
+    return None
+
+
+def _peak_rss(log: ProfilerLog) -> int:
+    sampled = max((reading.rss_bytes for reading in log.readings), default=0)
+    return max(sampled, int(log.end.get("max_rss_bytes", 0)))
+
+
+def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:
+    start = int(log.header["t_ns"])
+    last = max((one.steps.last_ns for one in processes), default=0)
+    if "t_ns" in log.end:
+        last = log.end["t_ns"]
+    sampled = log.readings[-1].t_s if log.readings else 0.0
+    return max(sampled, (last - start) / 1e9, 0.0)
+
+
+def _host(log: ProfilerLog, trainer: Events) -> Host:
+    described = dict(log.header["host"])
+    measured = described.pop("benchmark", None)
+    torch = trainer.fact("torch")
+    host = Host(
+        **{**described, "gpus": tuple(described.get("gpus", ()))},
+        benchmark=HostBenchmark(**measured) if measured else None,
+    )
+    return replace(
+        host,
+        torch_version=torch.get("version", host.torch_version),
+        python_version=trainer.header.get("python", host.python_version),
+        gpus=host.gpus or tuple(torch.get("cuda", ())),
+    )
+
+
+def _warnings(seen: Recording, processes: list[Events]) -> list[str]:
+    found = []
+    if seen.step_time is not None and seen.step_time.delay_fraction > _CONTENDED:
+        share = 100 * seen.step_time.delay_fraction
+        found.append(f"the machine was busy: steps waited {share:.0f} % of the time for a core")
+        if seen.threads is not None and seen.threads >= seen.host.cpu_limit > 1:
+            # Threads spin at their barriers until the last of them gets a core: seen to make a
+            # step five times slower, which no correction takes out.
+            found.append("its threads fill the machine: OMP_NUM_THREADS=1 would measure better")
+    if seen.deep_step is not None:
+        found += list(seen.deep_step.flags)
+    for one in processes:
+        for failure in one.facts.get("failure", []):
+            found.append(f"the hooks failed at {failure.get('where')}: {failure.get('error')}")
+        lost = one.fact("released").get("lost", 0)
+        if lost:
+            found.append(f"{lost} records could not be written")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,142 @@
+"""One process's event file, taken in record by record: live while it grows, or afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.records import parse_json
+from advisor.collectors.step_time import Steps
+
+
+@dataclass(slots=True)
+class LoaderCounts:
+    """A loader's counts, cumulative; see ``hooks.format.LOADER_PAYLOAD``."""
+
+    iterators: int = 0
+    steps: int = 0
+    batches: int = 0
+    samples: int = 0
+    inside_ns: int = 0
+    inside_cpu_ns: int = 0
+    workers_cpu_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Interval:
+    """What happened since the last complete step."""
+
+    has_boundary: bool = False
+    backwards: int = 0
+    batches: int = 0
+    samples: int = 0
+    wait_ns: int = 0
+
+    def add(self, flags: int, backwards: int, batches: int, samples: int, wait_ns: int) -> None:
+        self.has_boundary |= bool(flags & fmt.FLAG_BOUNDARY)
+        self.backwards += backwards
+        self.batches += batches
+        self.samples += samples
+        self.wait_ns += wait_ns
+
+
+@dataclass(slots=True)
+class Events:
+    """What one process recorded.
+
+    Attributes
+    ----------
+    header : dict
+        pid, start ticks, Python version.
+    facts : dict of list of dict
+        By name, in order.
+    clock : int
+        The highest that ticked; -1 for none.
+    steps : Steps
+        By that clock.
+    backwards, batches, samples, wait_ns : int
+        Sums over the ``intervals``: complete steps without an epoch's begin in them.
+    loaders : dict of LoaderCounts
+    pool : list of (int, int, int)
+        See ``step_time.pool_excess``.
+    device_steps_ns : list of int
+    """
+
+    header: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    clock: int = -1
+    steps: Steps = field(default_factory=Steps)
+    backwards: int = 0
+    batches: int = 0
+    samples: int = 0
+    wait_ns: int = 0
+    intervals: int = 0
+    completed: int = 0
+    epochs_begun: int = 0
+    loaders: dict[int, LoaderCounts] = field(default_factory=dict)
+    pool: list[tuple[int, int, int]] = field(default_factory=list)
+    device_steps_ns: list[int] = field(default_factory=list)
+    _open: _Interval = field(default_factory=_Interval)
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """Take in one record; kinds and fields of later versions are passed over."""
+        if kind == fmt.STEP and len(payload) >= fmt.STEP_PAYLOAD.size:
+            self._take_tick(*fmt.STEP_PAYLOAD.unpack_from(payload))
+        elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_PAYLOAD.size:
+            _, number, *counts = fmt.LOADER_PAYLOAD.unpack_from(payload)
+            self.loaders[number] = LoaderCounts(*counts)
+        elif kind == fmt.POOL and len(payload) >= fmt.POOL_PAYLOAD.size:
+            self.pool.append(fmt.POOL_PAYLOAD.unpack_from(payload))
+        elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
+            self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
+        elif kind == fmt.HEADER:
+            self.header = parse_json(payload)
+        elif kind == fmt.FACT:
+            fact = parse_json(payload)
+            self.facts.setdefault(str(fact.get("fact", "")), []).append(fact)
+
+    def _take_tick(
+        self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,
+        backwards: int, batches: int, wait_us: int, samples: int,
+    ) -> None:  # fmt: skip
+        if clock < self.clock:
+            return
+        if clock > self.clock:
+            self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0
+            self.backwards = self.batches = self.samples = self.wait_ns = 0
+            self._open = _Interval()
+        if flags & fmt.FLAG_BOUNDARY:
+            self.epochs_begun += 1
+        self._open.add(flags, backwards, batches, samples, wait_us * 1000)
+        if flags & fmt.FLAG_COMPLETES:
+            self._complete()
+            self.steps.add(t_ns, delay_ns, flags)
+
+    def _complete(self) -> None:
+        """Close the step: it counts if one came before it and no epoch began in it."""
+        done, self._open = self._open, _Interval()
+        if self.completed and not done.has_boundary:
+            self.intervals += 1
+            self.backwards += done.backwards
+            self.batches += done.batches
+            self.samples += done.samples
+            self.wait_ns += done.wait_ns
+        self.completed += 1
+
+    def fact(self, name: str) -> dict[str, Any]:
+        """Return the last fact of a name; empty if there is none."""
+        return self.facts.get(name, [{}])[-1]
+
+    def training_loader(self) -> int | None:
+        """Return the loader that most steps followed."""
+        fed = {number: counts.steps for number, counts in self.loaders.items() if counts.steps}
+        return max(fed, key=lambda number: fed[number]) if fed else None
+
+    def loader_fact(self) -> dict[str, Any]:
+        """Return the facts of the training loader, or of the first loader before that is known."""
+        number = self.training_loader()
+        for fact in self.facts.get("loader", []):
+            if number is None or fact.get("loader") == number:
+                return fact
+        return {}

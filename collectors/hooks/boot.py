@@ -1,0 +1,83 @@
+"""Come up in a Python process of the recording: wait for the modules worth hooking.
+
+Nothing is imported early: a finder in front of the others lets the script's own import happen and
+patches the module right after it. A script that never imports torch is left as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_sessions: list[Any] = []
+
+
+def start(folder: str) -> Any:
+    """Open this process's part of the recording in ``folder`` and return it; once per process."""
+    if _sessions:
+        return _sessions[0]
+    from . import patches
+    from .session import Session
+
+    session = Session(folder)
+    _sessions.append(session)
+    session.writer.hello()
+    waiting = dict(patches.of(session))
+    for name in [name for name in waiting if name in sys.modules]:
+        _guarded(waiting.pop(name), session)(sys.modules[name])
+    guarded = {name: _guarded(patch, session) for name, patch in waiting.items()}
+    sys.meta_path.insert(0, _Finder(session, guarded))
+    return session
+
+
+def _guarded(patch: Callable[[ModuleType], None], session: Any) -> Callable[[ModuleType], None]:
+    """Return ``patch`` such that a change in a library's inside costs a fact, not the script."""
+
+    def apply(module: ModuleType) -> None:
+        try:
+            patch(module)
+        except Exception as error:
+            session.failed("patch " + module.__name__, error)
+
+    return apply
+
+
+class _Finder:
+    """Finds nothing itself; has the true loader call a patch once it has run the module."""
+
+    def __init__(self, session: Any, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._session = session
+        self._waiting = waiting
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec that the other finders give, its loader wrapped."""
+        if name == "torch":
+            self._session.fact("framework", framework=name)
+        patch = self._waiting.pop(name, None)
+        if patch is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = None if finder is self or find is None else find(name, path, target)
+            if spec is not None:
+                _patch_after(spec.loader, patch)
+                return spec  # type: ignore[no-any-return]
+        return None
+
+
+def _patch_after(loader: Any, patch: Callable[[ModuleType], None]) -> None:
+    # The method of this one loader is shadowed, not the loader replaced: ``inspect`` and
+    # ``importlib.resources`` look at the loader's type.
+    original = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        original(module)
+        patch(module)
+
+    loader.exec_module = exec_module

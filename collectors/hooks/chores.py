@@ -1,0 +1,150 @@
+"""What is due between two steps, each thing as seldom as it can be: a step pays for little."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from . import format as fmt
+from .clock import RunDelay
+from .control import Control
+from .device_clock import DeviceClock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .session import Session
+
+# The steps after which a step is traced. The first two create optimizer state and compile; a
+# repetition lets the least time of an operator count, since a busy machine only adds.
+_DEEP_AFTER = (2, 5, 8)
+_DEEP_BUDGET_NS = 3_000_000_000
+_WORK_AT = (2, 5, 12)  # again: a loop's counter shows how many turns make a step
+_COMMUNICATION_AT = 10  # the framework times the first ten steps
+_LAST_PLANNED = 13
+# The waiting for a core is read no more often than this: sums are what counts, and reading it is
+# the dearest part of a fast step.
+_PERIOD_NS = 20_000_000
+_ORDERS_NS = 100_000_000
+
+
+class Chores:
+    """Everything between steps that is not counting them.
+
+    Attributes
+    ----------
+    due_ns : int
+        When something is due by time.
+    due_step : int
+        Below this step something may be due by count; every step where a device is timed.
+    delay_ns : int
+        The main thread's waiting for a core, as of a short while ago.
+    control : Control
+    """
+
+    def __init__(self, session: Session, folder: str) -> None:
+        self.control = Control(folder)
+        self.due_ns = 0
+        self.due_step = _LAST_PLANNED
+        self.delay_ns = 0
+        self._session = session
+        self._delay = RunDelay()
+        self._device_clock = DeviceClock(session.writer)
+        self._next_orders_ns = 0
+        self._deep_wanted = list(_DEEP_AFTER)
+
+    def run(self, now_ns: int) -> None:
+        """Do what is due after a step."""
+        session = self._session
+        was_traced = session.deep is not None
+        self.end_deep()
+        self.due_ns = now_ns + _PERIOD_NS
+        self.delay_ns = self._delay.main_ns()
+        if now_ns >= self._next_orders_ns:
+            self._next_orders_ns = now_ns + _ORDERS_NS
+            self.control.poll()
+        if self._delay.pool_is_due(now_ns):
+            times = time.monotonic_ns(), self._delay.read_pool(), self._delay.main_ns()
+            session.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times))
+        # Passes of an accumulated step come before the optimizer's first: they are no steps.
+        is_early = session.clock == fmt.CLOCK_BACKWARD and session.optimizers.is_waited_for
+        if session.clock != fmt.CLOCK_LOADER and not is_early:
+            self._by_count(session.steps, was_traced)
+
+    def _by_count(self, step: int, was_traced: bool) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            self.due_step = sys.maxsize
+            if not was_traced:
+                self._device_clock.tick(torch, step)
+        if step == _WORK_AT[0]:
+            self._describe(torch)
+        if step in _WORK_AT:
+            self._find_work(step)
+            self._session.loaders.flush()
+        if step == _COMMUNICATION_AT:
+            self._describe_communication()
+        if self._deep_wanted and step >= self._deep_wanted[0]:
+            self._begin_deep(torch)
+
+    def _describe(self, torch: Any) -> None:
+        """Record what is known once training runs: threads, devices, optimizers."""
+        session = self._session
+        if torch is not None:
+            # Asking whether there could be a device would break the script's forks.
+            devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+            session.fact(
+                "torch",
+                version=str(torch.__version__),
+                threads=torch.get_num_threads(),
+                cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
+            )
+        session.fact("optimizers", optimizers=session.optimizers.facts())
+
+    def _find_work(self, step: int) -> None:
+        """Record what the frames say of the job's length."""
+        from . import total_work
+
+        session = self._session
+        try:
+            found = total_work.find(sys._getframe())
+        except Exception as error:
+            session.failed("total work", error)
+            return
+        session.fact("work", step=step, candidates=found, arguments=session.arguments)
+
+    def _describe_communication(self) -> None:
+        reference = self._session.data_parallel
+        module = None if reference is None else reference()
+        if module is not None:
+            data = module._get_ddp_logging_data()
+            self._session.fact("ddp", **{key: value for key, value in data.items() if value != ""})
+
+    def _begin_deep(self, torch: Any) -> None:
+        self._deep_wanted.pop(0)
+        if torch is None or threading.current_thread() is not threading.main_thread():
+            return
+        from .deep import DeepStep
+
+        session = self._session
+        session.deep = DeepStep.begin(session.optimizers, session.loaders, session.failed)
+
+    def end_deep(self) -> None:
+        """Close a traced step, if one is open, and record it."""
+        session = self._session
+        deep, session.deep = session.deep, None
+        if deep is None:
+            return
+        begin_ns = time.monotonic_ns()
+        facts = deep.end()
+        if facts is not None:
+            session.fact("deep_step", number=session.steps, **facts)
+            took_ns = facts["duration_ns"] + time.monotonic_ns() - begin_ns
+            if took_ns > _DEEP_BUDGET_NS:
+                self._deep_wanted.clear()
+
+    def forget(self) -> None:
+        """Open anew what shows the parent after a fork."""
+        self._delay.forget()

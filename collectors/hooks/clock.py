@@ -1,0 +1,94 @@
+"""How long this process's threads waited for a core, from the kernel's scheduler statistics.
+
+On a busy machine the waiting is most of a step's wall time (5x with two burning neighbours,
+11-26 % of error left after it is taken out); without it a profile measures the neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+class RunDelay:
+    """Run-queue waiting of the calling process: its main thread, and its slowest thread.
+
+    The second field of ``schedstat`` is the waiting in ns. A parallel region ends with its last
+    thread, so over an interval the pool's delay is the largest of its threads' delays.
+    """
+
+    # Reading the pool may take this share of the time: 64 threads take about 60 us.
+    _POOL_SHARE = 2.5e-4
+
+    def __init__(self) -> None:
+        self._main = _open("/proc/self/schedstat")
+        self._threads: dict[str, tuple[int, int]] = {}  # tid -> (fd, delay when last read)
+        self._next_pool_ns = 0
+        self.pool_ns = 0
+
+    def forget(self) -> None:
+        """Open everything anew: after a fork the descriptors show the parent."""
+        self._close()
+        self._main = _open("/proc/self/schedstat")
+        self._next_pool_ns = self.pool_ns = 0
+
+    def main_ns(self) -> int:
+        """Return the main thread's waiting since it began; 0 where the kernel does not tell."""
+        return _delay(self._main)
+
+    def pool_is_due(self, now_ns: int) -> bool:
+        """Whether the pool may be read again without costing more than its share."""
+        return now_ns >= self._next_pool_ns
+
+    def read_pool(self) -> int:
+        """Return the accumulated delay of the slowest thread over the intervals read so far."""
+        begin = time.monotonic_ns()
+        first = not self._threads
+        seen = {}
+        largest = 0
+        for tid in _listdir("/proc/self/task"):
+            fd, before = self._threads.pop(tid, (-1, -1))
+            if fd < 0:
+                fd = _open("/proc/self/task/%s/schedstat" % tid)
+            now = _delay(fd)
+            seen[tid] = (fd, now)
+            if before >= 0:
+                largest = max(largest, now - before)
+        for fd, _ in self._threads.values():
+            if fd >= 0:
+                os.close(fd)
+        self._threads = seen
+        if not first:
+            self.pool_ns += largest
+        end = time.monotonic_ns()
+        self._next_pool_ns = end + int((end - begin) / self._POOL_SHARE)
+        return self.pool_ns
+
+    def _close(self) -> None:
+        for fd in [self._main] + [fd for fd, _ in self._threads.values()]:
+            if fd >= 0:
+                os.close(fd)
+        self._threads = {}
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:
+        return -1
+
+
+def _listdir(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _delay(fd: int) -> int:
+    if fd < 0:
+        return 0
+    try:
+        return int(os.pread(fd, 64, 0).split(None, 2)[1])
+    except (OSError, IndexError, ValueError):
+        return 0

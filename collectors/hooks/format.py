@@ -1,0 +1,68 @@
+"""The file format of a recording: packed, checksummed, append-only records.
+
+A file is a sequence of frames, each written at once::
+
+    magic (2 bytes)  kind (1)  0 (1)  payload length (4)  crc32 (4)  payload
+
+little-endian; the checksum covers the payload and starts from the kind. A reader that meets
+anything else looks for the next magic whose checksum holds, so a torn tail or a flipped bit costs
+the frame it hits and no other; zeros behind the last frame are space reserved for more.
+
+Every file begins with a ``HEADER`` frame that names the schema version. Kinds are never reused
+and fields only ever added at the end of a payload: a reader takes the fields it knows.
+"""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+SCHEMA_VERSION = 1
+MAGIC = b"\xadR"
+FRAME = struct.Struct("<2sBxII")
+LARGEST_PAYLOAD = 64 * 2**20
+
+# Kinds. HEADER, FACT and END carry JSON objects; the others the structures below.
+HEADER, FACT, END, STEP, POOL, LOADER, DEVICE_STEP, READING, PROCESS = range(1, 10)
+
+# One step of a clock: time and the main thread's wait for a core, both monotonic [ns]; index from
+# 1; clock; flags; which optimizer; backward passes and loader batches since the step before; time
+# in those loader batches [us]; samples in them.
+STEP_PAYLOAD = struct.Struct("<QQIBBHHHII")
+# The same as a whole frame, and the checksum in it: written so often that pieces would be dear.
+STEP_FRAME = struct.Struct("<2sBxIIQQIBBHHHII")
+CHECKSUM = struct.Struct("<I")
+CHECKSUM_OFFSET = 8
+# A time, and the wait for a core accumulated by then: of the slowest thread of the pool over each
+# interval between two such records, and of the main thread. [ns]
+POOL_PAYLOAD = struct.Struct("<QQQ")
+# One loader so far: time [ns]; loader; iterators begun; steps that followed its batches; batches;
+# samples; time inside the iterator, the loop's own CPU time inside it, the workers' CPU time. [ns]
+LOADER_PAYLOAD = struct.Struct("<QHHIIQQQQ")
+# A step's time on the accelerator: index of the step that it ends with, and duration [ns].
+DEVICE_STEP_PAYLOAD = struct.Struct("<IQ")
+# One tick of the profiler over the process tree, cumulative since the start: time [ns];
+# processes; CPU time, wait for a core [ns]; resident bytes, proportional share (-1: not read);
+# bytes read and written on disk; bytes received and sent; throttled time [ns]; CPU pressure
+# (-1: unknown); time stolen by the hypervisor [ns]; major page faults; GPU busy share, memory
+# bytes, power [W], SM clock [MHz], PCIe bytes/s in and out (all -1: no GPU).
+READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqdddd")
+
+# Clocks by rank: a recording uses the highest that ticked.
+CLOCKS = ("loader", "backward", "optimizer", "marker")
+CLOCK_LOADER, CLOCK_BACKWARD, CLOCK_OPTIMIZER, CLOCK_MARKER = range(4)
+
+# Flags of a tick: it was traced, follows a traced one, held more than training (a loader began
+# anew), or completes a training step (of several optimizers one does).
+FLAG_DEEP, FLAG_AFTER_DEEP, FLAG_BOUNDARY, FLAG_COMPLETES = 1, 2, 4, 8
+
+# The file through which the profiler talks to the script: what to do and from which step on
+# (0: never), and when it last said so (monotonic ns). Rewritten in place.
+CONTROL_FILE = "control"
+CONTROL_PAYLOAD = struct.Struct("<QQQ")
+ACTION_STOP, ACTION_DETACH = 1, 2
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """Return ``payload`` as one frame."""
+    return FRAME.pack(MAGIC, kind, len(payload), crc32(payload, kind)) + payload

@@ -1,0 +1,139 @@
+"""Which module an operator belongs to, forward and backward.
+
+Forward, an operator belongs to the module entered last: a leaf's own operators and whatever its
+parents compute before they enter the next one (an activation, a residual sum), so that the layers
+add up to the step. Backward, the autograd node that runs was numbered when its forward operator
+ran, and the numbers at each module's entry say between which two entries that was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from .storages import size_bytes, tensors_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# What an operator outside of every module belongs to.
+NOBODY = -1
+
+
+class Call:
+    """One entry into a module."""
+
+    __slots__ = ("has_children", "module", "output_bytes")
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.has_children = False
+        self.output_bytes = 0
+
+
+class Modules:
+    """The module calls of one deep step, in order of entry.
+
+    Attributes
+    ----------
+    owner : int
+        The call entered last: whom the next operator belongs to.
+    roots : list
+        Modules that were called from outside of any other.
+    leading_sizes : list of int
+        First dimension of the first tensor that reached each root call.
+    """
+
+    def __init__(self) -> None:
+        self.owner = NOBODY
+        self.roots: list[Any] = []
+        self.leading_sizes: list[int] = []
+        self._calls: list[Call] = []
+        self._stack: list[int] = []
+        self._numbers: list[int] = []  # autograd's next number at each entry
+        self._handles: list[Any] = []
+        self._is_size_wanted = False
+
+    def __enter__(self) -> Modules:
+        from torch.nn.modules import module
+
+        self._handles = [
+            module.register_module_forward_pre_hook(self._entered),
+            module.register_module_forward_hook(self._left, always_call=True),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a module's forward is running."""
+        return bool(self._stack)
+
+    def _entered(self, module: Any, args: Any) -> None:
+        import torch
+
+        if self._stack:
+            self._calls[self._stack[-1]].has_children = True
+        else:
+            self._is_size_wanted = True
+            if not any(module is root for root in self.roots):
+                self.roots.append(module)
+        if self._is_size_wanted:
+            for tensor in tensors_in(args):
+                self.leading_sizes.append(int(tensor.shape[0]) if tensor.dim() else 1)
+                self._is_size_wanted = False
+                break
+        self.owner = len(self._calls)
+        self._stack.append(self.owner)
+        self._calls.append(Call(module))
+        self._numbers.append(torch._C._autograd._get_sequence_nr())
+
+    def _left(self, module: Any, args: Any, output: Any) -> None:
+        # A pre-hook that raised leaves its module on the stack: leave until this one.
+        while self._stack:
+            call = self._calls[self._stack.pop()]
+            if call.module is module:
+                call.output_bytes = sum(size_bytes(tensor) for tensor in tensors_in(output))
+                return
+
+    def of_node(self, number: int) -> int:
+        """Return the call whose forward created the autograd node with this number."""
+        return bisect_right(self._numbers, number) - 1 if number < 2**63 else NOBODY
+
+    def layers(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """Return the leaves in forward order, and for every call the index of its leaf.
+
+        A call that had children passes what it did before them to the first of them.
+        """
+        names: dict[int, str] = {}
+        for root in self.roots:
+            prefix = type(root).__name__ + "." if len(self.roots) > 1 else ""
+            for name, module in root.named_modules():
+                names.setdefault(id(module), prefix + (name or type(root).__name__))
+        found: list[dict[str, Any]] = []
+        index_of: dict[int, int] = {}
+        leaf_of_call = [0] * len(self._calls)
+        following = None
+        for number in range(len(self._calls) - 1, -1, -1):
+            if not self._calls[number].has_children:
+                following = number
+            leaf_of_call[number] = number if following is None else following
+        for number, call in enumerate(self._calls):
+            if leaf_of_call[number] != number:
+                continue
+            module = call.module
+            if id(module) not in index_of:
+                index_of[id(module)] = len(found)
+                found.append(
+                    {
+                        "name": names.get(id(module), type(module).__name__),
+                        "kind": type(module).__name__,
+                        "parameters": sum(p.numel() for p in module.parameters()),
+                        "output_bytes": 0,
+                    }
+                )
+            found[index_of[id(module)]]["output_bytes"] += call.output_bytes
+        return found, [index_of[id(self._calls[leaf].module)] for leaf in leaf_of_call]

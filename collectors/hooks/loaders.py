@@ -1,0 +1,192 @@
+"""What the data loaders of this process deliver, and what that costs."""
+
+from __future__ import annotations
+
+import time
+import weakref
+
+from . import format as fmt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from .writer import Writer
+
+
+class Loader:
+    """Counts of one ``DataLoader``, cumulative over its iterators."""
+
+    def __init__(self, number: int, loader: Any) -> None:
+        self.number = number
+        self.reference = weakref.ref(loader)
+        self.iterators = self.steps = self.batches = self.samples = 0
+        self.inside_ns = self.inside_cpu_ns = 0
+        self.workers_cpu_ns = 0
+        self.is_described = False
+        self._alive: dict[int, int] = {}  # pid -> CPU time counted so far
+
+    def count_workers(self, iterator: Any) -> None:
+        """Add what the worker processes computed since the last call."""
+        for worker in getattr(iterator, "_workers", ()):
+            pid = worker.pid
+            try:
+                now = time.clock_gettime_ns((~pid << 3) | 2)
+            except (OSError, TypeError):  # gone, or not started
+                continue
+            before = self._alive.get(pid)
+            if before is None and _imports_at_start(iterator):
+                before = now  # a spawned worker has imported the world; that is not loading
+            self.workers_cpu_ns += now - (before or 0)
+            self._alive[pid] = now
+
+    def record(self, now_ns: int) -> bytes:
+        """Return the counts as a payload."""
+        return fmt.LOADER_PAYLOAD.pack(
+            now_ns, self.number, min(self.iterators, 0xFFFF), self.steps, self.batches,
+            self.samples, self.inside_ns, self.inside_cpu_ns, self.workers_cpu_ns,
+        )  # fmt: skip
+
+
+class Loaders:
+    """All loaders of this process.
+
+    Attributes
+    ----------
+    last : Loader or None
+        The one that was fetched from last: a step that follows makes it the training loader.
+    wait_ns, batches, samples : int
+        Since the last step.
+    has_begun : bool
+        An iterator began since the last step.
+    """
+
+    _RECORD_NS = 1_000_000_000
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._known: dict[int, Loader] = {}  # by id of the DataLoader
+        self._next_record_ns = 0
+        self.last: Loader | None = None
+        self.wait_ns = self.batches = self.samples = 0
+        self.has_begun = False
+
+    def begun(self, loader: Any, iterator: Any) -> None:
+        """Note a new iterator over ``loader``."""
+        known = self._known.get(id(loader))
+        if known is None or known.reference() is not loader:
+            known = self._known[id(loader)] = Loader(len(self._known), loader)
+            self._writer.fact("loader", loader=known.number, **_facts(loader))
+        known.iterators += 1
+        iterator._advisor_loader = known  # iterators are neither copied nor pickled
+        self.has_begun = True
+
+    def fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
+        """Note one batch; ``begin_ns`` and ``cpu_ns`` are the clocks before it was asked for."""
+        now_ns = time.monotonic_ns()
+        known = getattr(iterator, "_advisor_loader", None)
+        if known is None:
+            return
+        if not known.is_described:
+            known.is_described = True
+            self._writer.fact("batch", loader=known.number, **_batch_facts(batch))
+        # Nearly always the batch is a list that begins with a tensor, or a tensor.
+        first = batch[0] if type(batch) in (list, tuple) and batch else batch
+        shape = getattr(first, "shape", None)
+        samples = shape[0] if shape else _leading_size(batch)
+        known.batches += 1
+        known.samples += samples
+        known.inside_ns += now_ns - begin_ns
+        known.inside_cpu_ns += time.thread_time_ns() - cpu_ns
+        self.last = known
+        self.wait_ns += now_ns - begin_ns
+        self.batches += 1
+        self.samples += samples
+        is_last = getattr(iterator, "_tasks_outstanding", 1) == 0
+        if is_last or now_ns >= self._next_record_ns:
+            known.count_workers(iterator)
+            self._writer.write(fmt.LOADER, known.record(now_ns))
+            self._next_record_ns = now_ns + self._RECORD_NS
+
+    def restart(self) -> None:
+        """Begin a new step's counts."""
+        self.wait_ns = self.batches = self.samples = 0
+        self.has_begun = False
+
+    def start_counting(self) -> None:
+        """Begin anew: from now on another clock says what a step is."""
+        for known in self._known.values():
+            known.steps = known.batches = known.samples = 0
+            known.inside_ns = known.inside_cpu_ns = known.workers_cpu_ns = 0
+
+    def flush(self) -> None:
+        """Write the counts of every loader."""
+        now_ns = time.monotonic_ns()
+        for known in self._known.values():
+            self._writer.write(fmt.LOADER, known.record(now_ns))
+
+    def training(self) -> Any:
+        """Return the ``DataLoader`` that most steps followed, or None."""
+        fed = [known for known in self._known.values() if known.steps]
+        return max(fed, key=lambda known: known.steps).reference() if fed else None
+
+
+def _imports_at_start(iterator: Any) -> bool:
+    context = getattr(iterator, "_multiprocessing_context", None)
+    if context is None:
+        import multiprocessing
+
+        context = multiprocessing
+    return bool(context.get_start_method() != "fork")
+
+
+def _facts(loader: Any) -> dict[str, Any]:
+    batch = getattr(loader, "batch_size", None)
+    if batch is None:
+        batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return {
+        "batch": batch if isinstance(batch, int) else None,
+        "dataset_samples": _length(getattr(loader, "dataset", None)),
+        "batches_per_epoch": _length(loader),
+        "workers": getattr(loader, "num_workers", 0),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
+        "dataset": type(getattr(loader, "dataset", None)).__name__,
+        "sampler": type(getattr(loader, "sampler", None)).__name__,
+    }
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except Exception:  # an iterable dataset has none; somebody's __len__ may raise anything
+        return None
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors in a batch, however nested."""
+    if hasattr(value, "element_size") and hasattr(value, "shape"):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif hasattr(value, "values") and hasattr(value, "keys"):
+        for item in value.values():
+            yield from _tensors(item)
+
+
+def _leading_size(batch: Any) -> int:
+    for tensor in _tensors(batch):
+        return int(tensor.shape[0]) if len(tensor.shape) else 1
+    return 0
+
+
+def _batch_facts(batch: Any) -> dict[str, Any]:
+    tensors = list(_tensors(batch))
+    samples = _leading_size(batch)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return {
+        "sample_bytes": total / samples if samples else None,
+        "shapes": [list(tensor.shape) for tensor in tensors[:8]],
+        "dtypes": [str(tensor.dtype) for tensor in tensors[:8]],
+    }

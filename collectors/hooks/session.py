@@ -1,0 +1,255 @@
+"""One process's part of a recording: the clocks tick here, everything else hangs on them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import struct
+import threading
+import time
+
+from . import format as fmt
+from .chores import Chores
+from .loaders import Loaders
+from .optimizers import Optimizers
+from .writer import Writer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Session:
+    """What this process records.
+
+    Attributes
+    ----------
+    writer : Writer
+    loaders : Loaders
+    optimizers : Optimizers
+    arguments : dict of float
+        The numbers among the parsed arguments that may say how long the job is.
+    data_parallel : weak reference to the wrapped model, or None
+    deep : DeepStep or None
+        While a step is traced.
+    clock, steps : int
+        The leading clock, and the training steps it completed.
+    backwards : int
+        Backward passes since the last tick.
+
+    Notes
+    -----
+    The clock with the highest rank that ticked is the leading one; among several optimizers the
+    one that steps least often completes a step (a GAN's generator).
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.writer = Writer(folder)
+        self.loaders = Loaders(self.writer)
+        self.optimizers = Optimizers()
+        self.arguments: dict[str, float] = {}
+        self.data_parallel: Any = None
+        self.deep: Any = None
+        self.clock = -1
+        self.steps = 0
+        self.backwards = 0
+        self._chores = Chores(self, folder)
+        self._release: list[Callable[[], None]] = []
+        self._ticks = [0, 0, 0, 0]
+        self._flags = 0
+        self._is_released = False
+        self._failures: set[str] = set()
+        atexit.register(self._at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    # What the patches call. None of these lets an exception of ours out; a stop is a SystemExit.
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Take in a new optimizer."""
+        try:
+            self.optimizers.made(optimizer)
+        except Exception as error:
+            self.failed("optimizer", error)
+
+    def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
+        """Count an optimizer's update; this is the framework's post-hook itself."""
+        if self._is_released:
+            return
+        try:
+            if self.deep is not None:
+                self.deep.optimizer_runs(False)
+            if self.optimizers.is_only(optimizer):
+                self._tick(fmt.CLOCK_OPTIMIZER, 0, True)
+            else:
+                self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
+        except Exception as error:
+            self.failed("optimizer step", error)
+        if self.steps >= self._chores.control.from_step:
+            self._obey(fmt.CLOCK_OPTIMIZER)
+
+    def backward_ended(self) -> None:
+        """Count a backward pass where no optimizer does: passes are counted by the patch."""
+        if self._is_released:
+            return
+        try:
+            self._tick(fmt.CLOCK_BACKWARD, 0, True)
+        except Exception as error:
+            self.failed("backward", error)
+        if self.steps >= self._chores.control.from_step:
+            self._obey(fmt.CLOCK_BACKWARD)
+
+    def batch_missing(self) -> None:
+        """Note that a loader has come to its end."""
+        if self.deep is not None:
+            self.deep.loader_runs(False)
+        if not self._is_released:
+            self.loaders.flush()
+
+    def batch_fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
+        """Count a loader's batch."""
+        if self._is_released:
+            return
+        try:
+            if self.deep is not None:
+                self.deep.loader_runs(False)
+            self.loaders.fetched(iterator, batch, begin_ns, cpu_ns)
+            if self.clock <= fmt.CLOCK_LOADER:
+                self._tick(fmt.CLOCK_LOADER, 0, True)
+        except Exception as error:
+            self.failed("loader", error)
+        if self.clock == fmt.CLOCK_LOADER and self.steps >= self._chores.control.from_step:
+            self._obey(fmt.CLOCK_LOADER)
+
+    def loader_begun(self, loader: Any, iterator: Any) -> None:
+        """Note a new pass over a loader."""
+        try:
+            self.loaders.begun(loader, iterator)
+        except Exception as error:
+            self.failed("loader", error)
+
+    def marked(self, samples: int | None = None, total_steps: int | None = None) -> None:
+        """Count a step by the script's own word."""
+        if self._is_released:
+            return
+        try:
+            if total_steps is not None and not self._ticks[fmt.CLOCK_MARKER]:
+                self.fact("total_work", steps=total_steps, source="marker", confidence="certain")
+            if samples is not None and not self._ticks[fmt.CLOCK_MARKER]:
+                self.fact("marker", samples=samples)
+            self._tick(fmt.CLOCK_MARKER, 0, True)
+        except Exception as error:
+            self.failed("marker", error)
+        if self.steps >= self._chores.control.from_step:
+            self._obey(fmt.CLOCK_MARKER)
+
+    def replicas_made(self, module: Any) -> None:
+        """Keep hold of a model that was wrapped for data parallelism."""
+        import weakref
+
+        self.data_parallel = weakref.ref(module)
+
+    def arguments_parsed(self, namespace: Any) -> None:
+        """Keep the numbers among the arguments that may say how long the job is."""
+        try:
+            words = ("epoch", "step", "iter", "batch", "sample", "accum")
+            for name, value in vars(namespace).items():
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if is_number and any(word in name.lower() for word in words):
+                    self.arguments[name] = value
+        except Exception as error:
+            self.failed("arguments", error)
+
+    def fact(self, name: str, **values: Any) -> None:
+        """Record a named fact."""
+        if not self._is_released:
+            self.writer.fact(name, **values)
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """Note, once a place, that the hooks went wrong there."""
+        if where not in self._failures:
+            self._failures.add(where)
+            self.writer.fact("failure", where=where, error=repr(error)[:500])
+
+    def on_release(self, undo: Callable[[], None]) -> None:
+        """Have ``undo`` called when the session lets go of the script."""
+        self._release.append(undo)
+
+    def release(self) -> None:
+        """Take every hook out; the script goes on as if never recorded."""
+        if self._is_released:
+            return
+        self._chores.end_deep()
+        self.loaders.flush()
+        self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
+        self._is_released = True
+        self.writer.close()
+        for undo in self._release:
+            try:
+                undo()
+            except Exception:
+                continue
+
+    # The leading clock.
+
+    def _tick(self, clock: int, number: int, completes: bool) -> None:
+        """Record a tick of a clock that may lead."""
+        if clock < self.clock:
+            return
+        now_ns = time.monotonic_ns()
+        is_first = clock > self.clock
+        if is_first:
+            self.clock, self.steps = clock, 0
+        self._ticks[clock] += 1
+        loaders = self.loaders
+        flags = self._flags
+        if loaders.has_begun:
+            flags |= fmt.FLAG_BOUNDARY
+        if self.deep is not None:
+            flags |= fmt.FLAG_DEEP
+        if completes:
+            flags |= fmt.FLAG_COMPLETES
+        try:
+            self.writer.step(
+                now_ns, self._chores.delay_ns, self._ticks[clock], clock, flags, number,
+                self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
+            )  # fmt: skip
+        except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
+            self.writer.lost += 1
+        loaders.restart()
+        self.backwards = 0
+        if is_first:
+            loaders.start_counting()
+        elif completes and loaders.last is not None:
+            loaders.last.steps += 1
+        if completes:
+            self.steps += 1
+            self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0
+            chores = self._chores
+            if now_ns >= chores.due_ns or self.steps < chores.due_step:
+                chores.run(now_ns)
+
+    # Stopping and forking.
+
+    def _obey(self, clock: int) -> None:
+        """Stop or let go, as the profiler asked for from this step on."""
+        if clock < self.clock or threading.current_thread() is not threading.main_thread():
+            return
+        action = self._chores.control.action
+        self.fact("obeyed", steps=self.steps)
+        self.release()
+        if action == fmt.ACTION_STOP:
+            raise SystemExit(0)
+
+    def _at_exit(self) -> None:
+        try:
+            self.release()
+        except Exception as error:
+            self.failed("exit", error)
+
+    def _forked(self) -> None:
+        self._chores.forget()
+        if self.deep is not None:  # the trace is the parent's; here it only lets through
+            self.deep.abandon()
+            self.deep = None

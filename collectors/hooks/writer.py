@@ -1,0 +1,185 @@
+"""Append one process's records to its own file: one write each, never an exception."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from zlib import crc32
+
+from . import format as fmt
+
+TYPE_CHECKING = False  # importing ``typing`` costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+
+_ROOM = 64 * 1024
+
+# File systems on which reserved space cannot be lost under a map. Over a network it can, which
+# would end the script with a bus error.
+_LOCAL = ("ext4", "xfs", "tmpfs", "overlay")
+
+
+def _is_local(folder: str) -> bool:
+    """Whether ``folder`` lies on a local file system that keeps what it reserves."""
+    longest, kind = "", ""
+    try:
+        with open("/proc/self/mounts") as mounts:
+            for line in mounts:
+                point, its_kind = line.split()[1:3]
+                if folder.startswith(point) and len(point) >= len(longest):
+                    longest, kind = point, its_kind
+    except (OSError, ValueError):
+        return False
+    return kind in _LOCAL
+
+
+def start_ticks(pid: int) -> int:
+    """Return when ``pid`` started, in clock ticks since boot: with the pid, its identity.
+
+    0 where there is no ``/proc``.
+    """
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Writer:
+    """The event file of this process; opened on the first record, and anew after a fork.
+
+    Attributes
+    ----------
+    folder : str
+        The run, as an absolute path.
+    lost : int
+        Records that could not be written (disk full, folder gone).
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.lost = 0
+        self._fd = -1
+        self._at = self._reserved = 0
+        self._map: Any = None
+        self._map_start = 0
+        self._is_mappable = _is_local(folder)
+        self._step = bytearray(fmt.STEP_FRAME.size)
+        self._step_size = fmt.STEP_PAYLOAD.size
+        self._step_payload = memoryview(self._step)[fmt.FRAME.size :]
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Leave the file to the parent; this process begins its own with its first record."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._at, self._reserved, self._map = -1, 0, 0, None
+
+    def hello(self) -> None:
+        """Begin the file now: its being there tells the profiler that the hooks are up."""
+        if self._fd < 0:
+            try:
+                self._open()
+            except OSError:
+                self.lost += 1
+
+    def write(self, kind: int, payload: bytes) -> None:
+        """Append one record; one that does not fit is lost, and the next takes its place."""
+        frame = fmt.FRAME.pack(fmt.MAGIC, kind, len(payload), crc32(payload, kind)) + payload
+        try:
+            if self._fd < 0:
+                self._open()
+            end = self._at + len(frame)
+            if end > self._reserved:
+                self._reserve(end)
+            if os.pwrite(self._fd, frame, self._at) == len(frame):
+                self._at = end
+            else:
+                self.lost += 1
+        except OSError:
+            self.lost += 1
+
+    def step(self, *values: int) -> None:
+        """Append a ``STEP`` record: ``write`` without the pieces, for there is one every step."""
+        buffer = self._step
+        fmt.STEP_FRAME.pack_into(buffer, 0, fmt.MAGIC, fmt.STEP, self._step_size, 0, *values)
+        fmt.CHECKSUM.pack_into(buffer, fmt.CHECKSUM_OFFSET, crc32(self._step_payload, fmt.STEP))
+        end = self._at + len(buffer)
+        if self._map is None or end > self._reserved:
+            self.write(fmt.STEP, bytes(self._step_payload))
+        else:
+            start = self._at - self._map_start
+            self._map[start : start + len(buffer)] = buffer
+            self._at = end
+
+    def _reserve(self, end: int) -> None:
+        """Reserve space up to ``end`` and beyond, and map it where that is safe.
+
+        A step's record is then a store into the page cache, which outlives the process as a write
+        does and takes a third of its time; what was written at a position is seen in the map and
+        the other way round. The reader passes over the zeros behind the last record.
+        """
+        self._map = None
+        self._reserved = end + _ROOM
+        try:
+            os.posix_fallocate(self._fd, self._at, self._reserved - self._at)
+        except (OSError, AttributeError):  # no such room, or not here: the file grows as it can
+            self._reserved = end
+            return
+        if self._is_mappable:
+            self._map_start = self._at - self._at % mmap.PAGESIZE
+            length = self._reserved - self._map_start
+            try:
+                self._map = mmap.mmap(self._fd, length, offset=self._map_start)
+            except (OSError, ValueError):  # no address space left: written instead
+                self._is_mappable = False
+
+    def close(self) -> None:
+        """Give back the space that was reserved for nothing, and close the file."""
+        if self._fd < 0:
+            return
+        self._map = None
+        try:
+            os.ftruncate(self._fd, self._at)
+        except OSError:  # the zeros stay
+            self.lost += 1
+        os.close(self._fd)
+        self._fd = -1
+
+    def fact(self, name: str, **values: Any) -> None:
+        """Append a named JSON object."""
+        self.write_json(fmt.FACT, dict(values, fact=name, t_ns=time.monotonic_ns()))
+
+    def write_json(self, kind: int, value: dict[str, Any]) -> None:
+        """Append a JSON object."""
+        import json
+
+        try:
+            payload = json.dumps(value, default=repr).encode()
+        except Exception:  # a key or a repr of the script's own making
+            self.lost += 1
+            return
+        self.write(kind, payload)
+
+    def _open(self) -> None:
+        pid = os.getpid()
+        ticks = start_ticks(pid)
+        path = os.path.join(self.folder, "ev-%d-%d.bin" % (pid, ticks))
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(path, flags, 0o600)
+        self._at = self._reserved = os.fstat(self._fd).st_size
+        if self._at == 0:
+            header = {
+                "schema_version": fmt.SCHEMA_VERSION,
+                "role": "script",
+                "pid": pid,
+                "parent_pid": os.getppid(),
+                "start_ticks": ticks,
+                "python": "%d.%d.%d" % sys.version_info[:3],
+                "t_ns": time.monotonic_ns(),
+            }
+            self.write_json(fmt.HEADER, header)

@@ -1,0 +1,84 @@
+"""How much memory to rent for what was seen to be used, and what another batch would need.
+
+=============  ================================================================================
+name           meaning [bytes]
+=============  ================================================================================
+fixed          parameters, gradients, optimizer state: what a batch of any size needs
+growing        activations and their gradients: in proportion to the micro-batch
+=============  ================================================================================
+"""
+
+from __future__ import annotations
+
+from advisor.collectors.recording import DeepStep
+
+GIB = 2**30
+
+# The peak of a minute is not the peak of a day: allocators fragment, the last batch of an epoch,
+# validation and checkpoints come later.
+MARGIN = 1.2
+# Memory is sold in these steps; above the last, in multiples of it. [GiB]
+_STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
+    """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
+
+    Parameters
+    ----------
+    peak_bytes : int
+        Largest resident memory seen. [bytes]
+    margin : float
+        Factor on the peak.
+
+    Returns
+    -------
+    int
+        [bytes]
+
+    Raises
+    ------
+    ValueError
+        If the peak is negative or the margin below 1.
+
+    Examples
+    --------
+    >>> advised_memory_bytes(800 * 2**20) == 2**30
+    True
+    """
+    if peak_bytes < 0 or margin < 1:
+        raise ValueError(f"peak {peak_bytes} and margin {margin} make no sense")
+    wanted = peak_bytes * margin / GIB
+    for step in _STEPS_GIB:
+        if wanted <= step:
+            return int(step * GIB)
+    last = _STEPS_GIB[-1]
+    return int(-(-wanted // last) * last) * GIB
+
+
+def step_memory_bytes(deep: DeepStep, samples: float) -> float:
+    """Return the peak of tensor memory in a step over ``samples`` samples, as one micro-batch.
+
+    max over the moments of the traced step of fixed + growing samples / traced samples: with the
+    batch the peak moves from the optimizer over the end of the backward pass to its beginning.
+
+    Parameters
+    ----------
+    deep : DeepStep
+    samples : float
+        In one micro-batch.
+
+    Returns
+    -------
+    float
+        [bytes]
+
+    Raises
+    ------
+    ValueError
+        If the memory of the step was not followed.
+    """
+    if not deep.memory_frontier:
+        raise ValueError("the step's memory was not followed")
+    ratio = samples * deep.micro_batches / deep.samples
+    return max(fixed + growing * ratio for fixed, growing in deep.memory_frontier)

@@ -1,0 +1,235 @@
+"""Run after run, each written down before the next: can be stopped and taken up at any time.
+
+One run at a time. The process is its own zygote: it loads torch and the data once, opening no
+thread pool, and forks for each node of each run. What is done is decided by the journal alone: a
+run is done when it has a record that is not noisy, or as many as were asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.minicloud import limits, network, sampling, summary
+from advisor.collectors.minicloud.execute import CAP_S, execute
+from advisor.collectors.minicloud.journal import Journal, Row
+from advisor.collectors.minicloud.plan import Job, Run, jobs, plan
+
+ATTEMPTS: Final = 3
+NODES: Final = 3  # machines of the small cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What ``collect`` says after each run."""
+
+    run: Run
+    row: Row
+    done: int
+    planned: int
+    elapsed_s: float
+
+
+def collect(
+    journal: Journal,
+    *,
+    limit: int | None = None,
+    hours: float | None = None,
+    only: Sequence[str] = ("*",),
+    cap_s: float = CAP_S,
+    attempts: int = ATTEMPTS,
+    tell: Callable[[Progress], None] = lambda progress: None,
+) -> int:
+    """Make the plan's runs that the journal lacks, noisy ones again at the end.
+
+    Parameters
+    ----------
+    journal : Journal
+    limit : int or None
+        Runs to make at most.
+    hours : float or None
+        Time after which no new run begins.
+    only : sequence of str
+        Patterns for run keys, as a shell matches file names; one must match.
+    cap_s : float
+        A run that takes longer is cut short. [s]
+    attempts : int
+        How often a run is made at most where it stays noisy.
+    tell : callable
+        Is given the progress after each run.
+
+    Returns
+    -------
+    int
+        Runs made.
+
+    Raises
+    ------
+    RecordingError
+        No planned run matches ``only``, or this is not Linux.
+    """
+    if sys.platform != "linux":
+        raise RecordingError("runs are limited by Linux's means", hint="collect on Linux")
+    wanted = [run for run in plan() if any(fnmatch.fnmatchcase(run.key, o) for o in only)]
+    if not wanted:
+        raise RecordingError(
+            f"no planned run matches {' or '.join(map(repr, only))}", hint="try 'full/mlp-*'"
+        )
+    began, made = time.monotonic(), 0
+    state = State(journal.rows(), attempts)
+    _warm_up({run.job for run in wanted})
+    with _machinery(wanted) as (has_quota, nodes):
+        possible = [run for run in wanted if _is_possible(run, has_quota, nodes)]
+        while (run := state.next_run(possible, is_calm=sampling.is_calm())) is not None:
+            if limit is not None and made >= limit:
+                break
+            if hours is not None and time.monotonic() - began > hours * 3600:
+                break
+            row = execute(run, state.steps(run), has_quota=has_quota, nodes=nodes, cap_s=cap_s)
+            row["attempt"] = state.attempts[run.key]
+            row["is_noisy"] = summary.is_noisy(row, state.anchor_cpu_s(run))
+            journal.append(row)
+            state.add(row)
+            made += 1
+            done = sum(state.is_done(r) for r in possible)
+            tell(Progress(run=run, row=row, done=done, planned=len(possible),
+                          elapsed_s=time.monotonic() - began))  # fmt: skip
+    return made
+
+
+class State:
+    """What the journal says has been done.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+    most : int
+        How often a noisy run is made at most.
+    """
+
+    def __init__(self, rows: Iterable[Row], most: int = ATTEMPTS) -> None:
+        self._most = most
+        self.attempts: Counter[str] = Counter()
+        self._quiet: set[str] = set()
+        self._anchors: dict[str, Row] = {}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Take a record into account."""
+        self.attempts[row["key"]] += 1
+        if not row["is_noisy"]:
+            self._quiet.add(row["key"])
+        if row["kind"] == "partial" and row["layout"]["kind"] == "single" and "total_steps" in row:
+            known = self._anchors.get(row["job"]["key"])
+            if known is None or summary.cpu_step_s(row) < summary.cpu_step_s(known):
+                total = row["total_steps"] if known is None else known["total_steps"]
+                self._anchors[row["job"]["key"]] = row | {"total_steps": total}
+
+    def is_done(self, run: Run) -> bool:
+        """Return whether the run needs no further attempt."""
+        return run.key in self._quiet or self.attempts[run.key] >= self._most
+
+    def next_run(self, runs: Iterable[Run], *, is_calm: bool = True) -> Run | None:
+        """Return the run to make next: ready, not done, of the fewest attempts.
+
+        Of those the first that suits the moment: what others disturb most while it is calm, the
+        rest while it is not.
+        """
+        ready = [run for run in runs if not self.is_done(run) and self._is_ready(run)]
+        return min(
+            ready,
+            key=lambda run: (self.attempts[run.key], is_sensitive(run) != is_calm),
+            default=None,
+        )
+
+    def steps(self, run: Run) -> int | None:
+        """Return the steps that a run is to make; None for the anchor's partial run."""
+        if _is_anchor(run):
+            return None
+        anchor = self._anchors[run.job.key]
+        if run.kind == "partial":
+            return max(16, min(200, round(2.0 / float(anchor["anchor_step_s"]))))
+        return -(-int(anchor["total_steps"]) // run.layout.workers)
+
+    def anchor_cpu_s(self, run: Run) -> float | None:
+        """Return the CPU time of a step in the job's quietest anchor run, where there is one."""
+        anchor = self._anchors.get(run.job.key)
+        return None if anchor is None else summary.cpu_step_s(anchor)
+
+    def _is_ready(self, run: Run) -> bool:
+        return _is_anchor(run) or run.job.key in self._anchors
+
+
+def is_sensitive(run: Run) -> bool:
+    """Return whether others disturb a run more than the corrected clock can mend.
+
+    Threads and nodes wait for each other, so that one's wait for a core is everybody's; and the
+    anchor's step stands in every feature.
+    """
+    return run.instance.threads > 1 or run.layout.nodes > 1 or _is_anchor(run)
+
+
+def _is_anchor(run: Run) -> bool:
+    return run.kind == "partial" and run.layout.kind == "single"
+
+
+@contextlib.contextmanager
+def _machinery(runs: list[Run]) -> Iterator[tuple[bool, network.Nodes | None]]:
+    """Make what the runs need and this machine allows: quotas, a small cluster."""
+    has_quota = limits.can_limit_cpu()
+    with contextlib.ExitStack() as stack:
+        nodes = None
+        with contextlib.suppress(RecordingError):
+            nodes = stack.enter_context(network.cluster(NODES))
+        yield has_quota, nodes
+
+
+def _is_possible(run: Run, has_quota: bool, nodes: network.Nodes | None) -> bool:
+    usable = len(os.sched_getaffinity(0))
+    return (
+        (has_quota or run.instance.quota is None)
+        and (nodes is not None or run.layout.kind == "single")
+        and run.instance.cores <= usable
+    )
+
+
+def _warm_up(wanted: set[Job]) -> None:
+    """Load everything a child needs, opening no thread pool: the children fork from here."""
+    import gc
+
+    import torch
+    import torch.distributed
+    import torch.nn.parallel
+    import torch.utils.data
+
+    from advisor.collectors.workloads import load
+
+    torch.set_num_threads(1)
+    for name in {job.workload for job in jobs() if job in wanted}:
+        workload = load(name)
+        samples = workload.samples()
+        workload.optimizer(workload.build(workload.widths[0]).parameters())  # imports, late
+        next(iter(torch.utils.data.DataLoader(samples, batch_size=2)))
+    gc.freeze()
+
+
+def describe(progress: Progress) -> str:
+    """Return one line on a run, for people."""
+    row = progress.row
+    time_s = f"{row['time_s']:7.2f} s" if "time_s" in row else "      - "
+    share = row.get("correction_fraction")
+    noise = "" if share is None else f" corrected by {share:.0%}"
+    noise += " NOISY" if row["is_noisy"] else ""
+    return (
+        f"[{progress.done}/{progress.planned} {progress.elapsed_s / 60:.1f} min] "
+        f"{row['status']:8} {time_s} {progress.run.key}{noise} {row.get('error', '')}"
+    )

@@ -1,0 +1,219 @@
+"""Make one run: fork its nodes, watch them from outside, write down what was seen."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from advisor.collectors.minicloud import limits, network, sampling, summary
+from advisor.collectors.minicloud.instances import nominal_price_usd_per_h
+from advisor.collectors.minicloud.journal import Row
+from advisor.collectors.minicloud.node import Seat, fork, read_report
+from advisor.collectors.minicloud.plan import Run, total_steps
+from advisor.collectors.minicloud.tape import Tape
+
+INTERVAL_S: Final = {"partial": 0.05, "full": 0.1}  # between readings of a run's series
+CAP_S: Final = 25.0  # a run that takes longer is cut short: censored
+_TAPE_STEPS: Final = 20_000
+_PORTS: Final = itertools.cycle(range(29_000, 31_000))  # never the one of the run before
+
+
+def execute(
+    run: Run,
+    steps: int | None,
+    *,
+    has_quota: bool,
+    nodes: network.Nodes | None,
+    cap_s: float = CAP_S,
+) -> Row:
+    """Make one run and return its record.
+
+    Parameters
+    ----------
+    run : Run
+    steps : int or None
+        Steps of the loop on each worker; None for the anchor's partial run.
+    has_quota : bool
+        CPU cgroups can be made.
+    nodes : Nodes or None
+        The small cluster; without it a single process runs in the machine's own network.
+    cap_s : float
+        [s]
+    """
+    if nodes is not None:
+        nodes.shape(run.layout.rate_bit_per_s)
+    cores = _cores(run)
+    before, started = sampling.MachineClock.now(), datetime.now(UTC)
+    tapes = [Tape(_TAPE_STEPS) for _ in range(run.layout.nodes)]
+    port = next(_PORTS)
+    with contextlib.ExitStack() as stack:
+        started_nodes = []
+        for rank, tape in enumerate(tapes):
+            group = None
+            if has_quota:
+                named = limits.cpu_group(f"n{rank}", quota=run.instance.quota)
+                group = stack.enter_context(named)
+            seat = Seat(rank=rank, cores=cores, group=group, network=nodes, port=port, tape=tape)
+            started_nodes.append(fork(run, seat, steps))
+        samplers = [
+            sampling.Sampler(pid, has_network=nodes is not None) for pid, _ in started_nodes
+        ]
+        statuses, cut_s = _watch(samplers, tapes, interval_s=INTERVAL_S[run.kind], cap_s=cap_s)
+        seen = [
+            summary.Seen(
+                rank=rank, report=read_report(pipe), elapsed=tape.read()[0],
+                delay=tape.read()[1], steps=tape.steps, series=sampler.series,
+                peak_memory_mib=sampler.peak_memory_mib, wait_status=status,
+            )
+            for rank, ((_, pipe), tape, sampler, status) in enumerate(
+                zip(started_nodes, tapes, samplers, statuses, strict=True)
+            )
+        ]  # fmt: skip
+    for tape in tapes:
+        tape.close()
+    return _row(run, seen, steps, cut_s, before, started, cores)
+
+
+def _watch(
+    samplers: list[sampling.Sampler], tapes: list[Tape], *, interval_s: float, cap_s: float
+) -> tuple[list[int], float | None]:
+    """Sample the nodes until all have ended; end them when it takes too long or one fails.
+
+    Returns
+    -------
+    tuple
+        Wait statuses by rank, and when the run was cut short (None: it was not).
+    """
+    statuses = [0] * len(samplers)
+    running, cut_s = dict(enumerate(samplers)), None
+    began = tick = time.monotonic()
+    try:
+        while running:
+            for rank, sampler in list(running.items()):
+                if tapes[rank].began_s is not None:
+                    sampler.read()
+                ended, statuses[rank] = os.waitpid(sampler.pid, os.WNOHANG)
+                if ended:
+                    del running[rank]
+            now, start = time.monotonic(), tapes[0].began_s
+            is_late = now - (start or began + cap_s) > cap_s  # twice the cap to come up
+            if is_late and start and running:
+                cut_s = now - start
+            if is_late or any(statuses):
+                break
+            tick = max(tick + interval_s, now - interval_s)
+            _sleep_or_end([sampler.pid for sampler in running.values()], tick)
+    finally:
+        for rank, sampler in running.items():
+            os.kill(sampler.pid, signal.SIGKILL)
+            statuses[rank] = os.waitpid(sampler.pid, 0)[1]
+    return statuses, cut_s
+
+
+def _sleep_or_end(pids: list[int], deadline: float) -> None:
+    """Sleep until the next reading is due, less where the last process ends before."""
+    while pids and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, 0.02))
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if len(pids) == 1 and os.waitid(os.P_PID, pids[0], options):
+            return
+
+
+def _row(
+    run: Run,
+    seen: list[summary.Seen],
+    steps: int | None,
+    cut_s: float | None,
+    before: sampling.MachineClock,
+    started: datetime,
+    cores: tuple[int, ...],
+) -> Row:
+    after = sampling.MachineClock.now()
+    passed_s = after.at_s - before.at_s
+    own_s = sum(node.report.cpu_s for node in seen if node.report is not None)
+    out = summary.label(run, seen, steps, cut_s)
+    price = nominal_price_usd_per_h(run.instance, run.layout)
+    row: Row = {
+        "schema": summary.SCHEMA,
+        "key": run.key,
+        "kind": run.kind,
+        "job": {
+            "key": run.job.key, "workload": run.job.workload,
+            "width": run.job.width, "batch": run.job.batch,
+        },
+        "instance": {
+            "name": run.instance.name, "cores": run.instance.cores,
+            "quota_cores": run.instance.quota, "granted_cores": run.instance.granted_cores,
+            "threads": run.instance.threads,
+            "memory_headroom_bytes": run.instance.memory_headroom_bytes,
+            "nominal_price_usd_per_h": round(price, 6),
+        },
+        "layout": {
+            "name": run.layout.name, "kind": run.layout.kind, "nodes": run.layout.nodes,
+            "workers": run.layout.workers, "rate_bit_per_s": run.layout.rate_bit_per_s,
+        },
+        "replicate": run.replicate,
+        **out,
+        "nodes": [summary.node_row(run, node) for node in seen],
+        "pinned_to": list(cores),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "others_cores": round(max(0.0, after.busy_s - before.busy_s - own_s) / passed_s, 3),
+        "steal_fraction": round((after.steal_s - before.steal_s) / passed_s, 4),
+        "pressure_fraction": sampling.pressure_fraction(),
+        "started_at": started.isoformat(timespec="seconds"),
+        "host": platform.node(),
+    }  # fmt: skip
+    if run.kind == "partial" and out["status"] == "ok":
+        row |= _anchor_facts(run, seen)
+    return row
+
+
+def _anchor_facts(run: Run, seen: list[summary.Seen]) -> Row:
+    """Return what only a partial run tells: counts, the settled step, the job's declared total."""
+    chief = seen[-1]  # of a parameter server's nodes the last is a worker
+    counts = chief.report.counts if chief.report else None
+    ends, delays = seen[0].elapsed, seen[0].delay
+    wall = np.diff(np.concatenate(([0.0], ends)))
+    waits = np.diff(np.concatenate(([0.0], delays)))
+    facts: Row = {
+        "counts": counts,
+        "first_steps_ms": [round(1e3 * float(v), 4) for v in wall[:120]],
+        "first_steps_delay_ms": [round(1e3 * float(v), 4) for v in waits[:120]],
+    }
+    if run.layout.kind == "single":
+        settled = np.maximum(wall - waits, 0.0)[3:]
+        step_s = float(np.median(settled))
+        facts["anchor_step_s"] = round(step_s, 7)
+        facts["anchor_mean_step_s"] = round(float(np.mean(settled)), 7)
+        facts["total_steps"] = total_steps(
+            run.job, anchor_step_s=step_s, partial_steps=seen[0].steps
+        )
+    return facts
+
+
+def _cores(run: Run) -> tuple[int, ...]:
+    """Return the cores to pin to: the idlest for one, all for a layout of several nodes."""
+    usable = sorted(os.sched_getaffinity(0))
+    wanted = run.instance.cores if run.layout.kind == "single" else len(usable)
+    if wanted >= len(usable):
+        return tuple(usable)
+    first = _idle_ticks()
+    time.sleep(0.05)
+    gained = {core: ticks - first[core] for core, ticks in _idle_ticks().items()}
+    return tuple(sorted(usable, key=lambda core: -gained.get(core, 0))[:wanted])
+
+
+def _idle_ticks() -> dict[int, int]:
+    lines = Path("/proc/stat").read_text().splitlines()[1:]
+    return {
+        int(line.split()[0][3:]): int(line.split()[4]) for line in lines if line.startswith("cpu")
+    }

@@ -1,0 +1,110 @@
+"""What a run may use: a machine with limits stands for an instance type, at a nominal price.
+
+Price of one machine, SYNTHETIC: price_usd_per_h = BASE + PER_CORE x cores + PER_GBIT x Gbit/s.
+No provider's figure: the coefficients only have the order of magnitude of small cloud machines,
+and a fixed part, so that neither the smallest nor the largest machine is always the cheapest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+NOMINAL_BASE_USD_PER_H: Final = 0.005
+NOMINAL_CORE_USD_PER_H: Final = 0.04
+NOMINAL_GBIT_USD_PER_H: Final = 0.01
+MIB: Final = 2**20
+
+LayoutKind = Literal["single", "parameter-server", "allreduce"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """A limited share of this machine, named for its limit.
+
+    Attributes
+    ----------
+    name : str
+    cores : int
+        Cores that the process is pinned to.
+    quota : float or None
+        Cores' worth of time that the cgroup grants; None: all of the pinned cores. [cores]
+    threads : int
+        Intra-operator threads of the framework.
+    memory_headroom_bytes : int or None
+        Data memory it may add to the freshly started process; None: no limit. [bytes]
+    """
+
+    name: str
+    cores: int = 1
+    quota: float | None = None
+    threads: int = 1
+    memory_headroom_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.cores < 1 or self.threads < 1 or not 0 < self.granted_cores <= self.cores:
+            raise ValueError(f"impossible limits in {self}")
+
+    @property
+    def granted_cores(self) -> float:
+        """Cores' worth of time that it may use [cores]."""
+        return float(self.cores) if self.quota is None else self.quota
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a job is spread over machines.
+
+    Attributes
+    ----------
+    kind : LayoutKind
+        ``"parameter-server"``: a master that holds the parameters, and workers that compute;
+        ``"allreduce"``: workers only, DistributedDataParallel, the first is the chief.
+    workers : int
+        Processes that compute gradients.
+    rate_bit_per_s : float or None
+        Every machine's link, each way; None where there is none. [bit/s]
+    """
+
+    kind: LayoutKind = "single"
+    workers: int = 1
+    rate_bit_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or (self.kind == "single") != (self.workers == 1):
+            raise ValueError(f"impossible layout {self}")
+
+    @property
+    def nodes(self) -> int:
+        """Machines in use."""
+        return self.workers + (self.kind == "parameter-server")
+
+    @property
+    def name(self) -> str:
+        """A short name for keys and tables."""
+        if self.kind == "single":
+            return "single"
+        rate = "free" if self.rate_bit_per_s is None else f"{self.rate_bit_per_s / 1e6:g}mbit"
+        return f"{'ps' if self.kind == 'parameter-server' else 'ddp'}{self.workers}-{rate}"
+
+
+def nominal_price_usd_per_h(instance: InstanceType, layout: Layout) -> float:
+    """Return the SYNTHETIC price of one machine of the layout [USD/h]."""
+    gbit_per_s = (layout.rate_bit_per_s or 0.0) / 1e9
+    return (
+        NOMINAL_BASE_USD_PER_H
+        + NOMINAL_CORE_USD_PER_H * instance.granted_cores
+        + NOMINAL_GBIT_USD_PER_H * gbit_per_s
+    )
+
+
+ANCHOR: Final = InstanceType(name="core-1")
+QUARTER: Final = InstanceType(name="quota-0.25core", quota=0.25)
+HALF: Final = InstanceType(name="quota-0.5core", quota=0.5)
+THREE_QUARTERS: Final = InstanceType(name="quota-0.75core", quota=0.75)
+ONE_BY_TWO: Final = InstanceType(name="quota-1core-2threads", cores=2, quota=1.0, threads=2)
+ONE_AND_A_HALF: Final = InstanceType(name="quota-1.5core", cores=2, quota=1.5, threads=2)
+TWO: Final = InstanceType(name="cores-2", cores=2, threads=2)
+SMALL_MEMORY: Final = InstanceType(
+    name="quota-0.5core-memory-32mib", quota=0.5, memory_headroom_bytes=32 * MIB
+)

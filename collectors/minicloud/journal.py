@@ -1,0 +1,128 @@
+"""Append-only JSON lines with a checksum each: what was written stays, whatever happens next.
+
+A record is one line of canonical JSON (sorted keys) whose ``crc32`` is that of the line without
+it. A line cut short by a crash, or changed, fails its checksum and is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from advisor.collectors.errors import RecordingError
+
+Row = dict[str, Any]
+
+
+def to_line(row: Mapping[str, Any]) -> str:
+    """Return the record as one checked line, newline included.
+
+    Raises
+    ------
+    ValueError
+        A number is not finite: JSON has no word for it.
+    """
+    body = _canonical(row)
+    return f'{body[:-1]},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
+
+
+def from_line(line: str) -> Row | None:
+    """Return the record of a line, or None where the checksum does not match."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    found = row.pop("crc32", None)
+    return row if found == f"{zlib.crc32(_canonical(row).encode()):08x}" else None
+
+
+def _canonical(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class Journal:
+    """A file of records that is only ever added to.
+
+    Parameters
+    ----------
+    path : Path
+        Created with its folder on the first record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one record and have it on disk on return."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = to_line(row).encode()
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a line cut short must not swallow this one
+            os.write(handle, line)
+            os.fdatasync(handle)
+        finally:
+            os.close(handle)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the records that pass their checksum, in the order written."""
+        if self.path.exists():
+            with self.path.open(encoding="utf-8", errors="replace") as lines:
+                yield from (row for row in map(from_line, lines) if row is not None)
+
+    def damaged(self) -> int:
+        """Return how many lines fail their checksum."""
+        if not self.path.exists():
+            return 0
+        with self.path.open(encoding="utf-8", errors="replace") as lines:
+            return sum(1 for line in lines if line.strip() and from_line(line) is None)
+
+
+def pack(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write records to ``*.jsonl.gz``, atomically and the same bytes for the same records.
+
+    Returns
+    -------
+    int
+        Records written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".draft")
+    count = 0
+    with draft.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+        for row in rows:
+            packed.write(to_line(row).encode())
+            count += 1
+    os.replace(draft, path)
+    return count
+
+
+def unpack(path: Path) -> Iterator[Row]:
+    """Yield the records of a ``*.jsonl.gz`` file.
+
+    Raises
+    ------
+    RecordingError
+        The file cannot be read, or a record fails its checksum.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                row = from_line(line)
+                if row is None:
+                    raise RecordingError(
+                        f"{path}:{number}: the record fails its checksum",
+                        hint="get the file again; it was changed or cut short",
+                    )
+                yield row
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError(f"cannot read {path}: {error}", hint="is it a .jsonl.gz?") from error

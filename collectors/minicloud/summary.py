@@ -1,0 +1,214 @@
+"""From what was seen of a run to its record: the label, its noise, the series.
+
+here          meaning
+wall_s        the loop, as it was [s]
+delay_s       the nodes' wait for a core, throttling included [s]
+contention_s  of that, what other programs caused: delay_s - throttled_s, the largest node's
+time_s        the loop as it would be on a machine of its own:
+              wall_s - contention_s, but not less than the quota takes to grant the CPU time
+              that was used, and not more than wall_s. Both are lower bounds of the free
+              time: while a process waits for others its quota lasts longer, so that the first
+              alone would make a contended quota look like a faster machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.collectors.minicloud import limits
+from advisor.collectors.minicloud.instances import InstanceType, Layout, nominal_price_usd_per_h
+from advisor.collectors.minicloud.node import NodeReport
+from advisor.collectors.minicloud.plan import Run
+from advisor.collectors.minicloud.sampling import Series
+
+SCHEMA: Final = "minicloud/1"
+BLOCKS: Final = 48  # points of a run's step series
+NOISY_FRACTION: Final = 0.3  # a run whose wall time needed a larger correction is repeated
+NOISY_CPU_RATIO: Final = 1.35  # and one whose step took more CPU time than this x the anchor's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One node as its run left it.
+
+    ``report`` is None where the process died; ``elapsed`` and ``delay`` are its tape's, (steps,).
+    """
+
+    rank: int
+    report: NodeReport | None
+    elapsed: NDArray[np.float64]
+    delay: NDArray[np.float64]
+    steps: int
+    series: Series
+    peak_memory_mib: float
+    wait_status: int
+
+
+def contention_s(report: NodeReport, instance: InstanceType) -> float:
+    """Return how long a node waited for a core that other programs held [s].
+
+    The throttled time is summed over cores and the delay is one thread's: hence the division.
+    """
+    spread = min(instance.threads, instance.cores)
+    return min(max(0.0, report.delay_s - report.throttled_s / spread), report.wall_s)
+
+
+def free_time_s(reports: Sequence[NodeReport], instance: InstanceType, wall_s: float) -> float:
+    """Return what the loop would have taken on machines of its own [s]."""
+    contended = max(contention_s(report, instance) for report in reports)
+    granted = max(limits.quota_s(report.cpu_s, instance.granted_cores) for report in reports)
+    return min(wall_s, max(wall_s - contended, granted))
+
+
+def is_noisy(row: Mapping[str, Any], anchor_cpu_s: float | None) -> bool:
+    """Return whether other programs spoilt a run: repeat it when the machine is quieter.
+
+    Parameters
+    ----------
+    row : mapping
+        A record without this verdict.
+    anchor_cpu_s : float or None
+        CPU time of a step in the anchor's partial run. One thread of the same program takes the
+        same CPU time under any quota, unless somebody else empties its caches. [s]
+    """
+    if row["status"] == "censored":
+        return (row["delay_fraction"] or 0.0) > NOISY_FRACTION
+    if row["status"] != "ok":
+        return False
+    if row["correction_fraction"] > NOISY_FRACTION:
+        return True
+    is_comparable = row["layout"]["kind"] == "single" and row["instance"]["threads"] == 1
+    if anchor_cpu_s is None or not is_comparable:
+        return False
+    return bool(cpu_step_s(row) > NOISY_CPU_RATIO * anchor_cpu_s)
+
+
+def tells_nothing(row: Mapping[str, Any]) -> bool:
+    """Return whether a run was cut short because others held its cores.
+
+    What is cut on a quiet machine bounds the time from below; this bounds nothing.
+    """
+    return bool(row["status"] == "censored" and row["is_noisy"])
+
+
+def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return each key's best attempt, by key: not noisy before noisy, then least corrected.
+
+    Attempts that tell nothing are left out.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+    kind : {"partial", "full"}
+    """
+    best: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["kind"] == kind and not tells_nothing(row):
+            known = best.get(row["key"])
+            if known is None or _disturbance(row) < _disturbance(known):
+                best[row["key"]] = dict(row)
+    return [best[key] for key in sorted(best)]
+
+
+def _disturbance(row: Mapping[str, Any]) -> tuple[bool, float]:
+    return bool(row["is_noisy"]), float(row.get("correction_fraction") or 0.0)
+
+
+def cpu_step_s(row: Mapping[str, Any]) -> float:
+    """Return the CPU time of a step on the first node of a run that ended well [s]."""
+    return float(row["nodes"][0]["cpu_s"]) / int(row["steps_done"])
+
+
+def cost_usd(time_s: float, instance: InstanceType, layout: Layout) -> float:
+    """Return the nominal cost of a run: machines x SYNTHETIC price x time [USD]."""
+    return layout.nodes * nominal_price_usd_per_h(instance, layout) * time_s / 3600.0
+
+
+def blocks(ends: NDArray[np.float64], count: int = BLOCKS) -> list[float]:
+    """Return the mean step time of up to ``count`` equal blocks [ms].
+
+    Parameters
+    ----------
+    ends : array, (steps,)
+        End of each step since the loop began. [s]
+    count : int
+    """
+    if not len(ends):
+        return []
+    edges = np.unique(np.linspace(0, len(ends), min(count, len(ends)) + 1).astype(int))
+    times = np.concatenate(([0.0], ends))[edges]
+    return [round(float(v), 4) for v in 1e3 * np.diff(times) / np.diff(edges)]
+
+
+def label(
+    run: Run, seen: Sequence[Seen], steps: int | None, cut_s: float | None
+) -> dict[str, Any]:
+    """Return status, times, cost and noise of a run.
+
+    Parameters
+    ----------
+    run : Run
+    seen : sequence of Seen
+        Rank 0 first: its loop is the run's.
+    steps : int or None
+        What was declared; None for a partial run.
+    cut_s : float or None
+        When it was cut short; None where it ended by itself. [s]
+    """
+    reports = [node.report for node in seen if node.report is not None]
+    bad = next((r for r in reports if r.status != "ok"), None)
+    done = seen[0].steps
+    out: dict[str, Any] = {"steps_done": done, "steps": steps}
+    if bad is None and len(reports) == len(seen) and steps in (None, done):
+        wall_s = reports[0].wall_s
+        time_s = free_time_s(reports, run.instance, wall_s)
+        contended_s = max(contention_s(report, run.instance) for report in reports)
+        return out | {
+            "status": "ok",
+            "wall_s": round(wall_s, 5),
+            "time_s": round(time_s, 5),
+            "cost_usd": cost_usd(time_s, run.instance, run.layout),
+            "delay_fraction": round(contended_s / wall_s, 4),
+            "correction_fraction": round(1.0 - time_s / wall_s, 4),
+        }
+    if bad is not None:
+        return out | {"status": bad.status, "error": bad.error}
+    if cut_s is not None:
+        delay = float(seen[0].delay[-1]) if len(seen[0].delay) else 0.0
+        return out | {
+            "status": "censored",
+            "wall_s": round(cut_s, 5),
+            "time_s": round(cut_s, 5),
+            "delay_fraction": None if run.instance.quota else round(min(1.0, delay / cut_s), 4),
+        }
+    signals = sorted({node.wait_status & 0x7F for node in seen} - {0})
+    is_memory = run.instance.memory_headroom_bytes is not None
+    return out | {
+        "status": "oom" if is_memory else "failed",
+        "error": f"died of signals {signals} without a report",
+    }
+
+
+def node_row(run: Run, node: Seen) -> dict[str, Any]:
+    """Return one node's part of the record: role, report, series."""
+    is_server = run.layout.kind == "parameter-server" and node.rank == 0
+    row: dict[str, Any] = {
+        "rank": node.rank,
+        "role": "master" if is_server else "worker",
+        "peak_memory_mib": round(node.peak_memory_mib, 1),
+        "series": {name: values for name, values in asdict(node.series).items() if values},
+    }
+    if node.report is not None and node.report.status == "ok":
+        kept = asdict(node.report)
+        for name in ("status", "error", "counts"):
+            del kept[name]
+        row |= {k: round(v, 5) if isinstance(v, float) else v for k, v in kept.items()}
+    if node.rank == 0:
+        row["step_ms"] = blocks(node.elapsed)
+        row["step_delay_ms"] = blocks(node.delay)
+    return row

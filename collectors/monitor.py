@@ -1,0 +1,180 @@
+"""Watch the event files grow: what is known so far, and whether it is enough."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from advisor.collectors.derive import EVENT_FILES, trainer_of, world_size_of
+from advisor.collectors.events import Events
+from advisor.collectors.records import Tail
+from advisor.collectors.stop_rule import StopRule, Verdict, judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a recording knows while it goes on.
+
+    Attributes
+    ----------
+    elapsed_s : float
+        Since the command began.
+    steps : int
+    verdict : Verdict or None
+        None before any clock ticked.
+    samples_per_s : float or None
+        Over all processes.
+    cores : float
+        Mean since the last progress. [cores]
+    rss_bytes : int
+    waiting_for : str
+        Why it goes on, or what has ended it.
+    """
+
+    elapsed_s: float
+    steps: int
+    verdict: Verdict | None
+    samples_per_s: float | None
+    cores: float
+    rss_bytes: int
+    waiting_for: str
+
+    def to_text(self) -> str:
+        """Return one line for a person."""
+        parts = [f"{self.elapsed_s:.0f} s"]
+        mean = None if self.verdict is None else self.verdict.mean
+        if mean is not None:
+            share = 100 * mean.half_width_s / mean.corrected_s if mean.corrected_s else 0.0
+            parts.append(f"step {self.steps}")
+            parts.append(f"{duration_text(mean.corrected_s)} ±{share:.0f} %")
+        if self.samples_per_s is not None:
+            parts.append(f"{self.samples_per_s:.4g} samples/s")
+        parts += [f"{self.cores:.1f} cores", bytes_text(self.rss_bytes)]
+        if self.waiting_for:
+            parts.append(self.waiting_for)
+        return " · ".join(parts)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that suits it.
+
+    >>> duration_text(0.0123), duration_text(2.5), duration_text(4000)
+    ('12.3 ms', '2.50 s', '1.1 h')
+    """
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s" if seconds >= 10 else f"{seconds:.2f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def bytes_text(size: float) -> str:
+    """Return a size in binary units.
+
+    >>> bytes_text(800 * 2**20), bytes_text(3 * 2**30)
+    ('800 MiB', '3.0 GiB')
+    """
+    return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
+
+
+class Monitor:
+    """Reads what the hooks append, and judges it by the stop rule."""
+
+    def __init__(self, run: Path, rule: StopRule) -> None:
+        self._run = run
+        self._rule = rule
+        self._tails: dict[str, tuple[Tail, Events]] = {}
+        self.verdict: Verdict | None = None
+
+    def update(self) -> None:
+        """Take in what was appended since the last time."""
+        for name in self._names():
+            if name not in self._tails:
+                self._tails[name] = Tail(self._run / name), Events()
+        for tail, events in self._tails.values():
+            for kind, payload in tail.read():
+                events.take(kind, payload)
+        trainer = self.trainer
+        if trainer is not None:
+            self.verdict = judge(
+                trainer.steps,
+                self._rule,
+                epoch_steps=trainer.loader_fact().get("batches_per_epoch"),
+                epochs_begun=trainer.epochs_begun,
+            )
+
+    @property
+    def paths(self) -> Iterator[Path]:
+        """The event files so far."""
+        for tail, _ in self._tails.values():
+            yield tail.path
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self._run)
+        except OSError:  # somebody has deleted the run
+            return []
+        return [name for name in names if fnmatchcase(name, EVENT_FILES)]
+
+    @property
+    def processes(self) -> list[Events]:
+        """What each process recorded so far."""
+        return [events for _, events in self._tails.values()]
+
+    @property
+    def trainer(self) -> Events | None:
+        """The process that trains, once one does."""
+        return trainer_of(self.processes)
+
+    @property
+    def hooked_pids(self) -> set[int]:
+        """The processes in which hooks came up."""
+        return {one.header["pid"] for one in self.processes if "pid" in one.header}
+
+    @property
+    def expects_steps(self) -> bool:
+        """Whether some process imports a framework whose steps can be seen."""
+        return any("framework" in one.facts for one in self.processes)
+
+    def first_step_ns(self) -> int:
+        """Return when the first step ended, 0 before [ns]."""
+        trainer = self.trainer
+        return 0 if trainer is None else trainer.steps.first_ns
+
+    def steps(self) -> int:
+        """Return the steps so far."""
+        trainer = self.trainer
+        return 0 if trainer is None else trainer.completed
+
+    def samples_per_s(self) -> float | None:
+        """Return the throughput of all processes by the corrected step, where batches are seen."""
+        trainer = self.trainer
+        mean = None if self.verdict is None else self.verdict.mean
+        if trainer is None or mean is None or not trainer.samples or not mean.corrected_s:
+            return None
+        per_step = trainer.samples / trainer.intervals
+        return per_step * world_size_of(self.processes) / mean.corrected_s
+
+    @property
+    def has_obeyed(self) -> bool:
+        """Whether a process has stopped or let go because it was told to."""
+        return any("obeyed" in one.facts for one in self.processes)
+
+    def common_last_step(self) -> int:
+        """Return a step that all processes can still stop at together; 1 for one process.
+
+        Processes that train together wait for each other in every step: they must leave the loop
+        after the same one. They are at most a step apart; one second is time enough to read it.
+        """
+        ranks = [one for one in self.processes if one.completed > 0]
+        mean = None if self.verdict is None else self.verdict.mean
+        if len(ranks) < 2 or mean is None or world_size_of(self.processes) < 2:
+            return 1
+        ahead = 2 + math.ceil(1.0 / max(mean.raw_s, 1e-6))
+        return max(one.completed for one in ranks) + ahead

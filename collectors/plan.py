@@ -1,0 +1,67 @@
+"""What is to be recorded: travels from the caller to the profiler's own process as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One recording to make.
+
+    Attributes
+    ----------
+    run : str
+        The run's folder, absolute.
+    command : tuple of str
+        Empty when attached.
+    attached : int or None
+        A process to watch from outside.
+    limit_s : float
+        From the first step; from the start where no step can come.
+    limit_steps : int or None
+    interval_s : float
+        Between readings in the first minute.
+    continues : bool
+        Let go instead of stopping.
+    options, host : dict
+        Kept in the recording: what was asked for, and the machine.
+    started_at : str
+        ISO 8601, UTC.
+    progress_s : float
+        Between progress lines on stderr; 0 for none.
+    progress_fd : int
+        Where progress goes as JSON lines, -1 for nowhere.
+    patience_s : float
+        Between asking the script to stop, SIGTERM and SIGKILL.
+    summary : {"none", "text", "json"}
+        Text on stderr, or JSON on stdout.
+    """
+
+    run: str
+    command: tuple[str, ...]
+    attached: int | None = None
+    limit_s: float = 120.0
+    limit_steps: int | None = None
+    interval_s: float = 0.2
+    continues: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)
+    started_at: str = ""
+    progress_s: float = 5.0
+    progress_fd: int = -1
+    patience_s: float = 5.0
+    summary: Literal["none", "text", "json"] = "none"
+
+    def to_json(self) -> str:
+        """Return the plan as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan that ``to_json`` wrote."""
+        values = json.loads(text)
+        values["command"] = tuple(values["command"])
+        return cls(**values)

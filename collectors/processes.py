@@ -1,0 +1,229 @@
+"""The recorded processes as the kernel shows them: who belongs, and what each has used.
+
+Every process is read through descriptors that are opened once: they stay bound to the process,
+so a reused pid reads as an error, never as somebody else's figures. CPU time comes from the
+process's own clock in ns (``/proc/PID/stat`` counts ticks of 10 ms).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.collectors.hooks.writer import start_ticks
+from advisor.collectors.procfs import KeptFile
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class Usage:
+    """What processes have used; counters since each began, resident memory now."""
+
+    processes: int = 0
+    cpu_ns: int = 0
+    run_delay_ns: int = 0
+    rss_bytes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    major_faults: int = 0
+
+    def add(self, other: Usage) -> None:
+        """Add another's figures to these."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Process:
+    """One living process.
+
+    Attributes
+    ----------
+    pid, start_ticks : int
+        Together the identity: pids are used again.
+    usage : Usage
+        As last read.
+    """
+
+    __slots__ = ("_clock", "_io", "_schedstat", "_stat", "_statm", "pid", "start_ticks", "usage")
+
+    def __init__(self, pid: int, proc: Path) -> None:
+        self.pid = pid
+        self.start_ticks = start_ticks(pid)
+        self.usage = Usage(processes=1)
+        folder = f"{proc}/{pid}"
+        # Process CPU clocks are numbered by the complement of the pid, see clock_getcpuclockid(3).
+        self._clock = (~pid << 3) | 2
+        self._statm = os.open(f"{folder}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._stat = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._io = _open(f"{folder}/io")
+        self._schedstat = _open(f"{folder}/schedstat")
+
+    def read(self, *, is_full: bool) -> bool:
+        """Read what the process has used; False once it is gone.
+
+        Disk and page faults, which take longer, only in a full reading.
+        """
+        usage = self.usage
+        try:
+            resident = int(os.pread(self._statm, 64, 0).split(None, 2)[1])
+            if resident == 0:  # a zombie
+                return False
+            usage.cpu_ns = time.clock_gettime_ns(self._clock)
+            usage.rss_bytes = resident * _PAGE_BYTES
+            if self._schedstat >= 0:
+                usage.run_delay_ns = int(os.pread(self._schedstat, 64, 0).split(None, 2)[1])
+            if is_full:
+                fields = os.pread(self._stat, 512, 0).rpartition(b")")[2].split(None, 11)
+                usage.major_faults = int(fields[9])
+            if is_full and self._io >= 0:
+                lines = os.pread(self._io, 512, 0).split(b"\n")
+                usage.read_bytes = int(lines[4].partition(b" ")[2])
+                usage.write_bytes = int(lines[5].partition(b" ")[2])
+        except (OSError, IndexError, ValueError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        for fd in (self._statm, self._stat, self._io, self._schedstat):
+            if fd >= 0:
+                os.close(fd)
+
+
+class ProcessTree:
+    """All descendants of this process, or an attached process and its descendants.
+
+    Parameters
+    ----------
+    attached : int or None
+        The pid to attach to; None follows this process's own children, among them every orphan
+        if this process is a subreaper.
+    proc : Path
+        Where procfs is mounted.
+    """
+
+    def __init__(self, attached: int | None = None, *, proc: Path = Path("/proc")) -> None:
+        self.processes: dict[int, Process] = {}
+        self._attached = attached
+        self._proc = proc
+        self._gone = Usage()
+        self._last_pid = b""
+        self._loadavg = KeptFile(proc / "loadavg")
+
+    def refresh(self) -> bool:
+        """Look for new processes; returns whether there was reason to.
+
+        The last field of ``loadavg`` is the pid given out last: while it stands still, nobody
+        was born, which one small read tells instead of a walk.
+        """
+        last_pid = self._loadavg.read().rpartition(b" ")[2]
+        if last_pid and last_pid == self._last_pid:
+            return False
+        self._last_pid = last_pid
+        pending = [self._attached] if self._attached is not None else list(self._own_children())
+        pending += list(self.processes)
+        visited: set[int] = set()
+        while pending:
+            pid = pending.pop()
+            if pid in visited:
+                continue
+            visited.add(pid)
+            if pid not in self.processes:
+                try:
+                    self.processes[pid] = Process(pid, self._proc)
+                except OSError:
+                    continue
+            pending += self._children(pid)
+        return True
+
+    def read(self, *, is_full: bool = True) -> Usage:
+        """Return the figures of all processes, those that are gone included."""
+        total = Usage()
+        for pid, process in list(self.processes.items()):
+            if process.read(is_full=is_full):
+                total.add(process.usage)
+            else:
+                self._bury(pid)
+        total.add(self._gone)
+        return total
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a known process still runs."""
+        return pid in self.processes and self.processes[pid].read(is_full=False)
+
+    def _bury(self, pid: int) -> None:
+        process = self.processes.pop(pid)
+        process.close()
+        process.usage.processes = process.usage.rss_bytes = 0
+        self._gone.add(process.usage)
+
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory, shared pages divided; costs a walk of the page tables."""
+        total = 0
+        for pid in self.processes:
+            try:
+                with open(f"{self._proc}/{pid}/smaps_rollup", "rb") as file:
+                    for line in file:
+                        if line.startswith(b"Pss:"):
+                            total += int(line.split()[1]) * 1024
+                            break
+            except OSError:
+                return None
+        return total
+
+    def _own_children(self) -> Iterator[int]:
+        yield from self._children(os.getpid())
+
+    def _children(self, pid: int) -> list[int]:
+        """Return the children of all threads: those of other threads than the first count too."""
+        found: list[int] = []
+        try:
+            threads = os.listdir(f"{self._proc}/{pid}/task")
+        except OSError:
+            return found
+        for thread in threads:
+            try:
+                fd = os.open(f"{self._proc}/{pid}/task/{thread}/children", os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                found += [int(child) for child in os.read(fd, 1 << 16).split()]
+            except OSError:
+                continue
+            finally:
+                os.close(fd)
+        return found
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        for process in self.processes.values():
+            process.close()
+        self._loadavg.close()
+
+
+def is_python(pid: int) -> bool:
+    """Whether a process runs a Python interpreter, by the name of its executable."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    """Return a process's parent, 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

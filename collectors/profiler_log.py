@@ -1,0 +1,75 @@
+"""The profiler's own file: what was asked for, where, every reading, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.recording import Reading
+from advisor.collectors.records import parse, parse_json
+from advisor.collectors.sampler import unpack
+
+PROFILER_FILE = "profiler.bin"
+
+
+@dataclass(slots=True)
+class ProfilerLog:
+    """The profiler's own file.
+
+    ``header`` holds what was asked for and where; ``end`` how it ended, empty while it has not.
+    """
+
+    header: dict[str, Any] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+
+
+def read_profiler_log(path: Path) -> ProfilerLog:
+    """Read the profiler's file.
+
+    Raises
+    ------
+    RecordingError
+        If it is missing, holds nothing, or was written by a later version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(
+            f"no recording at {path.parent}: {error.strerror}",
+            hint="`advisor runs list` shows the runs that are here",
+        ) from error
+    log = ProfilerLog()
+    for kind, payload, _ in parse(data):
+        if kind == fmt.HEADER:
+            log.header = log.header or parse_json(payload)
+        elif kind == fmt.READING and len(payload) >= fmt.READING_PAYLOAD.size and log.header:
+            log.readings.append(unpack(payload, log.header["t_ns"]))
+        elif kind == fmt.FACT:
+            fact = parse_json(payload)
+            if fact.get("fact") == "warning":
+                log.warnings.append(str(fact.get("text")))
+        elif kind == fmt.END:
+            log.end = parse_json(payload)
+    _check(log, path.parent, len(data))
+    return log
+
+
+def _check(log: ProfilerLog, run: Path, size: int) -> None:
+    version = log.header.get("schema_version")
+    if not log.header:
+        what = "is empty" if size == 0 else "has no readable beginning"
+        raise RecordingError(
+            f"the recording {run.name} {what}",
+            hint="profile again; `advisor runs rm` takes this one away",
+        )
+    if not isinstance(version, int) or version > fmt.SCHEMA_VERSION:
+        raise RecordingError(
+            f"the recording {run.name} has schema version {version}, this advisor reads up to "
+            f"{fmt.SCHEMA_VERSION}",
+            hint="update the advisor",
+        )

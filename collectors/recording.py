@@ -1,0 +1,289 @@
+"""What was seen: the nouns of a recording, as derived from the raw files of a run.
+
+The raw append-only files are the truth; everything here can be derived from them again.
+``read_recording`` (module ``store``) is the only way from a folder to these nouns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
+StepClock = Literal["optimizer", "backward", "loader", "marker"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBenchmark:
+    """Micro-benchmarks of the host, measured once and cached (``advisor doctor``).
+
+    Attributes
+    ----------
+    matmul_flop_per_s, matmul_one_core_flop_per_s : float
+        Large fp32 product on every usable core at once, and on one alone. [flop/s]
+    copy_bytes_per_s, copy_one_core_bytes_per_s : float
+        Memory traffic (read plus write) of a large copy. [bytes/s]
+    scalar_score : float
+        Interpreter-free integer work of one core while all are busy, in CoreMark-like
+        iterations; see ``benchmark_kernels`` for how it was tied to CoreMark. [1/s]
+    disk_read_bytes_per_s : float or None
+    measured_at : str
+        ISO 8601, UTC.
+    """
+
+    matmul_flop_per_s: float
+    matmul_one_core_flop_per_s: float
+    copy_bytes_per_s: float
+    copy_one_core_bytes_per_s: float
+    scalar_score: float
+    disk_read_bytes_per_s: float | None
+    measured_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine that was recorded on.
+
+    ``cpu_limit`` is what the process may use: affinity and cgroup quota together. [cores]
+    """
+
+    cpu_model: str
+    logical_cpus: int
+    physical_cpus: int | None
+    cpu_limit: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    gpus: tuple[str, ...]
+    system: str
+    python_version: str
+    torch_version: str | None
+    benchmark: HostBenchmark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One tick over the whole process tree; counters are cumulative since the start.
+
+    ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
+    are in [0, 1]. ``stolen_s`` is time that the hypervisor gave to others, over all processors;
+    ``major_faults`` page faults that went to disk.
+    """
+
+    t_s: float
+    processes: int
+    cpu_s: float
+    run_delay_s: float
+    rss_bytes: int
+    pss_bytes: int | None
+    disk_read_bytes: int
+    disk_write_bytes: int
+    network_received_bytes: int
+    network_sent_bytes: int
+    throttled_s: float
+    pressure_fraction: float | None
+    gpu_fraction: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_power_w: float | None = None
+    stolen_s: float = 0.0
+    major_faults: int = 0
+    gpu_clock_mhz: float | None = None
+    gpu_received_bytes_per_s: float | None = None
+    gpu_sent_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The settled time of one optimizer step, contention taken out.
+
+    Attributes
+    ----------
+    corrected_s, raw_s : float
+        Mean step after warm-up, without and with the waiting for a core. [s]
+    low_s, high_s : float
+        90 % interval of the corrected mean by batch means. [s]
+    steps, warmup_steps : int
+        Steps used, and steps dropped before them.
+    delay_fraction : float
+        Share of the raw time spent waiting for a core: the machine's noise.
+    clock : StepClock
+    is_settled : bool
+        The stop rule was satisfied before the recording ended.
+    """
+
+    corrected_s: float
+    raw_s: float
+    low_s: float
+    high_s: float
+    steps: int
+    warmup_steps: int
+    delay_fraction: float
+    clock: StepClock
+    is_settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCount:
+    """All calls of one operator with the same sizes in the deep step.
+
+    ``bytes`` is operands read plus results written; ``fixed_bytes`` the part that belongs to
+    parameters, gradients and optimizer state. ``time_s`` is the host's, scaled to the corrected
+    step. ``phase`` is ``"forward"``, ``"backward"`` or ``"optimizer"``; ``shapes`` the tensor
+    operands' sizes, e.g. ``"128,32x64,64x128"``. Operators on integers count no flop and are filed
+    under ``"fp32"``.
+    """
+
+    name: str
+    phase: Literal["forward", "backward", "optimizer"]
+    count: int
+    flop: float
+    bytes: float
+    fixed_bytes: float
+    dtype: str
+    time_s: float
+    shapes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """One leaf module in forward order, over the deep step's samples."""
+
+    name: str
+    kind: str
+    parameters: int
+    forward_s: float
+    backward_s: float
+    forward_flop: float
+    backward_flop: float
+    output_bytes: int
+    saved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepStep:
+    """One real step traced inside the user's own loop.
+
+    Attributes
+    ----------
+    samples : int
+        Samples that went through it (all micro-batches of the step).
+    micro_batches : int
+        Backward passes in it (gradient accumulation).
+    parameters, trainable_parameters : int
+    parameter_bytes, optimizer_state_bytes : int
+    saved_bytes : int
+        Kept for the backward pass at its peak. [bytes]
+    peak_bytes : int or None
+        Peak of tensor memory in the step, where it could be followed. [bytes]
+    precision : str
+        Autocast or parameter type: ``"fp32"``, ``"bf16"``, ...
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    is_compiled : bool
+    operators : tuple of OperatorCount
+    layers : tuple of LayerCost
+    flags : tuple of str
+        What may be wrong with the counts, in words.
+    gradient_bytes : int
+        Of the trainable parameters, as they store them. [bytes]
+    memory_frontier : tuple of (int, int)
+        Fixed bytes, and bytes that grow with the micro-batch, at the moments of the step that
+        are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
+    """
+
+    samples: int
+    micro_batches: int
+    parameters: int
+    trainable_parameters: int
+    parameter_bytes: int
+    optimizer_state_bytes: int
+    saved_bytes: int
+    peak_bytes: int | None
+    precision: str
+    device: str
+    is_compiled: bool
+    operators: tuple[OperatorCount, ...]
+    layers: tuple[LayerCost, ...]
+    flags: tuple[str, ...]
+    gradient_bytes: int = 0
+    memory_frontier: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """The training loader: what feeds the job.
+
+    Attributes
+    ----------
+    batch : int or None
+        Samples of one loader batch.
+    dataset_samples, batches_per_epoch : int or None
+    workers : int
+        Loader processes; 0 loads inside the loop.
+    wait_s : float
+        Mean time per step that the loop waited for data. [s]
+    cpu_s_per_sample : float or None
+        Seconds of one core to produce a sample. [s]
+    sample_bytes : float or None
+        Size of one sample as tensors. [bytes]
+    """
+
+    batch: int | None
+    dataset_samples: int | None
+    batches_per_epoch: int | None
+    workers: int
+    wait_s: float
+    cpu_s_per_sample: float | None
+    sample_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalWork:
+    """How long the whole job is, and how we know.
+
+    ``source`` says where it was found, e.g. ``"range(args.epochs) in train.py:41"``.
+    """
+
+    steps: int
+    epochs: float | None
+    source: str
+    confidence: Literal["given", "certain", "likely", "weak"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A partial run as recorded; users call it a profile.
+
+    Parts are None where the script gave nothing to see: a script without torch has readings only.
+    ``threads`` is what the framework computes with; ``world_size`` the processes that train
+    together. ``startup_s`` is from the start to the end of the first step; ``boundary_s`` what a
+    step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
+    starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
+    step over all processes. ``communication`` holds the framework's own figures on it.
+    """
+
+    run_id: str
+    path: Path
+    command: tuple[str, ...]
+    status: RunStatus
+    stop_reason: str
+    exit_code: int | None
+    started_at: str
+    duration_s: float
+    host: Host
+    readings: tuple[Reading, ...]
+    step_time: StepTime | None
+    deep_step: DeepStep | None
+    loading: Loading | None
+    total_work: TotalWork | None
+    threads: int | None
+    world_size: int
+    accumulation_steps: int
+    peak_rss_bytes: int
+    warnings: tuple[str, ...]
+    startup_s: float | None = None
+    boundary_s: float | None = None
+    boundaries: int = 0
+    step_samples: float | None = None
+    optimizers: tuple[str, ...] = ()
+    communication: dict[str, float] | None = None

@@ -1,0 +1,116 @@
+"""Read record files: torn, damaged or still being written.
+
+The format is described in ``hooks.format``, which the recorded script carries too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from advisor.collectors.hooks import format as fmt
+
+
+def parse(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (kind, payload, offset of the end) of every whole record in ``data``.
+
+    Whatever is not a record with a true checksum is stepped over: the search goes on with the
+    next magic.
+    """
+    header, magic = fmt.FRAME, fmt.MAGIC
+    at = start
+    while at + header.size <= len(data):
+        mark, kind, length, checksum = header.unpack_from(data, at)
+        end = at + header.size + length
+        is_frame = mark == magic and length <= fmt.LARGEST_PAYLOAD
+        if is_frame and end <= len(data):
+            payload = data[at + header.size : end]
+            if crc32(payload, kind) == checksum:
+                yield kind, payload, end
+                at = end
+                continue
+        at = data.find(magic, at + 1)
+        if at < 0:
+            return
+
+
+def parse_json(payload: bytes) -> dict[str, Any]:
+    """Return a record's JSON object; empty if it is none."""
+    try:
+        value = json.loads(payload)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file to the disk, whoever writes it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.fdatasync(fd)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+class Tail:
+    """Follow a growing record file from where it was last read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the whole records appended since the last call."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size <= self._offset:
+                    return
+                data = os.pread(file.fileno(), size - self._offset, self._offset)
+        except OSError:
+            return
+        done = 0
+        for kind, payload, end in parse(data):
+            done = end
+            yield kind, payload
+        self._offset += done
+
+
+class Appender:
+    """Append records to a file: one ``write(2)`` each."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.lost = 0
+
+    def write(self, kind: int, payload: bytes) -> None:
+        """Append one record; a full disk loses it and nothing else."""
+        try:
+            if os.write(self._fd, fmt.frame(kind, payload)) < len(payload):
+                self.lost += 1
+        except OSError:
+            self.lost += 1
+
+    def write_json(self, kind: int, value: dict[str, Any]) -> None:
+        """Append a JSON object."""
+        self.write(kind, json.dumps(value).encode())
+
+    def sync(self) -> None:
+        """Bring what was written to the disk."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            self.lost += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)

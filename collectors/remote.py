@@ -1,0 +1,85 @@
+"""A team's runs at any fsspec URL: recorded here, copied there, mirrored back when looked at.
+
+Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under the
+user's cache and are copied file by file when a recording has ended. Files of a run never change
+afterwards, except that ``recover`` may append to the profiler's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from advisor.collectors.derive import EVENT_FILES
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.profiler_log import PROFILER_FILE
+
+
+def is_url(root: str | Path) -> bool:
+    """Whether ``root`` names a place beyond the file system, as ``s3://bucket/runs``."""
+    return "://" in str(root)
+
+
+def mirror_of(url: str) -> Path:
+    """Return the local folder in which the runs of ``url`` are mirrored."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "advisor" / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def push(run: Path, url: str) -> None:
+    """Copy a run's files to ``url``.
+
+    Raises
+    ------
+    RecordingError
+        If the place cannot be written to.
+    """
+    files, base = _file_system(url)
+    try:
+        files.makedirs(f"{base}/{run.name}", exist_ok=True)
+        for path in [*sorted(run.glob(EVENT_FILES)), run / PROFILER_FILE]:
+            files.put_file(str(path), f"{base}/{run.name}/{path.name}")
+    except Exception as error:  # every file system has errors of its own
+        raise RecordingError(
+            f"cannot copy {run.name} to {url}: {error}", hint=f"the run is kept in {run}"
+        ) from error
+
+
+def pull(url: str) -> Path:
+    """Bring what the mirror of ``url`` lacks, and return the mirror.
+
+    Raises
+    ------
+    RecordingError
+        If the place cannot be read.
+    """
+    files, base = _file_system(url)
+    mirror = mirror_of(url)
+    try:
+        found = files.find(base, detail=True) if files.exists(base) else {}
+        for name, details in found.items():
+            path = mirror / Path(name).parent.name / Path(name).name
+            if not path.is_file() or path.stat().st_size < details["size"]:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.with_name(f".{path.name}.{os.getpid()}")
+                files.get_file(name, str(partial))
+                partial.replace(path)
+    except Exception as error:  # every file system has errors of its own
+        raise RecordingError(
+            f"cannot read the runs at {url}: {error}", hint="check the address and your rights"
+        ) from error
+    return mirror
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+
+        files, base = url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise RecordingError(
+            f"cannot open {url}: {error}", hint="install the file system that fsspec asks for"
+        ) from error
+    return files, str(base).rstrip("/")

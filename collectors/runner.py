@@ -1,0 +1,184 @@
+"""Record a command: prepare the run, hand over to the agent's process, read the recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from advisor.collectors import benchmark, host, remote, store
+from advisor.collectors.plan import Plan
+from advisor.collectors.recording import Recording
+from advisor.collectors.store import Root, new_run, read_recording
+from advisor.collectors.work import GivenWork
+
+DEFAULT_LIMIT_S = 120.0
+DEFAULT_INTERVAL_S = 0.2
+PRECISE_FRACTION = 0.02
+
+
+def plan(
+    command: Sequence[str],
+    *,
+    run_root: Root | None = None,
+    name: str = "",
+    attached: int | None = None,
+    limit_s: float = DEFAULT_LIMIT_S,
+    limit_steps: int | None = None,
+    interval_s: float = DEFAULT_INTERVAL_S,
+    continue_run: bool = False,
+    is_precise: bool = False,
+    given: GivenWork | None = None,
+    measure_host: bool = True,
+    progress_s: float = 0.0,
+    patience_s: float = 5.0,
+    summary: Literal["none", "text", "json"] = "none",
+) -> Plan:
+    """Make a run's folder and say what is to be recorded in it.
+
+    Parameters
+    ----------
+    command : sequence of str
+    run_root : Path or str, optional
+        Folder or URL of runs; see ``store.run_root``.
+    name : str
+        Part of the run's id; by default the script's name.
+    attached : int, optional
+        Watch this process instead of starting ``command``.
+    limit_s : float
+        Longest recording after the first step. [s]
+    limit_steps : int, optional
+        Record exactly so many steps.
+    interval_s : float
+        Between readings. [s]
+    continue_run : bool
+        Let the script go on without hooks instead of stopping it.
+    is_precise : bool
+        Go on until the step time's interval is within 2 %.
+    given : GivenWork, optional
+        The job's length as the user gives it.
+    measure_host : bool
+        Run the host's micro-benchmarks first, unless they are in the cache.
+    progress_s : float
+        Between progress lines on stderr; 0 for none. [s]
+    patience_s : float
+        Between asking the script to stop, SIGTERM and SIGKILL. [s]
+    summary : {"none", "text", "json"}
+        What the agent prints at the end: text on stderr, or JSON on stdout.
+
+    Raises
+    ------
+    RecordingError
+        If the run's folder cannot be made.
+    """
+    folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
+    measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
+    options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    if is_precise:
+        options["half_width_fraction"] = PRECISE_FRACTION
+    return Plan(
+        run=str(folder),
+        command=tuple(command),
+        attached=attached,
+        limit_s=limit_s,
+        limit_steps=limit_steps,
+        interval_s=interval_s,
+        continues=continue_run,
+        options=options,
+        host=asdict(host.describe(benchmark=measured)),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        progress_s=progress_s,
+        patience_s=patience_s,
+        summary=summary,
+    )
+
+
+def profile(
+    command: Sequence[str],
+    *,
+    on_progress: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Recording:
+    """Record a command and return the recording.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The program and its arguments.
+    on_progress : callable, optional
+        Called with a line of text every few seconds.
+    **settings
+        As for ``plan``.
+
+    Raises
+    ------
+    RecordingError
+        If nothing can be recorded here.
+    """
+    wanted = plan(command, **settings)
+    run(wanted, on_progress=on_progress)
+    share(Path(wanted.run), settings.get("run_root"))
+    return read_recording(Path(wanted.run))
+
+
+def share(run: Path, run_root: Root | None = None) -> None:
+    """Copy a run to where the team's runs are, if that is a URL.
+
+    Raises
+    ------
+    RecordingError
+        If it cannot be written to.
+    """
+    place = store.run_root() if run_root is None else run_root
+    if remote.is_url(place):
+        remote.push(run, str(place))
+
+
+def run(wanted: Plan, *, on_progress: Callable[[str], None] | None = None) -> int:
+    """Record according to a plan in a process of its own, and return its exit code."""
+    read_fd, write_fd = os.pipe() if on_progress else (-1, -1)
+    agent = subprocess.Popen(
+        _agent_command(wanted, write_fd), pass_fds=[write_fd] * (write_fd >= 0)
+    )
+    if on_progress:
+        os.close(write_fd)
+        with open(read_fd, encoding="utf-8") as lines:
+            for line in lines:
+                on_progress(json.loads(line)["text"])
+    return agent.wait()
+
+
+def become_agent(wanted: Plan) -> NoReturn:
+    """Turn this process into the agent, so that nothing but the agent runs beside the script."""
+    command = _agent_command(wanted, -1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)
+
+
+def _agent_command(wanted: Plan, progress_fd: int) -> list[str]:
+    # Isolated and without site: starts in 20 ms, and no user setting can reach it. The agent
+    # needs the standard library and this package, whose place is passed on.
+    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
+    text = replace(wanted, progress_fd=progress_fd).to_json()
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "from advisor.collectors.agent import main; sys.exit(main(sys.argv[2]))"
+    )
+    return [sys.executable, "-I", "-S", "-c", code, root, text]
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """Return the script's name, or the program's."""
+    scripts = [part for part in command if part.endswith((".py", ".sh"))]
+    return Path(scripts[0] if scripts else command[0]).stem if command else ""
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

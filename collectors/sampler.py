@@ -1,0 +1,177 @@
+"""One reading of everything that can be seen from outside, at whatever time it is asked for.
+
+What is cheap is read at every tick; what is dear has its own period: disk every second, network
+every other, pressure and stolen time every fifth, proportional memory as seldom as its cost
+demands. The tree is walked only when somebody was born.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from advisor.collectors.cgroups import Groups
+from advisor.collectors.gpu import GpuReading, Gpus
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.processes import ProcessTree
+from advisor.collectors.procfs import KeptFile
+from advisor.collectors.recording import Reading
+from advisor.collectors.sockets import TcpCounters
+
+_SECOND_NS = 1_000_000_000
+_TREE_NS = _SECOND_NS // 5
+_NETWORK_NS = 2 * _SECOND_NS
+_DISK_NS = _SECOND_NS
+_GPU_NS = _SECOND_NS
+_PCIE_NS = 10 * _SECOND_NS
+_SYSTEM_NS = 5 * _SECOND_NS
+_PSS_NS = 10 * _SECOND_NS
+# Proportional memory walks page tables (about 4 ms per GiB): it may take this share of the time.
+_PSS_SHARE = 2e-4
+
+
+@dataclass(slots=True)
+class _Slow:
+    """What is not read at every tick, as last read; -1 is unknown."""
+
+    pss_bytes: int = -1
+    pressure_fraction: float = -1.0
+    stolen_ns: int = 0
+    gpu: GpuReading = field(default_factory=GpuReading)
+    with_pcie: GpuReading = field(default_factory=GpuReading)
+
+
+class Sampler:
+    """Takes readings of a process tree.
+
+    Parameters
+    ----------
+    tree : ProcessTree
+    groups : Groups
+        The control groups the tree runs in.
+    clock : callable
+        Monotonic time in ns; injected by tests.
+    """
+
+    def __init__(
+        self, tree: ProcessTree, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._tree = tree
+        self._groups = groups
+        self._clock = clock
+        self._slow = _Slow()
+        self._tcp = TcpCounters()
+        self._gpus = Gpus()
+        self._due = dict.fromkeys(("tree", "system", "network", "disk", "gpu", "pcie"), 0)
+        self._due["pss"] = clock() + _PSS_NS
+        self._throttled_before_ns = groups.throttled_ns()
+        self._pressure = KeptFile("/proc/pressure/cpu")
+        self._stat = KeptFile("/proc/stat")
+        self._stolen_before_ns = stolen_ns(self._stat.read())
+
+    def read(self) -> bytes:
+        """Return one reading as a payload."""
+        now_ns = self._clock()
+        if self._is_due("tree", now_ns, _TREE_NS):
+            self._tree.refresh()
+        if self._is_due("network", now_ns, _NETWORK_NS):
+            self._tcp.update(self._tree.processes)
+        if self._is_due("system", now_ns, _SYSTEM_NS):
+            self._slow.pressure_fraction = pressure_fraction(self._pressure.read())
+            self._slow.stolen_ns = stolen_ns(self._stat.read()) - self._stolen_before_ns
+        if self._gpus.names and self._is_due("gpu", now_ns, _GPU_NS):
+            self._read_gpus(now_ns)
+        if now_ns >= self._due["pss"]:
+            self._read_pss(now_ns)
+        slow = self._slow
+        usage = self._tree.read(is_full=self._is_due("disk", now_ns, _DISK_NS))
+        return fmt.READING_PAYLOAD.pack(
+            now_ns, usage.processes, usage.cpu_ns, usage.run_delay_ns, usage.rss_bytes,
+            slow.pss_bytes, usage.read_bytes, usage.write_bytes,
+            self._tcp.received_bytes, self._tcp.sent_bytes,
+            self._groups.throttled_ns() - self._throttled_before_ns,
+            slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
+            slow.gpu.busy_fraction, slow.gpu.memory_bytes, slow.gpu.power_w, slow.gpu.clock_mhz,
+            slow.with_pcie.received_bytes_per_s, slow.with_pcie.sent_bytes_per_s,
+        )  # fmt: skip
+
+    def _is_due(self, what: str, now_ns: int, period_ns: int) -> bool:
+        """Whether it is time for a probe; if so the next time is a period from now.
+
+        Missed times are not made up for: a machine that was suspended is no reason for a burst.
+        """
+        if now_ns < self._due[what]:
+            return False
+        self._due[what] = now_ns + period_ns
+        return True
+
+    def _read_gpus(self, now_ns: int) -> None:
+        with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)
+        self._slow.gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
+        if with_pcie:
+            self._slow.with_pcie = self._slow.gpu
+
+    def _read_pss(self, now_ns: int) -> None:
+        begin_ns = time.thread_time_ns()
+        pss = self._tree.pss_bytes()
+        took_ns = time.thread_time_ns() - begin_ns
+        self._slow.pss_bytes = -1 if pss is None else pss
+        self._due["pss"] = now_ns + max(_PSS_NS, int(took_ns / _PSS_SHARE))
+
+
+def unpack(payload: bytes, start_ns: int) -> Reading:
+    """Return the reading in a payload, its time counted from ``start_ns``."""
+    (
+        t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
+        throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
+        pcie_out,
+    ) = fmt.READING_PAYLOAD.unpack_from(payload)  # fmt: skip
+    return Reading(
+        t_s=(t_ns - start_ns) / 1e9,
+        processes=processes,
+        cpu_s=cpu_ns / 1e9,
+        run_delay_s=run_delay_ns / 1e9,
+        rss_bytes=rss,
+        pss_bytes=None if pss < 0 else pss,
+        disk_read_bytes=read,
+        disk_write_bytes=written,
+        network_received_bytes=received,
+        network_sent_bytes=sent,
+        throttled_s=throttled_ns / 1e9,
+        pressure_fraction=None if pressure < 0 else pressure,
+        gpu_fraction=None if busy < 0 else busy,
+        gpu_memory_bytes=None if gpu_bytes < 0 else gpu_bytes,
+        gpu_power_w=None if power < 0 else power,
+        stolen_s=stolen / 1e9,
+        major_faults=faults,
+        gpu_clock_mhz=None if clock < 0 else clock,
+        gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
+        gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,
+    )
+
+
+def pressure_fraction(content: bytes) -> float:
+    """Return the share of the last ten seconds in which somebody waited; -1 unknown.
+
+    ``content`` is that of ``/proc/pressure/cpu``.
+
+    >>> pressure_fraction(b"some avg10=12.50 avg60=8.00 avg300=3.00 total=99")
+    0.125
+    """
+    try:
+        return float(content.split(b"avg10=", 1)[1].split(None, 1)[0]) / 100.0
+    except (IndexError, ValueError):
+        return -1.0
+
+
+def stolen_ns(content: bytes) -> int:
+    """Return the time that the hypervisor gave to others, all processors together [ns].
+
+    ``content`` is that of ``/proc/stat``.
+    """
+    try:
+        return int(content.split(None, 9)[8]) * (_SECOND_NS // os.sysconf("SC_CLK_TCK"))
+    except (IndexError, ValueError):
+        return 0

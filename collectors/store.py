@@ -1,0 +1,190 @@
+"""Where runs are kept, and the only way from a folder to a ``Recording``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.collectors import remote
+from advisor.collectors.derive import EVENT_FILES, recording
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.writer import start_ticks
+from advisor.collectors.profiler_log import PROFILER_FILE, read_profiler_log
+from advisor.collectors.recording import Recording
+from advisor.collectors.records import Appender
+
+Root = Path | str
+
+
+def run_root() -> Root:
+    """Return where runs are: ``ADVISOR_RUNS`` (a folder or URL), by default ``.advisor/runs``."""
+    named = os.environ.get("ADVISOR_RUNS")
+    if named:
+        return named if remote.is_url(named) else Path(named)
+    return Path(".advisor") / "runs"
+
+
+def local_folder(root: Root | None = None) -> Path:
+    """Return the folder that runs are recorded in: ``root`` itself, or a URL's mirror."""
+    place = run_root() if root is None else root
+    return remote.mirror_of(str(place)) if remote.is_url(place) else Path(place)
+
+
+def list_runs(root: Root | None = None) -> list[Path]:
+    """Return the folders of all runs, oldest first; a URL's are brought here first.
+
+    Raises
+    ------
+    RecordingError
+        If a URL cannot be read.
+    """
+    place = run_root() if root is None else root
+    folder = remote.pull(str(place)) if remote.is_url(place) else Path(place)
+    runs = [path.parent for path in folder.glob(f"*/{PROFILER_FILE}")]
+    return sorted(runs, key=lambda run: run.name)
+
+
+def latest_run(root: Root | None = None) -> Path:
+    """Return the newest run's folder.
+
+    Raises
+    ------
+    RecordingError
+        If there is none.
+    """
+    runs = list_runs(root)
+    if not runs:
+        raise RecordingError(
+            f"no run in {run_root() if root is None else root}",
+            hint="`advisor profile train.py` makes one",
+        )
+    return runs[-1]
+
+
+def find_run(name: str, root: Root | None = None) -> Path:
+    """Return the run that ``name`` means: a path, a run id, or the unique part of one.
+
+    Raises
+    ------
+    RecordingError
+        If there is none, or more than one.
+    """
+    path = Path(name)
+    if (path / PROFILER_FILE).exists():
+        return path
+    runs = [run for run in list_runs(root) if name in run.name]
+    exact = [run for run in runs if run.name == name]
+    if len(exact or runs) == 1:
+        return (exact or runs)[0]
+    what = "no run" if not runs else f"{len(runs)} runs"
+    raise RecordingError(
+        f"{what} with {name!r} in the name",
+        hint="`advisor runs list` shows the runs that are here",
+    )
+
+
+def new_run(name: str, root: Root | None = None) -> Path:
+    """Make the folder of a new run and return it as an absolute path.
+
+    Raises
+    ------
+    RecordingError
+        If the folder cannot be made.
+    """
+    folder = local_folder(root).absolute()
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:40] or "run"
+    run = folder / f"{stamp}-{safe}-{secrets.token_hex(2)}"
+    try:
+        run.mkdir(parents=True)
+        (run / PROFILER_FILE).touch()
+    except OSError as error:
+        raise RecordingError(
+            f"cannot write a run into {folder}: {error.strerror}",
+            hint="name a folder you may write to with --runs or ADVISOR_RUNS",
+        ) from error
+    return run
+
+
+def read_recording(path: Path | str) -> Recording:
+    """Derive the recording in a run's folder from its raw files.
+
+    A run whose profiler was killed reads as ``"killed"``: what was written until then is there.
+
+    Raises
+    ------
+    RecordingError
+        If there is no run, or it is empty, unreadable or of a later version.
+    """
+    derived = recording(Path(path))
+    if derived.status == "running" and not _profiler_lives(Path(path)):
+        return replace(derived, status="killed", stop_reason="the profiler was killed")
+    return derived
+
+
+def recover(path: Path | str) -> Recording:
+    """Close a run whose profiler was killed, and return it.
+
+    Raises
+    ------
+    RecordingError
+        If it is still being recorded, or not readable.
+    """
+    run = Path(path)
+    derived = recording(run)
+    if derived.status != "running":
+        return derived
+    if _profiler_lives(run):
+        raise RecordingError(
+            f"{run.name} is still being recorded", hint="wait for it to end, or end it first"
+        )
+    log = Appender(run / PROFILER_FILE)
+    start_ns = read_profiler_log(run / PROFILER_FILE).header["t_ns"]
+    log.write_json(
+        fmt.END,
+        {
+            "status": "killed",
+            "stop_reason": "the profiler was killed",
+            "exit_code": None,
+            "t_ns": start_ns + int(derived.duration_s * 1e9),
+        },
+    )
+    log.sync()
+    log.close()
+    return recording(run)
+
+
+def remove(path: Path | str) -> None:
+    """Delete a run: the files that a recording consists of, then its folder.
+
+    Raises
+    ------
+    RecordingError
+        If it is still being recorded, or something else lies in the folder.
+    """
+    run = Path(path)
+    if _profiler_lives(run):
+        raise RecordingError(f"{run.name} is still being recorded", hint="end it first")
+    for file in [run / PROFILER_FILE, run / fmt.CONTROL_FILE, *run.glob(EVENT_FILES)]:
+        file.unlink(missing_ok=True)
+    try:
+        run.rmdir()
+    except OSError as error:
+        raise RecordingError(
+            f"{run} holds files that are not the recording's", hint="look at them, then delete it"
+        ) from error
+
+
+def _profiler_lives(run: Path) -> bool:
+    try:
+        header = read_profiler_log(run / PROFILER_FILE).header
+    except RecordingError:
+        return False
+    pid = header.get("pid", 0)
+    is_since_boot = header.get("t_ns", 0) <= time.monotonic_ns()
+    return bool(is_since_boot and pid and start_ticks(pid) == header.get("start_ticks") != 0)

@@ -1,0 +1,100 @@
+"""The traced steps of a process, made into one: the least time of each operator counts.
+
+A busy machine only ever adds to an operator's time; the sum is then scaled to the corrected step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from advisor.collectors.recording import DeepStep, LayerCost, OperatorCount
+
+
+def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | None:
+    """Return the deep step that ``facts`` describe, or None without any.
+
+    Parameters
+    ----------
+    facts : list of dict
+        One per traced step.
+    step_s : float or None
+        The corrected step time that the operators add up to; None leaves them as measured. [s]
+    """
+    if not facts:
+        return None
+    first = facts[0]
+    fastest = _fastest(facts)
+    total_ns = sum(fastest.values())
+    scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
+    frontier = tuple(
+        (int(fixed), int(growing)) for fixed, growing in first.get("memory_frontier", ())
+    )
+    operators = tuple(
+        OperatorCount(
+            name=row["name"],
+            phase=row["phase"],
+            count=row["count"],
+            flop=row["flop"],
+            bytes=row["bytes"],
+            fixed_bytes=row["fixed_bytes"],
+            dtype=row["dtype"],
+            time_s=fastest[_key(row)] * scale,
+            shapes=row["shapes"],
+        )
+        for row in first["operators"]
+    )
+    return DeepStep(
+        samples=first["samples"],
+        micro_batches=first["micro_batches"],
+        parameters=first["parameters"],
+        trainable_parameters=first["trainable_parameters"],
+        parameter_bytes=first["parameter_bytes"],
+        optimizer_state_bytes=first["optimizer_state_bytes"],
+        saved_bytes=first["saved_bytes"],
+        peak_bytes=max((fixed + growing for fixed, growing in frontier), default=None),
+        precision=first["precision"],
+        device=first["device"],
+        is_compiled=first["is_compiled"],
+        operators=operators,
+        layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
+        flags=tuple(first["flags"]),
+        gradient_bytes=first.get("gradient_bytes", 0),
+        memory_frontier=frontier,
+    )
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    return row["name"], row["phase"], row["dtype"], row["shapes"]
+
+
+def _fastest(facts: list[dict[str, Any]]) -> dict[tuple[str, str, str, str], float]:
+    """Return for each row of the first trace its least time among the traces that have it."""
+    times: dict[tuple[str, str, str, str], float] = {}
+    for fact in facts:
+        counts = {_key(row): row for row in fact["operators"]}
+        for row in facts[0]["operators"]:
+            other = counts.get(_key(row))
+            if other is not None and other["count"] == row["count"]:
+                before = times.get(_key(row), float("inf"))
+                times[_key(row)] = min(before, other["time_ns"])
+    return times
+
+
+def _layer(facts: list[dict[str, Any]], index: int, scale: float) -> LayerCost:
+    layer = facts[0]["layers"][index]
+    same = [
+        fact["layers"][index]
+        for fact in facts
+        if index < len(fact["layers"]) and fact["layers"][index]["name"] == layer["name"]
+    ]
+    return LayerCost(
+        name=layer["name"],
+        kind=layer["kind"],
+        parameters=layer["parameters"],
+        forward_s=min(one["forward_ns"] for one in same) * scale,
+        backward_s=min(one["backward_ns"] for one in same) * scale,
+        forward_flop=layer["forward_flop"],
+        backward_flop=layer["backward_flop"],
+        output_bytes=layer["output_bytes"],
+        saved_bytes=layer["saved_bytes"],
+    )

@@ -1,0 +1,78 @@
+"""A zoo of small, real training jobs that learn on data every installation has.
+
+Twelve families, each in its own file: what the model is, which widths and batches make it a job,
+what it learns on. All but ``recommender`` learn on real data: scikit-learn's digits and sample
+photographs, and the source text of Python's standard library; the recommender's ratings are
+synthetic and say so. Nothing is downloaded.
+
+A workload at one width and one batch is a *job*; the workload's name is the group that
+"leave one job out" leaves out.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import torch
+
+WORKLOADS: Final[tuple[str, ...]] = (
+    "mlp", "cnn", "resnet", "convnext", "vit", "unet", "autoencoder", "lstm", "gru",
+    "transformer", "gnn", "recommender",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One family of training jobs.
+
+    Attributes
+    ----------
+    name, description : str
+    data : str
+        What it learns on, in words.
+    is_synthetic : bool
+        The data were made up by a formula.
+    widths : tuple of int
+        Sizes of the model: what ``build`` takes.
+    batches : tuple of int
+        Samples of one step on one worker.
+    build : callable
+        ``width -> module``, freshly initialised from torch's global seed.
+    samples : callable
+        ``() -> map-style dataset``, the same one each time.
+    loss : callable
+        ``(module, batch) -> scalar tensor``.
+    optimizer : callable
+        ``parameters -> optimizer``.
+    """
+
+    name: str
+    description: str
+    data: str
+    is_synthetic: bool = False
+    widths: tuple[int, ...]
+    batches: tuple[int, ...]
+    build: Callable[[int], torch.nn.Module]
+    samples: Callable[[], torch.utils.data.Dataset[Any]]
+    loss: Callable[[torch.nn.Module, Any], torch.Tensor]
+    optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def load(name: str) -> Workload:
+    """Return the workload of that name, importing torch and its file.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name.
+    """
+    if name not in WORKLOADS:
+        raise ValueError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
+    workload = importlib.import_module(f"{__name__}.{name}").WORKLOAD
+    if not isinstance(workload, Workload):
+        raise TypeError(f"{name}.WORKLOAD is a {type(workload).__name__}")
+    return workload

@@ -1,0 +1,290 @@
+r"""Time of the collectives that synchronise workers: alpha-beta with measured efficiency.
+
+=========================  ==========  =========================================================
+here                       paper       meaning
+=========================  ==========  =========================================================
+``message_bytes``          m, S        bytes that every rank holds (all-reduce), or the whole
+                                       vector that is scattered or gathered
+``ranks``                  p, n        processes that take part
+``bytes_per_s``            1 / beta    nominal bandwidth of the link, per direction [bytes/s]
+``latency_s``              alpha       time of an empty message on the link [s]
+``step_s``                 alpha'      what the library adds to every step of a schedule [s]
+``efficiency``             (none)      share of the nominal bandwidth that large messages reach
+``launch_s``               (none)      one call: kernel launch and rendezvous of the ranks [s]
+=========================  ==========  =========================================================
+
+A ring moves ``m / p`` bytes in each of ``p - 1`` steps, so its efficiency falls with smaller
+messages *and* with more ranks through one constant: bus bandwidth over nominal is
+``e / (1 + p alpha e B / m)``. The published table from 16 MB to 16 GB on 16 to 1,024 GPUs follows
+that form with one alpha; a network without RDMA stays under what one TCP stream carries, however
+fast its interface (``docs/scaling.md``).
+
+Everything broadcasts; one rank costs nothing.
+
+References
+----------
+.. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+   in MPICH," IJHPCA 19(1), 2005. Sections 4.1 (all-gather), 4.4 (reduce-scatter), 4.5
+   (all-reduce); alpha-beta cost model in section 3.
+.. [2] P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
+   reduction and scan," Parallel Computing 35(12), 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveParameters:
+    """Fitted constants of the collectives (``advisor train scaling``).
+
+    Attributes
+    ----------
+    launch_s : float
+        Fixed time of one call. [s]
+    intra_step_s, network_step_s : float
+        Added to the link's own latency in every step inside a node and between nodes. [s]
+    intra_efficiency, network_efficiency : float
+        Share of nominal bandwidth that large messages reach, in (0, 1].
+    stream_bytes_per_s : float
+        What a ring reaches at most between nodes without RDMA. [bytes/s]
+    rdma_from_bytes_per_s : float
+        Interfaces of at least this rate are taken to bypass the kernel (EFA, RoCE, InfiniBand).
+    """
+
+    launch_s: float
+    intra_step_s: float
+    network_step_s: float
+    intra_efficiency: float
+    network_efficiency: float
+    stream_bytes_per_s: float
+    rdma_from_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.intra_efficiency <= 1 and 0 < self.network_efficiency <= 1):
+            raise ValueError(f"efficiencies must be in (0, 1]: {self}")
+        if min(self.launch_s, self.intra_step_s, self.network_step_s) < 0:
+            raise ValueError(f"times must not be negative: {self}")
+        if not self.stream_bytes_per_s > 0:
+            raise ValueError(f"a stream must carry something: {self}")
+
+
+def reduce_scatter_s(
+    message_bytes: ArrayLike,
+    ranks: ArrayLike,
+    bytes_per_s: ArrayLike,
+    latency_s: ArrayLike = 0.0,
+    *,
+    step_s: ArrayLike = 0.0,
+    efficiency: ArrayLike = 1.0,
+) -> Array:
+    r"""Return the time of a ring reduce-scatter of ``message_bytes`` over ``ranks`` [s].
+
+    .. math:: (p - 1) (\alpha + \alpha' + m / (p\, e\, B)) \quad [1]_, \text{4.4}
+
+    Raises
+    ------
+    ValueError
+        If there is no rank, a size is negative, or a rate not positive.
+
+    Examples
+    --------
+    >>> float(reduce_scatter_s(4e9, 4, 1e9))
+    3.0
+    """
+    m, p, rate = _checked(message_bytes, ranks, bytes_per_s, efficiency)
+    step = np.asarray(latency_s, float) + np.asarray(step_s, float) + m / (p * rate)
+    return np.asarray((p - 1.0) * step)
+
+
+def all_gather_s(
+    message_bytes: ArrayLike,
+    ranks: ArrayLike,
+    bytes_per_s: ArrayLike,
+    latency_s: ArrayLike = 0.0,
+    *,
+    step_s: ArrayLike = 0.0,
+    efficiency: ArrayLike = 1.0,
+) -> Array:
+    """Return the time of a ring all-gather: the reduce-scatter run backwards [s] ([1]_, 4.1)."""
+    return reduce_scatter_s(
+        message_bytes, ranks, bytes_per_s, latency_s, step_s=step_s, efficiency=efficiency
+    )
+
+
+def ring_all_reduce_s(
+    message_bytes: ArrayLike,
+    ranks: ArrayLike,
+    bytes_per_s: ArrayLike,
+    latency_s: ArrayLike = 0.0,
+    *,
+    step_s: ArrayLike = 0.0,
+    efficiency: ArrayLike = 1.0,
+) -> Array:
+    r"""Return the time of a ring all-reduce: reduce-scatter, then all-gather [s].
+
+    .. math:: 2 (p - 1) (\alpha + \alpha' + m / (p\, e\, B)) \quad [1]_, \text{4.5}
+
+    Examples
+    --------
+    >>> float(ring_all_reduce_s(1e9, 2, 1e9, 0.5))
+    2.0
+    """
+    return 2.0 * reduce_scatter_s(
+        message_bytes, ranks, bytes_per_s, latency_s, step_s=step_s, efficiency=efficiency
+    )
+
+
+def tree_all_reduce_s(
+    message_bytes: ArrayLike,
+    ranks: ArrayLike,
+    bytes_per_s: ArrayLike,
+    latency_s: ArrayLike = 0.0,
+    *,
+    step_s: ArrayLike = 0.0,
+    efficiency: ArrayLike = 1.0,
+) -> Array:
+    r"""Return the time of a pipelined two-tree all-reduce: reduce up, broadcast down [s].
+
+    .. math:: 2 \left(\sqrt{m / (e B)} + \sqrt{\lceil\log_2 p\rceil (\alpha + \alpha')}\right)^2
+
+    Each direction sends ``m`` in k blocks through ``ceil(log2 p)`` levels, ``(k + levels) (alpha +
+    m / (k B))`` ([2]_, section 3); the best k gives the square. Better than the ring for small
+    messages on many ranks.
+    """
+    m, p, rate = _checked(message_bytes, ranks, bytes_per_s, efficiency)
+    alpha = np.asarray(latency_s, float) + np.asarray(step_s, float)
+    levels = np.ceil(np.log2(p))
+    one_way = np.square(np.sqrt(m / rate) + np.sqrt(levels * alpha))
+    return np.asarray(np.where(p > 1.0, 2.0 * one_way, 0.0))
+
+
+def network_rate(
+    bytes_per_s: ArrayLike,
+    parameters: CollectiveParameters,
+    *,
+    has_rdma: ArrayLike | None = None,
+) -> Array:
+    """Return the bandwidth that large collectives reach over a node's interface [bytes/s].
+
+    ``has_rdma`` None means: by the interface's rate. Without RDMA a stream's limit holds.
+    """
+    nominal = np.asarray(bytes_per_s, float)
+    bypasses = nominal >= parameters.rdma_from_bytes_per_s if has_rdma is None else has_rdma
+    reached = parameters.network_efficiency * nominal
+    return np.where(bypasses, reached, np.minimum(reached, parameters.stream_bytes_per_s))
+
+
+def hierarchical_all_reduce_s(
+    message_bytes: ArrayLike,
+    devices_per_node: ArrayLike,
+    nodes: ArrayLike,
+    intra_bytes_per_s: ArrayLike,
+    intra_latency_s: ArrayLike,
+    network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike,
+    parameters: CollectiveParameters,
+    *,
+    has_rdma: ArrayLike | None = None,
+) -> Array:
+    """Return the time of an all-reduce over all devices of all nodes [s].
+
+    The better of two schedules. One ring through all devices: its slowest hop rules every step,
+    and it enters and leaves each node once, so the node's whole interface serves it. Or two
+    levels, a tree between the nodes: fewer steps, for small messages on many nodes; each device
+    then has its share of the interface. On one node this is the flat ring.
+
+    Parameters
+    ----------
+    message_bytes : array-like
+        Gradient bytes that every device holds.
+    devices_per_node, nodes : array-like
+    intra_bytes_per_s, network_bytes_per_s : array-like
+        Nominal bandwidth between two devices of a node, and of a node's network interface.
+    intra_latency_s, network_latency_s : array-like
+    parameters : CollectiveParameters
+    has_rdma : array-like of bool, optional
+        None means: by the interface's rate.
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+        0 where there is one device.
+    """
+    m, g, n = (np.asarray(x, float) for x in (message_bytes, devices_per_node, nodes))
+    links = (intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s)
+    rate, alpha = _slowest_hop(g, n, *links, parameters, has_rdma)
+    ring = ring_all_reduce_s(m, g * n, rate, alpha)
+    inside_s = parameters.intra_step_s + np.asarray(intra_latency_s, float)
+    inside = ring_all_reduce_s(
+        m, g, intra_bytes_per_s, inside_s, efficiency=parameters.intra_efficiency
+    )
+    share = network_rate(network_bytes_per_s, parameters, has_rdma=has_rdma) / g
+    # Chunks pass through both levels one after another: the slower one counts.
+    tree = np.maximum(inside, tree_all_reduce_s(m / g, n, share, alpha)) + 2.0 * (g - 1) * inside_s
+    better = np.where(n > 1, np.minimum(ring, tree), ring)
+    return np.asarray(better + np.where(g * n > 1, parameters.launch_s, 0.0))
+
+
+def hierarchical_reduce_scatter_s(
+    message_bytes: ArrayLike,
+    devices_per_node: ArrayLike,
+    nodes: ArrayLike,
+    intra_bytes_per_s: ArrayLike,
+    intra_latency_s: ArrayLike,
+    network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike,
+    parameters: CollectiveParameters,
+    *,
+    has_rdma: ArrayLike | None = None,
+) -> Array:
+    """Return the time of a reduce-scatter, or all-gather, over all devices of all nodes [s].
+
+    The ring of `hierarchical_all_reduce_s`, one direction only.
+    """
+    m, g, n = (np.asarray(x, float) for x in (message_bytes, devices_per_node, nodes))
+    links = (intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s)
+    rate, alpha = _slowest_hop(g, n, *links, parameters, has_rdma)
+    launch = np.where(g * n > 1, parameters.launch_s, 0.0)
+    return reduce_scatter_s(m, g * n, rate, alpha) + launch
+
+
+def _slowest_hop(
+    devices: Array,
+    nodes: Array,
+    intra_bytes_per_s: ArrayLike,
+    intra_latency_s: ArrayLike,
+    network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike,
+    parameters: CollectiveParameters,
+    has_rdma: ArrayLike | None,
+) -> tuple[Array, Array]:
+    """Bandwidth [bytes/s] and latency [s] of the slowest hop of a ring through all devices."""
+    intra = np.asarray(intra_bytes_per_s, float) * parameters.intra_efficiency
+    network = network_rate(network_bytes_per_s, parameters, has_rdma=has_rdma)
+    between = np.where(devices > 1, np.minimum(intra, network), network)
+    alpha = np.where(
+        nodes > 1,
+        np.asarray(network_latency_s, float) + parameters.network_step_s,
+        np.asarray(intra_latency_s, float) + parameters.intra_step_s,
+    )
+    return np.where(nodes > 1, between, intra), alpha
+
+
+def _checked(
+    message_bytes: ArrayLike, ranks: ArrayLike, bytes_per_s: ArrayLike, efficiency: ArrayLike
+) -> tuple[Array, Array, Array]:
+    m, p = np.asarray(message_bytes, float), np.asarray(ranks, float)
+    rate = np.asarray(bytes_per_s, float) * np.asarray(efficiency, float)
+    if not (np.all(p >= 1) and np.all(m >= 0) and np.all(rate > 0)):
+        raise ValueError(
+            f"need ranks >= 1, bytes >= 0 and rates > 0, got at worst {p.min()}, {m.min()}, "
+            f"{rate.min()}"
+        )
+    return m, p, rate

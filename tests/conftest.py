@@ -1,0 +1,121 @@
+"""Jobs that the tests of prediction share: described in numbers, no file, no profile."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from advisor.collectors.recording import Host, HostBenchmark
+from advisor.job import Feed, Job, Measured
+from advisor.planners.nouns import Operator, Work
+
+# The same examples in every run, and no time limit a test: machines are shared and noisy.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+# ResNet-50 at 224 x 224: 4.1 GFLOP multiply-adds forward a sample (He et al., 2016, table 1,
+# times two), 25.6 M parameters; activation traffic as torchvision's model moves it.
+_SAMPLE = {
+    "aten::convolution": ("convolution", 8.2e9, 37e6, 53),
+    "aten::native_batch_norm": ("normalisation", 3e7, 75e6, 53),
+    "aten::relu": ("elementwise", 1e7, 50e6, 49),
+}
+_PARAMETERS = 25_600_000
+
+
+def resnet50(micro_batch: int = 32) -> Work:
+    """One training step of ResNet-50 as operators."""
+    weights = 4.0 * _PARAMETERS
+    operators = []
+    for name, (kind, flop, moved, count) in _SAMPLE.items():
+        fixed = weights if kind == "convolution" else 0.0
+        for phase, times in (("forward", 1), ("backward", 2)):
+            operators.append(
+                Operator(
+                    name=name if times == 1 else f"{name}_backward",
+                    kind=kind,  # type: ignore[arg-type]
+                    phase=phase,  # type: ignore[arg-type]
+                    count=count * times,
+                    flop=flop * micro_batch * times,
+                    bytes=(moved * micro_batch + fixed) * times,
+                    fixed_bytes=fixed * times,
+                )
+            )
+    operators.append(
+        Operator(
+            name="aten::_foreach_add_",
+            kind="optimizer",
+            phase="optimizer",
+            count=20,
+            flop=4.0 * _PARAMETERS,
+            bytes=5 * weights,
+            fixed_bytes=5 * weights,
+        )
+    )
+    return Work(
+        operators=tuple(operators),
+        micro_batch=micro_batch,
+        parameters=_PARAMETERS,
+        trainable_parameters=_PARAMETERS,
+        parameter_bytes=weights,
+        optimizer_state_bytes=weights,
+        saved_bytes_per_sample=90e6,
+        input_bytes_per_sample=6e5,
+    )
+
+
+def laptop() -> Host:
+    """A two-core machine without a GPU, its rates as such machines measure."""
+    return Host(
+        cpu_model="AMD EPYC",
+        logical_cpus=2,
+        physical_cpus=2,
+        cpu_limit=2.0,
+        memory_bytes=24 << 30,
+        memory_limit_bytes=24 << 30,
+        gpus=(),
+        system="Linux x86_64",
+        python_version="3.11",
+        torch_version="2.13",
+        benchmark=HostBenchmark(
+            matmul_flop_per_s=2e11,
+            matmul_one_core_flop_per_s=1.05e11,
+            copy_bytes_per_s=2e10,
+            copy_one_core_bytes_per_s=1.4e10,
+            scalar_score=25_000.0,
+            disk_read_bytes_per_s=None,
+            measured_at="2026-11-21T00:00:00Z",
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def make_job() -> Callable[..., Job]:
+    """Return a maker of ResNet-50 jobs; keywords replace fields of job, feed or measurement."""
+
+    def make(**changes: Any) -> Job:
+        feed: dict[str, Any] = {
+            "workers": 8,
+            "cpu_s_per_sample": None,
+            "wait_s": 0.0,
+            "sample_bytes": 6e5,
+            "dataset_samples": 1_281_167,
+        }
+        measured: dict[str, Any] = {
+            "step_s": 8.0,
+            "log_sd": 0.03,
+            "host": laptop(),
+            "threads": 2,
+            "device": "cpu",
+        }
+        for record in (feed, measured):
+            record |= {name: changes.pop(name) for name in list(changes) if name in record}
+        fields: dict[str, Any] = {
+            "name": "resnet50", "work": resnet50(), "program": None, "global_batch": 256,
+            "total_steps": 450_000.0, "total_source": "given", "peak_rss_bytes": 5 << 30,
+            "recorded_batch": 32,
+        }  # fmt: skip
+        return Job(feed=Feed(**feed), measured=Measured(**measured), **(fields | changes))
+
+    return make

@@ -1,0 +1,77 @@
+"""A provider from another package: the worked example of docs/catalogue.md, really installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs" / "catalogue.md"
+PRICES = "instance,gpus,vcpus,memory_gib,usd_per_h\nhopper-8,8,192,2048,17.5\nplain,0,16,64,0.4\n"
+
+
+def blocks(language: str) -> list[str]:
+    """Return the fenced blocks of the extension's chapter."""
+    chapter = DOCS.read_text().split("## A provider from another package")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", chapter, flags=re.DOTALL)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """Put the package of the docs where pip would: the module, and a dist-info folder."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "acme_advisor.py").write_text(blocks("python")[0])
+    info = site / "acme_advisor-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-advisor\nVersion: 1.0\n")
+    entry = re.search(r'acme = "(acme_advisor:\w+)"', blocks("toml")[0])
+    assert entry is not None
+    (info / "entry_points.txt").write_text(
+        f"[advisor.catalogue_adapters]\nacme = {entry[1]}\nbroken = acme_advisor:Nothing\n"
+    )
+    return site
+
+
+def advisor(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[1]
+    folders = site.parent
+    return subprocess.run(
+        [sys.executable, "-m", "advisor.cli", "catalogue", *arguments],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{root}{os.pathsep}{site}",
+            "XDG_CACHE_HOME": str(folders / "cache"),
+            "XDG_CONFIG_HOME": str(folders / "config"),
+            "COLUMNS": "100",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_worked_example_updates_lists_and_shows(installed: Path, tmp_path: Path) -> None:
+    given = tmp_path / "given" / "acme"
+    given.mkdir(parents=True)
+    (given / "prices.csv").write_text(PRICES)
+    done = advisor(
+        installed, "update", "acme", "broken", "--from", str(given.parent), "--as-of", "2026-11-20"
+    )
+    assert done.returncode == 0, done.stderr
+    listed = advisor(installed, "list", "--cloud", "acme", "--format", "csv")
+    assert "acme,hopper-8,all-regions,on-demand,17.5,H100-SXM5-80GB,8.0" in listed.stdout
+    assert "2026-11-20,listed,list-price-no-stock-info,acme-price-list" in listed.stdout
+    shown = advisor(installed, "show", "hopper-8")
+    assert "8 x H100-SXM5-80GB" in shown.stdout
+
+
+def test_an_adapter_that_cannot_be_loaded_is_one_failed_source(installed: Path) -> None:
+    done = advisor(installed, "update", "broken", "--json")
+    assert done.returncode == 1
+    assert "the adapter 'broken' (acme_advisor:Nothing) cannot be loaded" in done.stdout
+    assert "Traceback" not in done.stderr

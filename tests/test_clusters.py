@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.catalogue import Catalogue
+from advisor.clusters import parse_cluster, part, read_cluster
+from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.planners.units import GIB
+
+
+@cache
+def catalogue() -> Catalogue:
+    return Catalogue.load(with_overrides=False)
+
+
+def test_instance_types_bring_their_accelerators_links_and_prices() -> None:
+    found = parse_cluster("2x a2-highgpu-8g + 4x g2-standard-48", catalogue())
+    a2, g2 = found.groups
+    assert (a2.count, a2.node.devices, a2.part.name) == (2, 8, "A100-SXM4-40GB")
+    assert (g2.count, g2.node.devices, g2.part.name) == (4, 4, "L4")
+    assert a2.node.network.bytes_per_s == 100e9 / 8
+    assert found.devices == 32
+    assert found.is_mixed
+    assert found.region
+    assert a2.price_usd_per_h is not None
+    assert g2.price_usd_per_h is not None
+    expected = 2 * a2.price_usd_per_h + 4 * g2.price_usd_per_h
+    assert found.price_usd_per_h == pytest.approx(expected)
+
+
+def test_accelerators_bring_the_links_that_were_written() -> None:
+    found = parse_cluster("8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps", catalogue())
+    a100, l4 = found.groups
+    assert a100.part.name == "A100-SXM4-80GB"
+    assert a100.node.intra.bytes_per_s == 300e9
+    assert a100.node.network.bytes_per_s == 25e9
+    assert (l4.node.intra.name, l4.node.network.bytes_per_s) == ("pcie", 3.125e9)
+    assert found.price_usd_per_h is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 64),
+    st.integers(1, 16),
+    st.sampled_from(["L4", "A100-SXM4-40GB", "H100-SXM5-80GB", "T4"]),
+    st.integers(1, 800),
+)
+def test_what_is_written_is_read(nodes: int, gpus: int, name: str, gbit: int) -> None:
+    (group,) = parse_cluster(f"{nodes}x{gpus}x{name}@{gbit}Gbps", catalogue()).groups
+    assert (group.count, group.node.devices, group.part.name) == (nodes, gpus, name)
+    assert group.node.network.bytes_per_s == pytest.approx(gbit * 1e9 / 8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="0123456789xX@:+, LA4-bGps.", max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(AdvisorError):
+        assert parse_cluster(text, catalogue()).devices > 0
+
+
+def test_the_same_machine_named_twice_is_one_group() -> None:
+    (group,) = parse_cluster("8xL4@50Gbps + 8xL4@50Gbps", catalogue()).groups
+    assert group.count == 2
+    (group,) = parse_cluster("a2-highgpu-8g + 2x a2-highgpu-8g", catalogue()).groups
+    assert group.count == 3
+
+
+def test_a_card_wins_over_a_machine_of_the_same_name() -> None:
+    (group,) = parse_cluster("8xA100", catalogue()).groups
+    assert group.part.name.startswith("A100")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cannot read"),
+        ("8xA100 +", "cannot read"),
+        ("3xfoo", "neither an instance type nor an accelerator"),
+        ("2x a2-highgpu-9g", "neither"),
+        ("0xL4", "makes no sense"),
+        ("0x8xL4", "makes no sense"),
+        ("99xA100", "makes no sense"),
+        ("8xL4:nvlink", "has no nvlink"),
+        ("8xL4:string", "unknown link"),
+        ("8xL4@0Gbps", "makes no sense"),
+        ("m5.large", "no whole accelerator"),
+    ],
+)
+def test_bad_clusters_are_refused(text: str, says: str) -> None:
+    with pytest.raises((UsageError, CatalogueError), match=says) as caught:
+        parse_cluster(text, catalogue())
+    assert caught.value.hint
+
+
+def test_files_say_what_text_says(tmp_path: Path) -> None:
+    groups = [
+        {"instance_type": "a2-highgpu-8g", "count": 2},
+        {"gpu": "L4", "gpus_per_node": 4, "nodes": 3, "network_gbps": 50},
+    ]
+    (tmp_path / "c.json").write_text(json.dumps({"groups": groups}))
+    (tmp_path / "c.toml").write_text(
+        '[[groups]]\ninstance_type = "a2-highgpu-8g"\ncount = 2\n'
+        '[[groups]]\ngpu = "L4"\ngpus_per_node = 4\nnodes = 3\nnetwork_gbps = 50\n'
+    )
+    text = parse_cluster("2x a2-highgpu-8g + 3x4xL4@50Gbps", catalogue())
+    assert read_cluster(str(tmp_path / "c.json"), catalogue()) == text
+    assert read_cluster(str(tmp_path / "c.toml"), catalogue()) == text
+
+
+@pytest.mark.parametrize("content", ["", "[]x", '{"groups": 3}', '{"groups": [{"gpu": "L4"}]}'])
+def test_malformed_files_are_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(content)
+    with pytest.raises(UsageError, match="cannot read the cluster"):
+        read_cluster(str(file), catalogue())
+    with pytest.raises(UsageError, match="cannot read the cluster"):
+        read_cluster(str(tmp_path / "absent.json"), catalogue())
+
+
+def test_measured_rates_are_taken_and_missing_ones_said_to_be_inferred() -> None:
+    known = part(catalogue().accelerators["A100-SXM4-80GB"])
+    assert known.flop_per_s == pytest.approx(271.2e12)
+    assert not known.is_inferred
+    assert known.memory_bytes >= 79 * GIB
+    unknown = part(catalogue().accelerators["L40S"])
+    assert unknown.is_inferred
+    assert 0 < unknown.flop_per_s < 362e12

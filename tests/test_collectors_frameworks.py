@@ -1,0 +1,203 @@
+"""The training frameworks themselves, unchanged scripts: steps, total work, callbacks.
+
+These need the real libraries (``pip install lightning transformers keras accelerate``) and are
+skipped where they are not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from collecting import only_advisor, record, record_command
+
+from advisor.collectors.recording import Recording
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs /proc"),
+]
+
+
+def needs(library: str) -> None:
+    """Skip where a framework is not installed; finding out must not import it."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip("not installed")
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PYTHONPATH", only_advisor(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+LIGHTNING = """
+import sys, torch, lightning
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+    def training_step(self, batch, index):
+        x, y = batch
+        return nn.functional.cross_entropy(self.layers(x), y)
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+callbacks = []
+if "--callback" in sys.argv:
+    from advisor.collectors.callbacks import lightning_callback
+    callbacks.append(lightning_callback())
+data = TensorDataset(torch.randn(232, 16), torch.randint(0, 2, (232,)))
+trainer = lightning.Trainer(
+    max_epochs=4, accelerator="cpu", logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, accumulate_grad_batches=2, callbacks=callbacks,
+)
+trainer.fit(Model(), DataLoader(data, batch_size=8))
+"""
+
+
+def check(seen: Recording, *, steps: int, source: str) -> None:
+    assert seen.exit_code == 0
+    assert seen.step_time is not None
+    assert seen.total_work is not None
+    assert (seen.total_work.steps, seen.total_work.confidence) == (steps, "certain")
+    assert source in seen.total_work.source
+
+
+def test_lightning(tmp_path: Path) -> None:
+    needs("lightning")
+    seen = record(tmp_path, LIGHTNING)
+    check(seen, steps=4 * 15, source="Lightning")
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "optimizer"
+    assert seen.accumulation_steps == 2
+    assert seen.deep_step is not None
+    assert seen.deep_step.parameters == 16 * 32 + 32 + 32 * 2 + 2
+    assert seen.step_samples == pytest.approx(16, rel=0.1)
+
+
+def test_lightning_stops_gently(tmp_path: Path) -> None:
+    needs("lightning")
+    seen = record(tmp_path, LIGHTNING, limit_steps=20)
+    assert (seen.status, seen.exit_code) == ("stopped", 0)
+
+
+def test_the_lightning_callback(tmp_path: Path) -> None:
+    needs("lightning")
+    seen = record(tmp_path, LIGHTNING, "--callback")
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "marker"
+    assert seen.step_time.steps + seen.step_time.warmup_steps <= 60
+
+
+HUGGING_FACE = """
+import sys, torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(
+    GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+)
+class Text(torch.utils.data.Dataset):
+    def __len__(self):
+        return 128
+    def __getitem__(self, index):
+        tokens = torch.randint(0, 64, (32,))
+        return {"input_ids": tokens, "labels": tokens}
+callbacks = []
+if "--callback" in sys.argv:
+    from advisor.collectors.callbacks import hugging_face_callback
+    callbacks.append(hugging_face_callback())
+arguments = TrainingArguments(
+    sys.argv[1], per_device_train_batch_size=4, gradient_accumulation_steps=2,
+    num_train_epochs=2, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+)
+Trainer(model, arguments, train_dataset=Text(), callbacks=callbacks).train()
+"""
+
+
+def test_hugging_face_trainer(tmp_path: Path) -> None:
+    needs("transformers")
+    seen = record(tmp_path, HUGGING_FACE, str(tmp_path / "out"))
+    check(seen, steps=2 * 16, source="Hugging Face")
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "optimizer"
+    assert seen.accumulation_steps == 2
+    assert seen.step_samples == pytest.approx(8, rel=0.1)
+    deep = seen.deep_step
+    assert deep is not None
+    assert deep.samples == 8
+    assert deep.flags == ()
+
+
+def test_hugging_face_trainer_stops_gently(tmp_path: Path) -> None:
+    needs("transformers")
+    seen = record(tmp_path, HUGGING_FACE, str(tmp_path / "out"), limit_steps=12)
+    assert (seen.status, seen.exit_code) == ("stopped", 0)
+
+
+def test_the_hugging_face_callback(tmp_path: Path) -> None:
+    needs("transformers")
+    seen = record(tmp_path, HUGGING_FACE, str(tmp_path / "out"), "--callback")
+    check(seen, steps=2 * 16, source="advisor.step")
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "marker"
+    assert seen.step_samples == 8
+
+
+KERAS = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy as np
+model = keras.Sequential([keras.layers.Dense(32, activation="relu"), keras.layers.Dense(1)])
+model.compile(optimizer="adam", loss="mse")
+x = np.random.rand(464, 16).astype("float32")
+model.fit(x, x.sum(1), epochs=3, batch_size=16, verbose=0)
+"""
+
+
+def test_keras_on_torch(tmp_path: Path) -> None:
+    needs("keras")
+    seen = record(tmp_path, KERAS)
+    check(seen, steps=3 * 29, source="Keras")
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "backward"  # Keras brings its own optimizers
+    assert seen.deep_step is not None
+    assert seen.deep_step.parameters >= 16 * 32 + 32 + 32 + 1
+
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model = nn.Linear(16, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(160, 16)), batch_size=8)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+epochs = 4
+for epoch in range(epochs):
+    for (x,) in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(x).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_accelerate_launch(tmp_path: Path) -> None:
+    needs("accelerate")
+    script = tmp_path / "train.py"
+    script.write_text(ACCELERATE)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
+    seen = record_command(tmp_path, [*launch, str(script)])
+    assert seen.exit_code == 0
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "optimizer"
+    assert seen.total_work is not None
+    assert seen.total_work.steps == 4 * 10
+    assert seen.accumulation_steps == 2

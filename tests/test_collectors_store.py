@@ -1,0 +1,120 @@
+"""Where runs are kept: folders, URLs, and what earlier versions left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.collectors import remote
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.memory import advised_memory_bytes
+from advisor.collectors.profiler_log import PROFILER_FILE
+from advisor.collectors.store import (
+    find_run,
+    latest_run,
+    list_runs,
+    local_folder,
+    new_run,
+    read_recording,
+    remove,
+    run_root,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
+
+
+def test_the_environment_names_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ADVISOR_RUNS", raising=False)
+    assert run_root() == Path(".advisor/runs")
+    monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path))
+    assert run_root() == tmp_path
+    monkeypatch.setenv("ADVISOR_RUNS", "s3://team/runs")
+    assert run_root() == "s3://team/runs"
+    assert local_folder() == remote.mirror_of("s3://team/runs")
+
+
+def test_runs_are_listed_in_order_and_found_by_part_of_their_name(tmp_path: Path) -> None:
+    first, second = new_run("first", tmp_path), new_run("second", tmp_path)
+    assert set(list_runs(tmp_path)) == {first, second}
+    assert latest_run(tmp_path) == max(first, second)
+    assert find_run("first", tmp_path) == first
+    assert find_run(str(second), tmp_path) == second
+    with pytest.raises(RecordingError, match="2 runs with"):
+        find_run("s", tmp_path)
+    with pytest.raises(RecordingError, match="no run with"):
+        find_run("third", tmp_path)
+
+
+def test_only_a_recordings_own_files_are_removed(tmp_path: Path) -> None:
+    run = new_run("mine", tmp_path)
+    (run / "notes.txt").write_text("keep me")
+    with pytest.raises(RecordingError, match="not the recording's"):
+        remove(run)
+    assert (run / "notes.txt").exists()
+    (run / "notes.txt").unlink()
+    run.rmdir()
+
+
+def test_names_are_made_safe(tmp_path: Path) -> None:
+    assert new_run("../../etc/pass wd", tmp_path).parent == tmp_path
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_team_shares_runs_at_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """One machine pushes; another, with an empty cache, reads the same recording."""
+    pytest.importorskip("fsspec")
+    url = f"memory://{tmp_path.name}" if kind == "memory" else f"file://{tmp_path}/team"
+    run = tmp_path / "20260101-000000-golden-0000"
+    run.mkdir()
+    for path in GOLDEN.iterdir():
+        (run / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    assert list_runs(url) == []
+    remote.push(run, url)
+    (shared,) = list_runs(url)
+    assert read_recording(shared).step_time == read_recording(run).step_time
+    before = (shared / PROFILER_FILE).stat().st_mtime_ns
+    assert list_runs(url) == [shared]
+    assert (shared / PROFILER_FILE).stat().st_mtime_ns == before
+
+
+def test_a_url_that_cannot_be_read_is_said_in_words(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(RecordingError, match="cannot open nothing://x"):
+        list_runs("nothing://x")
+
+
+def test_a_run_of_schema_1_reads_as_it_did(tmp_path: Path) -> None:
+    """Recorded on 2026-11-21 by examples/digits_cnn.py --epochs 4; see golden/README.md."""
+    seen = read_recording(GOLDEN)
+    assert (seen.status, seen.exit_code, seen.world_size) == ("finished", 0, 1)
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "optimizer"
+    assert seen.total_work is not None
+    assert (seen.total_work.steps, seen.total_work.epochs) == (180, 4)
+    assert seen.deep_step is not None
+    assert seen.deep_step.parameters == 94154
+    assert sum(o.flop for o in seen.deep_step.operators) == pytest.approx(458e6, rel=0.01)
+    assert seen.loading is not None
+    assert (seen.loading.batch, seen.loading.dataset_samples) == (32, 1437)
+    assert seen.optimizers == ("AdamW",)
+
+
+@pytest.mark.parametrize(
+    ("peak_mib", "advised_gib"),
+    [(0, 0.5), (100, 0.5), (800, 1), (853, 1), (854, 2), (3000, 4), (50_000, 64), (60_000, 128)],
+)
+def test_advised_memory_is_the_next_size_above_the_peak_with_its_margin(
+    peak_mib: int, advised_gib: float
+) -> None:
+    assert advised_memory_bytes(peak_mib * 2**20) == advised_gib * 2**30
+
+
+def test_nonsense_sizes_are_a_programmers_mistake() -> None:
+    with pytest.raises(ValueError, match="make no sense"):
+        advised_memory_bytes(-1)
+    with pytest.raises(ValueError, match="make no sense"):
+        advised_memory_bytes(1, margin=0.5)

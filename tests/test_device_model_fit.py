@@ -1,0 +1,57 @@
+"""The layer fit reads tables of the published form and refuses what cannot be."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from advisor.devices import accelerator_devices, device_parameters, suite_device
+from advisor.errors import ModelError
+from advisor.planners.device import sustained_flop_per_s
+from advisor.train.device_model import TABLE, LayerModel, read_layers
+
+HEADER = "source,model,gpu,seq,dtype,hidden,n_layers,params_per_layer,micro_batch,fwd_ms,bwd_ms\n"
+
+
+def write(folder: Path, scale: float) -> Path:
+    """Layers that run at exactly 80 % of the fp32 peak, times ``scale``."""
+    lines = [HEADER]
+    for gpu in ("a100x40", "v100x16"):
+        device = suite_device(gpu)
+        assert device is not None
+        rate = 0.8 * (device.fp32_flop_per_s or 0.0)
+        for micro in (1, 2, 4, 8):
+            for hidden in (2048, 4096):
+                weights = 12 * hidden**2
+                flop = 3 * (2 * weights * micro * 512 + 4 * micro * 512**2 * hidden)
+                ms = flop / rate * 1e3 * scale
+                lines.append(
+                    f"x,llama_{hidden},{gpu},512,float32,{hidden},1,{weights},{micro},"
+                    f"{ms / 3},{2 * ms / 3}\n"
+                )
+    path = folder / TABLE
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(lines))
+    return folder
+
+
+def test_the_fit_recovers_times_that_obey_the_law(tmp_path: Path) -> None:
+    rows = read_layers(write(tmp_path, 1.0))
+    model = LayerModel(rows).fit(np.ones(rows.log_s.size, bool))
+    # The priors (traffic, a cost per layer) pull at sixteen rows: 15 % is what they leave.
+    assert np.max(np.abs(model.log_s() - rows.log_s)) < 0.15
+
+
+def test_times_in_the_wrong_unit_are_refused_with_the_row(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="a100x40"):
+        read_layers(write(tmp_path, 1e-3))
+
+
+def test_a_board_that_lacks_power_sustains_less_of_its_peak() -> None:
+    parameters, sheet = device_parameters(), accelerator_devices()
+    share = {
+        name: sustained_flop_per_s(sheet[name], "fp16", parameters)
+        / (sheet[name].fp16_flop_per_s or 1.0)
+        for name in ("T4", "A100-SXM4-40GB")
+    }
+    assert share["T4"] < 0.6 * share["A100-SXM4-40GB"]

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.planners.layout_case import LayoutCase
+from advisor.planners.layout_columns import Layouts, Machines, Shapes, Software, layer_parameters
+from advisor.planners.layout_memory import in_flight, layer_activation_bytes, memory_bytes
+from advisor.planners.layout_parameters import LayoutParameters
+from advisor.planners.layout_time import device_parameters, step_times
+from advisor.planners.pipeline import in_flight as in_flight_of_schedule
+from advisor.planners.pipeline import replay_s
+from advisor.planners.transformer_step import layer_times
+
+SHAPE = Shapes(
+    layers=24,
+    hidden=2048,
+    heads=16,
+    kv_heads=16,
+    ffn=8192,
+    matrices=2,
+    sequence=2048,
+    vocabulary=51200,
+)
+A100 = Machines(
+    flop_per_s=271e12,
+    memory_bytes_per_s=2e12,
+    memory_bytes=80 * 2**30,
+    intra_bytes_per_s=300e9,
+    network_bytes_per_s=100e9,
+    devices_per_node=8,
+)
+PLAIN = Layouts(dp=8, tp=1, pp=1, micro_batch=4, accumulation_steps=4, shard_group=8)
+P = LayoutParameters()
+
+
+def case(
+    layouts: Layouts,
+    machines: Machines = A100,
+    software: Software | None = None,
+    *,
+    shapes: Shapes = SHAPE,
+    parameters: LayoutParameters = P,
+) -> LayoutCase:
+    return LayoutCase(
+        shapes=shapes,
+        layouts=layouts,
+        machines=machines,
+        software=software or Software(),
+        parameters=parameters,
+    )
+
+
+def step_s(layouts: Layouts, machines: Machines = A100, software: Software | None = None) -> float:
+    return float(step_times(case(layouts, machines, software)).step_s)
+
+
+def test_parameters_of_known_models() -> None:
+    # GPT-3: 96 layers of 12 h^2; Llama-3-8B: 218.1 million a layer (from its configuration).
+    attention, ffn = layer_parameters(
+        replace(SHAPE, hidden=12288, heads=96, kv_heads=96, ffn=49152)
+    )
+    assert float(attention + ffn) == 12 * 12288**2
+    attention, ffn = layer_parameters(
+        replace(SHAPE, hidden=4096, heads=32, kv_heads=8, ffn=14336, matrices=3)
+    )
+    assert float(attention + ffn) == 218_103_808
+
+
+def test_activations_follow_korthikanti() -> None:
+    # Equation 2, tensor parallel only: s b h (10 + 24/t + 5 a s/(h t)), with dropout masks.
+    software = Software(attention=0, is_launch_heavy=1)
+    for t in (1, 2, 8):
+        found = layer_activation_bytes(SHAPE, replace(PLAIN, tp=t), software)
+        expected = 2048 * 4 * 2048 * (10 + 24 / t + 5 * 16 * 2048 / 2048 / t)
+        assert float(found) == pytest.approx(expected)
+    # Equation 4, with sequence parallelism everything is divided.
+    found = layer_activation_bytes(SHAPE, replace(PLAIN, tp=8, is_sequence_parallel=1), software)
+    assert float(found) == pytest.approx(2048 * 4 * 2048 * (34 + 5 * 16 * 2048 / 2048) / 8)
+
+
+def test_states_follow_zero() -> None:
+    # Adam in mixed precision: 18, 6 + 12/d, 2 + 16/d bytes a parameter with fp32 gradients.
+    base = {stage: _states(stage) for stage in range(3)}
+    n = float(device_parameters(SHAPE, PLAIN)) + 51200 * 2048  # the head besides the embedding
+    assert base[0] - base[1] == pytest.approx(1.11 * 12 * n * 7 / 8)
+    assert base[1] - base[2] == pytest.approx(1.11 * 4 * n * 7 / 8)
+
+
+def _states(stage: int) -> float:
+    return float(memory_bytes(SHAPE, replace(PLAIN, zero_stage=stage), Software()))
+
+
+@given(st.integers(1, 12), st.integers(1, 24))
+def test_in_flight_agrees_with_the_schedules(pp: int, m: int) -> None:
+    layouts = replace(PLAIN, pp=pp, accumulation_steps=m)
+    assert float(in_flight(layouts)) == in_flight_of_schedule(pp, m, schedule="1f1b")[0]
+    held = in_flight(replace(layouts, holds_all=1))
+    assert float(held) == (in_flight_of_schedule(pp, m, schedule="gpipe")[0] if pp > 1 else 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([2, 4, 8]), st.sampled_from([8, 16, 32]))
+def test_a_pipeline_takes_what_its_replay_takes(pp: int, m: int) -> None:
+    # Without links, launches, head and optimizer the formula must be the replayed schedule.
+    quiet = replace(
+        P,
+        head_share=0.0,
+        pp_latency_s=0.0,
+        pp_efficiency=1e9,
+        launch_light_s=0.0,
+        step_s=0.0,
+        optimizer_bytes=0.0,
+        straggler=0.0,
+    )
+    layouts = replace(PLAIN, dp=1, pp=pp, accumulation_steps=m, shard_group=1)
+    layer = layer_times(case(layouts, parameters=quiet))
+    per_stage = 24 / pp
+    forward, backward = per_stage * float(layer.forward_s), per_stage * float(layer.backward_s)
+    replayed = float(replay_s([forward] * pp, [backward] * pp, m))
+    found = float(step_times(case(layouts, parameters=quiet)).step_s)
+    assert found == pytest.approx(replayed)
+
+
+def test_times_never_fall_with_more_work_or_slower_parts() -> None:
+    base = step_s(PLAIN)
+    assert step_s(replace(PLAIN, accumulation_steps=8)) > base
+    assert step_s(replace(PLAIN, recompute=2)) > step_s(replace(PLAIN, recompute=1)) >= base
+    assert step_s(PLAIN, replace(A100, flop_per_s=100e12)) > base
+    assert step_s(PLAIN, replace(A100, memory_bytes_per_s=1e12)) > base
+    wide = replace(PLAIN, dp=1, tp=8, shard_group=1)
+    assert step_s(wide, replace(A100, intra_bytes_per_s=50e9)) > step_s(wide)
+    many = replace(PLAIN, dp=64, shard_group=64)
+    assert step_s(many, replace(A100, network_bytes_per_s=5e9)) > step_s(many)
+
+
+def test_columns_give_what_rows_give() -> None:
+    tp, m = np.array([1, 2, 4, 8]), np.array([1, 2, 4, 8])
+    together = step_times(
+        case(replace(PLAIN, tp=tp[:, None], accumulation_steps=m[None, :]))
+    ).step_s
+    assert together.shape == (4, 4)
+    for i, t in enumerate(tp):
+        for j, steps in enumerate(m):
+            alone = step_s(replace(PLAIN, tp=int(t), accumulation_steps=int(steps)))
+            assert float(together[i, j]) == pytest.approx(alone, rel=1e-12)
+
+
+def test_hierarchical_sharding_saves_the_network() -> None:
+    # InternEvo: at 256 GPUs sharding in a node beats sharding over all.
+    network = replace(A100, network_bytes_per_s=25e9)
+    everywhere = replace(PLAIN, dp=256, zero_stage=3, shard_group=256, micro_batch=1)
+    assert step_s(replace(everywhere, shard_group=8), network) < step_s(everywhere, network)
+
+
+def test_published_runs_are_within_the_models_error() -> None:
+    # Narayanan et al., SC'21, Table 1: 175-billion-class rows, iteration times from their TFLOP/s.
+    # (layers, hidden, heads, tp, pp, dp, micro-batch, steps, seconds)
+    rows = [
+        (24, 2304, 24, 1, 1, 32, 16, 1, 3.528),
+        (48, 8192, 64, 8, 2, 32, 4, 12, 14.4535),
+        (80, 12288, 96, 8, 8, 24, 2, 48, 24.8174),
+        (128, 25600, 160, 8, 64, 6, 1, 512, 102.63),
+    ]
+    for layers, hidden, heads, tp, pp, dp, micro, steps, seconds in rows:
+        shape = replace(
+            SHAPE, layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden
+        )
+        layouts = Layouts(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            micro_batch=micro,
+            accumulation_steps=steps,
+            virtual_stages=2 if pp > 1 else 1,
+            recompute=2,
+            shard_group=dp,
+        )
+        software = Software(attention=0, is_launch_heavy=1, overlaps_dp=0, gradient_bytes=2)
+        machines = replace(A100, network_bytes_per_s=200e9)
+        found = float(step_times(case(layouts, machines, software, shapes=shape)).step_s)
+        assert found == pytest.approx(seconds, rel=0.10)

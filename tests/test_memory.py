@@ -1,0 +1,181 @@
+"""The memory model against published anchors, a scan, and the laws of sharding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.planners.memory import (
+    MemoryParameters,
+    fits_probability,
+    largest_micro_batch,
+    layer_activation_bytes,
+    state_bytes,
+    training_memory_bytes,
+)
+from advisor.planners.nouns import Layer, Transformer, Work
+from advisor.planners.units import GIB
+
+PARAMETERS = MemoryParameters(
+    context_bytes=1.5 * GIB,
+    process_bytes=0.5 * GIB,
+    slack=1.1,
+    cpu_slack=1.05,
+    logit_bytes=6.0,
+    bucket_fraction=1.0,
+    log_sd=0.1,
+)
+CNN = Work(
+    operators=(),
+    micro_batch=8,
+    parameters=25_000_000,
+    trainable_parameters=25_000_000,
+    parameter_bytes=1e8,
+    optimizer_state_bytes=2e8,
+    saved_bytes_per_sample=9e7,
+    input_bytes_per_sample=6e5,
+    layers=tuple(Layer(name=str(i), parameters=500_000) for i in range(50)),
+)
+GPT = Work(
+    operators=(),
+    micro_batch=1,
+    parameters=1_300_000_000,
+    trainable_parameters=1_300_000_000,
+    parameter_bytes=2.6e9,
+    optimizer_state_bytes=15.6e9,
+    saved_bytes_per_sample=0.0,
+    precision="bf16",
+    transformer=Transformer(layers=24, hidden=2048, heads=16, sequence=2048, vocabulary=50_304),
+)
+
+
+def needed(work: Work, micro_batch: Any, **changes: Any) -> np.ndarray:
+    return training_memory_bytes(work, micro_batch, parameters=PARAMETERS, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tp", "sequence_parallel", "selective", "per_token_and_hidden"),
+    [
+        (1, False, True, 34.0),  # Korthikanti et al., table 2: sbh 34 without the quadratic term
+        (8, False, True, 10.0 + 24.0 / 8),
+        (8, True, True, 34.0 / 8),
+        (8, False, False, 10.0 + 24.0 / 8 + 5 * 96 * 2048 / (12288 * 8)),
+    ],
+)
+def test_layer_activations_are_the_published_formula(
+    tp: int, sequence_parallel: bool, selective: bool, per_token_and_hidden: float
+) -> None:
+    gpt3 = Transformer(
+        layers=96,
+        hidden=12288,
+        heads=96,
+        sequence=2048,
+        vocabulary=51200,
+        has_flash_attention=False,
+    )
+    kept = layer_activation_bytes(
+        gpt3, 2048, tp=tp, is_sequence_parallel=sequence_parallel, is_selective=selective
+    )
+    assert float(kept) == pytest.approx(2048 * 12288 * per_token_and_hidden)
+
+
+@given(p=st.floats(1, 1e12), g=st.floats(1, 1e12), o=st.floats(1, 1e12), d=st.integers(1, 4096))
+def test_states_fall_with_zero_stage_and_workers(p: float, g: float, o: float, d: int) -> None:
+    stages = state_bytes(p, g, o, dp=d, zero_stage=np.arange(4))
+    assert np.all(np.diff(stages) <= 0)
+    assert np.all(state_bytes(p, g, o, dp=2 * d, zero_stage=np.arange(4)) <= stages)
+
+
+@pytest.mark.parametrize("work", [CNN, GPT])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_memory_grows_with_the_batch(work: Work, recompute: str) -> None:
+    assert np.all(np.diff(needed(work, np.arange(1, 64), recompute=recompute)) > 0)
+
+
+@pytest.mark.parametrize("work", [CNN, GPT])
+def test_memory_falls_with_zero_stage(work: Work) -> None:
+    by_stage = needed(work, 4, dp=16, zero_stage=np.arange(4))
+    assert np.all(np.diff(by_stage) <= 0)
+
+
+@pytest.mark.parametrize("work", [CNN, GPT])
+def test_memory_falls_with_workers_once_sharded(work: Work) -> None:
+    by_workers = needed(work, 4, dp=np.array([2, 4, 8, 64]), zero_stage=3)
+    assert np.all(np.diff(by_workers) < 0)
+
+
+@pytest.mark.parametrize("work", [CNN, GPT])
+def test_recompute_never_takes_more(work: Work) -> None:
+    modes = np.array(["none", "selective", "full"])
+    assert np.all(np.diff(needed(work, 8, recompute=modes)) <= 0)
+
+
+@pytest.mark.parametrize("work", [CNN, GPT])
+@pytest.mark.parametrize("part", ["optimizer", "parameters", "activations"])
+def test_offload_takes_less(work: Work, part: str) -> None:
+    assert needed(work, 8, offload={part}) < needed(work, 8)
+
+
+def test_tensor_and_pipeline_parallel_take_less() -> None:
+    assert np.all(np.diff(needed(GPT, 4, tp=np.array([1, 2, 4, 8]))) < 0)
+    assert np.all(np.diff(needed(GPT, 4, pp=np.array([1, 2, 4]), in_flight=1)) < 0)
+
+
+@given(
+    memory=st.floats(1.0, 200.0),
+    dp=st.integers(1, 64),
+    zero_stage=st.integers(0, 3),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    is_cpu=st.booleans(),
+    transformer=st.booleans(),
+)
+def test_largest_micro_batch_is_the_last_of_a_scan(
+    memory: float, dp: int, zero_stage: int, recompute: str, is_cpu: bool, transformer: bool
+) -> None:
+    work = GPT if transformer else CNN
+    settings: dict[str, Any] = {
+        "dp": dp,
+        "zero_stage": zero_stage,
+        "recompute": recompute,
+        "is_cpu": is_cpu,
+        "parameters": PARAMETERS,
+    }
+    batches = np.arange(1, 3001)
+    fitting = batches[training_memory_bytes(work, batches, **settings) <= memory * GIB]
+    oracle = int(fitting.max()) if fitting.size else 0
+    assert int(largest_micro_batch(work, memory * GIB, largest=3000, **settings)) == oracle
+
+
+def test_margin_keeps_memory_free() -> None:
+    tight = largest_micro_batch(CNN, 16 * GIB, parameters=PARAMETERS)
+    roomy = largest_micro_batch(CNN, 16 * GIB, margin_fraction=0.5, parameters=PARAMETERS)
+    assert 0 < roomy < tight
+    assert needed(CNN, roomy) <= 8 * GIB
+
+
+def test_cpu_counts_the_process_instead_of_a_context() -> None:
+    gap = needed(CNN, 1, is_cpu=np.array([False, True]))
+    tensors = (gap[0] - PARAMETERS.context_bytes) / PARAMETERS.slack
+    assert gap[1] == pytest.approx(PARAMETERS.process_bytes + PARAMETERS.cpu_slack * tensors)
+
+
+def test_autocast_keeps_a_low_precision_copy() -> None:
+    half = replace(CNN, precision="bf16")
+    extra = needed(half, 1) - needed(CNN, 1)
+    assert float(extra) == pytest.approx(PARAMETERS.slack * 2 * CNN.parameters)
+
+
+def test_probability_of_fitting_is_a_half_at_the_limit() -> None:
+    assert float(fits_probability(1e9, 1e9, PARAMETERS)) == pytest.approx(0.5)
+    assert np.all(np.diff(fits_probability(np.array([1, 2, 4]) * 1e9, 2e9, PARAMETERS)) < 0)
+
+
+@pytest.mark.parametrize("wrong", [{"zero_stage": 4}, {"dp": 0}, {"recompute": "some"}])
+def test_impossible_layouts_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"ZeRO|recompute"):
+        needed(CNN, 1, **wrong)

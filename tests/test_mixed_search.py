@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.planners.errors import PlanningError
+from advisor.planners.layout_columns import Machines
+from advisor.planners.layout_parameters import LayoutParameters
+from advisor.planners.mixed_search import MachineGroup, search_mixed
+from advisor.planners.mixed_stages import apportion
+from advisor.planners.nouns import Transformer
+from advisor.planners.pipeline import uneven_s
+from advisor.planners.units import GIB
+
+A100 = Machines(
+    flop_per_s=271e12,
+    memory_bytes_per_s=1.555e12,
+    memory_bytes=40 * GIB,
+    intra_bytes_per_s=300e9,
+    network_bytes_per_s=12.5e9,
+    devices_per_node=8,
+)
+V100 = replace(
+    A100, flop_per_s=80e12, memory_bytes_per_s=0.9e12, memory_bytes=16 * GIB, generation=0
+)
+MODEL = Transformer(layers=24, hidden=2048, heads=16, sequence=1024, vocabulary=50000)
+times = st.integers(1, 9).map(float)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_apportioning_equals_trying_every_share(data: st.DataObject) -> None:
+    groups = data.draw(st.integers(1, 3))
+    stages = data.draw(st.lists(st.integers(1, 2), min_size=groups, max_size=groups))
+    layer_s = data.draw(st.lists(times, min_size=groups, max_size=groups))
+    most = data.draw(st.lists(st.integers(0, 5), min_size=groups, max_size=groups))
+    head = float(data.draw(st.integers(0, 6)))
+    layers = data.draw(st.integers(1, 9))
+    speed = [t for t, p in zip(layer_s, stages, strict=True) for _ in range(p)]
+    cap = [m for m, p in zip(most, stages, strict=True) for _ in range(p)]
+    best = np.inf
+    for share in itertools.product(*(range(1, c + 1) for c in cap)):
+        if sum(share) == layers:
+            stage = [n * t for n, t in zip(share, speed, strict=True)]
+            stage[-1] += head
+            best = min(best, max(stage))
+    counts, last, slowest = apportion(
+        layers,
+        [np.array([p]) for p in stages],
+        [np.array([t]) for t in layer_s],
+        [np.array([m]) for m in most],
+        np.array([head]),
+    )
+    if sum(stages) > layers:
+        # Fewer layers than stages: the search never asks.
+        return
+    assert slowest[0] == pytest.approx(best)
+    if np.isfinite(best):
+        placed = sum(int(n[0]) * p for n, p in zip(counts, stages, strict=True))
+        assert placed - int(counts[-1][0]) + int(last[0]) >= layers
+
+
+def test_faster_machines_hold_more_layers() -> None:
+    plan = search_mixed(
+        MODEL, [MachineGroup(machines=A100, nodes=1), MachineGroup(machines=V100, nodes=1)], 64
+    )
+    assert sum(plan.layers) == 24
+    per_group = dict.fromkeys(plan.order, 0)
+    stages = [
+        g for g, layout in zip(plan.order, plan.layouts, strict=True) for _ in range(layout.pp)
+    ]
+    for group, n in zip(stages, plan.layers, strict=True):
+        per_group[group] += n
+    assert per_group[0] > per_group[1]
+
+
+def test_every_device_and_sample_is_used() -> None:
+    plan = search_mixed(
+        MODEL, [MachineGroup(machines=A100, nodes=1), MachineGroup(machines=V100, nodes=2)], 48
+    )
+    devices = sorted(layout.devices for layout in plan.layouts)
+    assert devices == [8, 16]
+    assert {layout.global_batch for layout in plan.layouts} == {48}
+    assert len(plan.layers) == sum(layout.pp for layout in plan.layouts)
+
+
+@pytest.mark.parametrize("vocabulary", [1000, 50000, 500000])
+def test_the_step_is_what_its_stages_take(vocabulary: int) -> None:
+    groups = [
+        MachineGroup(machines=replace(m, network_bytes_per_s=1e15), nodes=1) for m in (A100, V100)
+    ]
+    quiet = LayoutParameters(
+        step_s=0.0, optimizer_bytes=0.0, dp_overlap=1e9, pp_latency_s=0.0, straggler=0.0
+    )
+    plan = search_mixed(replace(MODEL, vocabulary=vocabulary), groups, 64, parameters=quiet)
+    steps = plan.layouts[0].accumulation_steps
+    # 1e-4: sends at 10^15 bytes/s still take a little.
+    assert plan.step_s == pytest.approx(float(uneven_s(plan.stage_s, steps)), rel=1e-4)
+
+
+def test_unlike_machines_beat_the_faster_group_alone_when_links_are_fast() -> None:
+    from advisor.planners.search import search
+
+    fast = [
+        MachineGroup(machines=replace(m, network_bytes_per_s=100e9), nodes=1) for m in (A100, V100)
+    ]
+    mixed = search_mixed(MODEL, fast, 256)
+    alone = search(MODEL, fast[0].machines, 1, 256)
+    assert mixed.step_s < alone.fastest.step_s
+
+
+def test_two_groups_of_the_same_machine_are_no_faster_than_one_search() -> None:
+    from advisor.planners.search import search
+
+    twice = [MachineGroup(machines=A100, nodes=1)] * 2
+    whole = search(MODEL, A100, 2, 64)
+    assert search_mixed(MODEL, twice, 64).step_s >= whole.fastest.step_s
+
+
+def test_what_fits_nowhere_names_the_nearest_miss() -> None:
+    huge = Transformer(layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
+    groups = [MachineGroup(machines=A100, nodes=1), MachineGroup(machines=V100, nodes=1)]
+    with pytest.raises(PlanningError, match=r"misses by \d+"):
+        search_mixed(huge, groups, 16)
+
+
+def test_machines_without_a_common_width_are_refused() -> None:
+    groups = [MachineGroup(machines=A100, nodes=1), MachineGroup(machines=V100, nodes=1)]
+    with pytest.raises(PlanningError, match="no pipeline divides"):
+        search_mixed(replace(MODEL, layers=1), groups, 7)

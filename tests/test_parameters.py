@@ -1,0 +1,43 @@
+"""Fitted constants survive a round trip; anything else is one clear error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor import parameters
+from advisor.errors import ModelError
+
+
+def test_packaged_constants_survive_a_round_trip(tmp_path: Path) -> None:
+    scaling, memory = parameters.scaling(), parameters.memory()
+    parameters.write(scaling, tmp_path / "scaling")
+    parameters.write(memory, tmp_path / "memory")
+    assert parameters.scaling(tmp_path / "scaling") == scaling
+    assert parameters.memory(tmp_path / "memory") == memory
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "[]",
+        "{}",
+        '{"schema_version": 99, "parameters": {}}',
+        '{"schema_version": 1}',
+        '{"schema_version": 1, "parameters": {"collectives": {}}}',
+        '{"schema_version": 1, "parameters": {"slack": 1.1}}',
+    ],
+)
+def test_unreadable_constants_are_one_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "parameters.json").write_text(text)
+    for read in (parameters.scaling, parameters.memory):
+        with pytest.raises(ModelError, match=r"cannot use") as caught:
+            read(tmp_path)
+        assert "advisor train" in caught.value.hint
+
+
+def test_missing_constants_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot use"):
+        parameters.memory(tmp_path)

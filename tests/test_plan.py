@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from advisor.catalogue import Catalogue
+from advisor.cli import app
+from advisor.clusters import parse_cluster
+from advisor.errors import UsageError
+from advisor.plan import Plan, PlanRequest, plan, read_transformer
+from advisor.plan.launch import deepspeed_config, megatron_arguments, pipeline_layout
+from advisor.plan.terminal import show
+from advisor.planners.errors import PlanningError
+from advisor.planners.nouns import Layout, Transformer
+
+LLAMA_8B = Transformer(
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    ffn=14336,
+    sequence=4096,
+    vocabulary=128256,
+    is_gated=True,
+)
+SMALL = Transformer(layers=24, hidden=2048, heads=16, sequence=1024, vocabulary=50304)
+
+
+@cache
+def catalogue() -> Catalogue:
+    return Catalogue.load(with_overrides=False)
+
+
+def planned(cluster: str, transformer: Transformer = SMALL, batch: int = 64, **more: Any) -> Plan:
+    return plan(
+        PlanRequest(
+            transformer=transformer,
+            cluster=parse_cluster(cluster, catalogue()),
+            global_batch=batch,
+            **more,
+        )
+    )
+
+
+def test_equal_machines_get_a_layout_an_interval_a_price_and_a_command() -> None:
+    found = planned("2x a2-highgpu-8g", LLAMA_8B, 128)
+    best = found.best
+    layout = best.layouts["a2-highgpu-8g"]
+    assert layout.devices == 16
+    assert layout.global_batch == 128
+    assert best.step_time_s.low < best.step_time_s.value < best.step_time_s.high
+    # Six flop a parameter and token are the least; the datasheet's peak the most: 0.9-fold to 4.
+    ideal = 6 * 8.0e9 * 128 * 4096 / (16 * 312e12)
+    assert 0.9 * ideal < best.step_time_s.value < 4 * ideal
+    assert best.cost_usd_per_million_samples is not None
+    assert best.commands[0].text.startswith("torchrun --nnodes 2 --nproc-per-node 8")
+
+
+def test_the_cheapest_may_use_fewer_machines() -> None:
+    cheap = planned("4x g2-standard-48", objective="cost")
+    fast = planned("4x g2-standard-48", objective="time")
+    assert cheap.best.burden("cost") <= fast.best.burden("cost")
+    assert fast.best.step_time_s.value <= cheap.best.step_time_s.value
+    steps = [c.step_time_s.value for c in fast.front]
+    assert steps == sorted(steps)
+
+
+def test_unlike_machines_get_every_way_and_the_best_that_runs_first() -> None:
+    found = planned("a2-highgpu-8g + 2x g2-standard-48")
+    names = {c.name for c in found.choices} | set(found.left_out)
+    assert names == {
+        "pipeline over groups",
+        "uneven batches",
+        "asymmetric pipeline",
+        "a2-highgpu-8g alone",
+        "g2-standard-48 alone",
+    }
+    runs = [c for c in found.choices if c.commands]
+    assert found.best is runs[0]
+    assert found.best.step_time_s.value == min(c.step_time_s.value for c in runs)
+
+
+def test_uneven_batches_add_up_and_beat_even_ones() -> None:
+    found = planned("a2-highgpu-4g + g2-standard-48")
+    uneven = next(c for c in found.choices if c.name == "uneven batches")
+    assert sum(uneven.details["batches"]) == 64
+    assert sum(uneven.details["state_share"]) == pytest.approx(1.0)
+    even_s = uneven.details["even_step_s"]
+    assert even_s is None or uneven.step_time_s.value <= even_s
+    assert "--batches " + ",".join(map(str, uneven.details["batches"])) in uneven.commands[0].text
+
+
+def test_a_pipeline_over_groups_holds_all_layers() -> None:
+    found = planned("a2-highgpu-8g + 2x g2-standard-48")
+    pipe = next(c for c in found.choices if c.name == "pipeline over groups")
+    assert sum(pipe.details["layers_by_stage"]) == 24
+    assert pipeline_layout(pipe.details["layers_by_stage"]) in pipe.commands[0].text
+
+
+def test_cost_over_unlike_machines_needs_prices() -> None:
+    with pytest.raises(UsageError, match="no prices"):
+        planned("8xA100-80GB,4xL4", objective="cost")
+
+
+def test_a_model_that_fits_nowhere_says_what_would() -> None:
+    huge = Transformer(layers=96, hidden=12288, heads=96, sequence=4096, vocabulary=51200)
+    with pytest.raises(PlanningError, match="misses by") as caught:
+        planned("2xT4", huge, 8)
+    assert caught.value.exit_code == 3
+    with pytest.raises(PlanningError, match="no way of training") as caught:
+        planned("2xT4,2xL4", huge, 8)
+    assert caught.value.exit_code == 3
+
+
+def test_the_text_shows_the_layout_and_what_to_run() -> None:
+    text = show(planned("a2-highgpu-8g + 2x g2-standard-48"))
+    assert "s a step" in text
+    assert "torchrun" in text
+    assert "also:" in text
+
+
+def test_megatron_arguments_are_the_layouts() -> None:
+    layout = Layout(
+        dp=2,
+        tp=4,
+        pp=2,
+        micro_batch=2,
+        accumulation_steps=8,
+        virtual_stages=4,
+        schedule="interleaved",
+        zero_stage=1,
+        recompute="full",
+        is_sequence_parallel=True,
+    )
+    words = shlex.split(" ".join(megatron_arguments(layout, LLAMA_8B)))
+    options = {a: b for a, b in zip(words, [*words[1:], ""], strict=True) if a.startswith("--")}
+    assert options["--tensor-model-parallel-size"] == "4"
+    assert options["--pipeline-model-parallel-size"] == "2"
+    assert options["--global-batch-size"] == "32"
+    assert options["--num-layers-per-virtual-pipeline-stage"] == "4"
+    assert options["--num-query-groups"] == "8"
+    assert options["--recompute-granularity"] == "full"
+    assert "--sequence-parallel" in options
+    assert "--use-distributed-optimizer" in options
+    assert "--swiglu" in options
+
+
+def test_uneven_stages_are_written_out() -> None:
+    layout = Layout(dp=1, tp=1, pp=3, micro_batch=1, accumulation_steps=4)
+    words = " ".join(megatron_arguments(layout, SMALL, layers=[9, 8, 7]))
+    assert "'Et*9|t*8|t*7L'" in words
+    # 32 layers on 5 stages: 7 each and 4 on the last.
+    odd = Layout(dp=1, tp=1, pp=5, micro_batch=1, accumulation_steps=4)
+    assert "'Et*7|t*7|t*7|t*7|t*4L'" in " ".join(megatron_arguments(odd, LLAMA_8B))
+
+
+def test_deepspeed_configuration_is_the_layouts() -> None:
+    layout = Layout(
+        dp=8, micro_batch=4, accumulation_steps=2, zero_stage=2, offload=frozenset({"optimizer"})
+    )
+    config = deepspeed_config(layout)
+    assert config["train_micro_batch_size_per_gpu"] == 4
+    assert config["gradient_accumulation_steps"] == 2
+    assert config["zero_optimization"]["stage"] == 2
+    assert config["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+
+
+HF: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llama": (
+        {
+            "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+            "vocab_size": 128256, "max_position_embeddings": 8192, "hidden_act": "silu",
+        },
+        {"layers": 32, "kv_heads": 8, "ffn": 14336, "is_gated": True, "sequence": 8192},
+    ),
+    "gpt2": (
+        {
+            "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
+            "vocab_size": 50257, "n_positions": 1024, "n_inner": None,
+        },
+        {"layers": 12, "hidden": 768, "ffn": None, "is_gated": False, "sequence": 1024},
+    ),
+    "mixtral": (
+        {
+            "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096,
+            "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 32768,
+            "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2,
+        },
+        {"experts": 8, "experts_per_token": 2, "is_gated": True},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HF)
+def test_configurations_of_model_families_are_read(tmp_path: Path, name: str) -> None:
+    config, expected = HF[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = read_transformer(tmp_path)
+    assert {key: getattr(found, key) for key in expected} == expected
+    assert read_transformer(tmp_path, sequence=512).sequence == 512
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": 8}'])
+def test_configurations_without_dimensions_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UsageError):
+        read_transformer(tmp_path)
+
+
+RUN = CliRunner()
+MODEL = ["--layers", "24", "--hidden", "2048", "--heads", "16", "--sequence", "1024"]
+
+
+def test_the_command_line_prints_one_json_record() -> None:
+    done = RUN.invoke(
+        app, ["plan", "--cluster", "8xA100-80GB@200Gbps", "--batch", "64", *MODEL, "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.output)
+    assert record["schema_version"] == 1
+    (best,) = record["plans"]
+    assert set(best["step_time_s"]) == {"value", "low", "high", "coverage"}
+    assert best["layouts"]
+    assert best["commands"][0]["command"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--cluster", "8xL4", "--batch", "64"], "no model"),
+        (["--cluster", "8xL4", "--batch", "0", *MODEL], "makes no sense"),
+        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--objective", "fun"], "unknown"),
+        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--zero", "7"], "makes no sense"),
+        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--coverage", "2"], "makes no sense"),
+        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--tp", "16"], "does not divide"),
+        (["--cluster", "6xL4", "--batch", "64", *MODEL, "--tp", "3"], "heads do not divide"),
+        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--pp", "64"], "does not divide"),
+        (["--cluster", "8xNOPE", "--batch", "64", *MODEL], "neither"),
+    ],
+)
+def test_contradictions_and_nonsense_are_refused(arguments: list[str], says: str) -> None:
+    done = RUN.invoke(app, ["plan", *arguments])
+    assert done.exit_code != 0
+    assert says in str(done.exception)
+    assert getattr(done.exception, "exit_code", None) in (1, 2, 3)

@@ -1,0 +1,220 @@
+"""Laws of the recommendation over the whole bundled catalogue."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from advisor.catalogue import parse_gpus
+from advisor.domain import Recommendation
+from advisor.job import Job, Program
+from advisor.predict import Predictor
+from advisor.ranking import Request, recommend
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
+    return recommend(make_job(), predictor=predictor)
+
+
+def test_every_candidate_is_on_the_front_or_has_its_reason(answer: Recommendation) -> None:
+    hidden = sum(int(n.split()[0]) for n in answer.notes if "not shown" in n)
+    assert len(answer.front) + hidden + sum(answer.rejected.values()) == answer.considered
+
+
+def test_nobody_on_the_list_beats_another(answer: Recommendation) -> None:
+    times = [c.training_time_h.value for c in answer.front]
+    costs = [c.cost_usd.value for c in answer.front]
+    assert times == sorted(times)
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_cost_is_billed_time_times_instances_times_price(answer: Recommendation) -> None:
+    for c in answer.front:
+        billed_h = max(c.training_time_h.value, 1 / 60)
+        expected = billed_h * c.configuration.price_usd_per_h
+        assert math.isclose(c.cost_usd.value, expected, rel_tol=1e-9)
+
+
+def test_time_is_start_up_steps_and_ends_of_epochs(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job(epochs=90.0, epoch_end_steps=50.0)
+    one = predictor.predict(job, "g5.xlarge")
+    work_h = one.step_time_s.value * (450_000 + 90 * 50) / 3600
+    # Failures of single machines and checkpoints add next to nothing.
+    assert work_h <= one.training_time_h.value <= 1.02 * work_h
+    later = predictor.predict(replace(job, startup_s=60.0), "g5.xlarge")
+    assert 0 < later.training_time_h.value - one.training_time_h.value < 600 / 3600
+
+
+def test_layout_keeps_the_global_batch_and_fills_the_devices(answer: Recommendation) -> None:
+    for c in answer.front:
+        offer, count = c.configuration.parts[0]
+        assert c.layout.dp == count * max(math.ceil(offer.accelerators), 1)
+        assert 256 <= c.layout.global_batch < 256 + c.layout.dp * c.layout.accumulation_steps
+
+
+def test_shares_of_the_step_sum_to_one(answer: Recommendation) -> None:
+    for c in answer.front:
+        assert math.isclose(sum(c.shares.values()), 1.0, abs_tol=1e-6)
+        assert c.shares[c.bottleneck] == max(c.shares.values())
+
+
+def test_a_budget_only_removes_candidates(make_job: MakeJob, predictor: Predictor) -> None:
+    free = recommend(make_job(), Request(top=500), predictor=predictor)
+    costs = [c.cost_usd.value for c in free.front]
+    budget = float(np.median(costs))
+    bound = recommend(make_job(), Request(top=500, budget_usd=budget), predictor=predictor)
+    expected = [c for c in free.front if c.cost_usd.value <= budget]
+    assert [replace(c, rank=0, reasons=()) for c in bound.front] == [
+        replace(c, rank=0, reasons=()) for c in expected
+    ]
+
+
+def test_a_deadline_is_kept(make_job: MakeJob, predictor: Predictor) -> None:
+    bound = recommend(make_job(), Request(deadline_h=24.0), predictor=predictor)
+    assert all(c.training_time_h.value <= 24.0 for c in bound.front)
+    assert bound.rejected["over_deadline"] > 0
+
+
+def test_impossible_constraints_give_the_nearest_misses(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    answer = recommend(make_job(), Request(budget_usd=0.01), predictor=predictor)
+    assert not answer.front
+    assert answer.nearest
+    free = recommend(make_job(), Request(top=500), predictor=predictor)
+    cheapest = min(c.cost_usd.value for c in free.front)
+    assert math.isclose(answer.nearest[0].cost_usd.value, cheapest)
+
+
+def test_a_model_that_fits_nowhere_says_so(make_job: MakeJob, predictor: Predictor) -> None:
+    job = make_job(global_batch=1, recorded_batch=1)
+    assert job.work is not None
+    huge = replace(job, work=replace(job.work, saved_bytes_per_sample=1e16))
+    answer = recommend(huge, predictor=predictor)
+    assert not answer.front
+    assert any("memory" in note for note in answer.notes)
+
+
+def test_filters_admit_only_what_they_name(make_job: MakeJob, predictor: Predictor) -> None:
+    request = Request(providers=("aws",), gpus=parse_gpus("A100:8"))
+    answer = recommend(make_job(), request, predictor=predictor)
+    for c in answer.front:
+        for offer, _ in c.configuration.parts:
+            assert offer.provider == "aws"
+            assert offer.accelerators == 8
+            assert offer.accelerator is not None
+            assert offer.accelerator.startswith("A100")
+
+
+def test_spot_only_adds_offers(make_job: MakeJob, predictor: Predictor) -> None:
+    dear = recommend(make_job(), predictor=predictor)
+    both = recommend(make_job(), Request(pricings=("on-demand", "spot")), predictor=predictor)
+    assert both.catalogue_offers > dear.catalogue_offers
+    assert both.front[-1].cost_usd.value <= dear.front[-1].cost_usd.value
+    assert both.front[0].training_time_h.value == dear.front[0].training_time_h.value
+
+
+def test_spot_takes_longer_than_the_same_machines_on_demand(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    steady = predictor.predict(make_job(), "g5.xlarge")
+    spot = predictor.predict(make_job(), "g5.xlarge", pricing="spot")
+    assert spot.training_time_h.value > steady.training_time_h.value
+    assert spot.step_time_s == steady.step_time_s
+    assert spot.training_time_h.high / spot.training_time_h.low > (
+        steady.training_time_h.high / steady.training_time_h.low
+    )
+
+
+def test_spot_without_checkpoints_is_refused(make_job: MakeJob, predictor: Predictor) -> None:
+    request = Request(pricings=("on-demand", "spot"), saves_checkpoints=False)
+    answer = recommend(make_job(), request, predictor=predictor)
+    assert answer.rejected["no_checkpoints"] > 0
+    parts = [offer for c in answer.front for offer, _ in c.configuration.parts]
+    assert {offer.pricing for offer in parts} == {"on-demand"}
+
+
+def test_leaving_out_hopeless_spot_rows_changes_no_front(
+    make_job: MakeJob, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(providers=("aws",), pricings=("on-demand", "spot"), max_nodes=2, top=500)
+    pruned = recommend(make_job(), request, predictor=predictor)
+    monkeypatch.setattr(
+        "advisor.ranking.rows._worth_replaying",
+        lambda time_h, cost, is_spot, column, bands: np.flatnonzero(is_spot & np.isfinite(time_h)),
+    )
+    whole = recommend(make_job(), request, predictor=predictor)
+    # The replays are tabulated on a grid over the rows at hand, so equal rows differ by a little.
+    for c in whole.front:
+        assert any(
+            p.training_time_h.value <= 1.05 * c.training_time_h.value
+            and p.cost_usd.value <= 1.05 * c.cost_usd.value
+            for p in pruned.front
+        )
+
+
+def test_predict_gives_the_number_of_the_list(make_job: MakeJob, predictor: Predictor) -> None:
+    job = make_job()
+    for c in recommend(job, predictor=predictor).front:
+        offer, count = c.configuration.parts[0]
+        alone = predictor.predict(job, offer.instance_type, count=count, provider=offer.provider)
+        assert alone.training_time_h == c.training_time_h
+        assert alone.cost_usd == c.cost_usd
+
+
+def test_twice_the_measured_step_is_never_faster_anywhere(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    slow, fast = make_job(step_s=16.0), make_job(step_s=8.0)
+    for name in ("m5.4xlarge", "g5.xlarge", "p4d.24xlarge"):
+        one, two = predictor.predict(fast, name), predictor.predict(slow, name)
+        assert two.step_time_s.value > one.step_time_s.value
+
+
+def test_slow_loading_bounds_the_step_and_names_the_cure(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job(cpu_s_per_sample=1.0, workers=4)
+    fed = predictor.predict(job, "p4d.24xlarge")
+    assert fed.bottleneck == "input"
+    assert any("vCPUs would feed it" in reason for reason in fed.reasons)
+
+
+def test_json_record_round_trips_and_names_units(answer: Recommendation) -> None:
+    import json
+
+    record = json.loads(json.dumps(answer.to_record()))
+    assert record["schema_version"] == 1
+    first = record["front"][0]
+    assert set(first["training_time_h"]) == {"value", "low", "high", "coverage"}
+    assert {"dp", "tp", "pp", "micro_batch"} <= set(first["layout"])
+    assert len(answer.to_frame()) == len(answer.front)
+
+
+def test_a_program_without_steps_runs_on_one_machine(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    program = Program(duration_s=600.0, cpu_s=1100.0, parallelism=1.8)
+    job = make_job(
+        work=None, program=program, global_batch=1, total_steps=1.0, step_s=600.0,
+        peak_rss_bytes=3 << 30,
+    )  # fmt: skip
+    answer = recommend(job, predictor=predictor)
+    assert answer.front
+    assert answer.rejected["runs_on_one_machine"] > 0
+    for c in answer.front:
+        offer, count = c.configuration.parts[0]
+        assert count == 1
+        assert offer.memory_gib >= 3 * 1.2

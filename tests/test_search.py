@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.planners.errors import PlanningError
+from advisor.planners.layout_case import LayoutCase
+from advisor.planners.layout_columns import RECOMPUTES, Layouts, Machines, Software
+from advisor.planners.layout_grid import SearchSpace, divisors, splits
+from advisor.planners.layout_memory import host_bytes, memory_bytes
+from advisor.planners.layout_parameters import LayoutParameters
+from advisor.planners.layout_time import step_times
+from advisor.planners.nouns import Transformer
+from advisor.planners.search import node_counts, search, shapes_of
+from advisor.planners.units import GIB
+
+SMALL = Transformer(layers=4, hidden=1024, heads=8, sequence=1024, vocabulary=32000)
+NODE = Machines(
+    flop_per_s=271e12,
+    memory_bytes_per_s=2e12,
+    memory_bytes=24 * GIB,
+    intra_bytes_per_s=300e9,
+    network_bytes_per_s=50e9,
+    devices_per_node=4,
+    host_memory_bytes=400 * GIB,
+)
+
+
+def every_layout(
+    shape: Transformer, devices: int, batch: int, per_node: int
+) -> list[dict[str, Any]]:
+    """Write down every valid layout, one by one, by trying all numbers."""
+    rows = []
+    numbers = range(1, devices + 1)
+    for dp, tp, pp, cp in itertools.product(numbers, repeat=4):
+        if dp * tp * pp * cp != devices or shape.heads % tp or batch % dp or cp > 16:
+            continue
+        if (pp - 1) * -(-shape.layers // pp) >= shape.layers:
+            continue
+        if cp > 1 and shape.sequence % (2 * cp):
+            continue
+        kv_heads = shape.kv_heads or shape.heads
+        if kv_heads % tp and tp % kv_heads:
+            continue
+        for ep in range(1, shape.experts + 1):
+            if shape.experts % ep or dp % ep:
+                continue
+            for micro in range(1, batch // dp + 1):
+                if batch // dp % micro:
+                    continue
+                steps = batch // dp // micro
+                rows += _choices(shape, (dp, tp, pp, cp, ep, micro, steps), per_node)
+    return rows
+
+
+def _choices(shape: Transformer, degrees: tuple[int, ...], per_node: int) -> list[dict[str, Any]]:
+    dp, tp, pp, cp, ep, micro, steps = degrees
+    schedules = [(1, False)]
+    if pp > 1:
+        schedules.append((1, True))
+        if shape.layers % pp == 0 and steps % pp == 0:
+            schedules += [
+                (v, False) for v in range(2, shape.layers + 1) if shape.layers // pp % v == 0
+            ]
+    rows = []
+    for (v, holds), recompute, sp, zero in itertools.product(
+        schedules, range(3), (0, 1) if tp > 1 else (0,), range(4)
+    ):
+        ranks = dp * cp
+        if zero and ranks == 1:
+            continue
+        in_node = max(min(per_node // tp, ranks), 1)
+        groups = {ranks} | ({in_node} if zero and in_node > 1 and ranks % in_node == 0 else set())
+        for group in sorted(groups if zero else {ranks}):
+            for optimizer, weights, activations in itertools.product((0, 1), repeat=3):
+                if weights and zero != 3:
+                    continue
+                rows.append(
+                    {
+                        "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep,
+                        "micro_batch": micro, "accumulation_steps": steps,
+                        "virtual_stages": v, "holds_all": holds, "recompute": recompute,
+                        "is_sequence_parallel": sp, "zero_stage": zero, "shard_group": group,
+                        "offloads_optimizer": optimizer, "offloads_parameters": weights,
+                        "offloads_activations": activations,
+                    }
+                )  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes", "batch", "memory_gib"),
+    [
+        (SMALL, 1, 8, 24.0),
+        (SMALL, 2, 12, 24.0),
+        (SMALL, 2, 8, 5.0),
+        (replace(SMALL, layers=6, kv_heads=2, is_gated=True), 2, 16, 8.0),
+        (replace(SMALL, experts=4, experts_per_token=2), 1, 8, 12.0),
+    ],
+)
+def test_search_equals_trying_every_layout_one_by_one(
+    shape: Transformer, nodes: int, batch: int, memory_gib: float
+) -> None:
+    machines = replace(NODE, memory_bytes=memory_gib * GIB)
+    software, parameters = Software(), LayoutParameters()
+    rows = every_layout(shape, nodes * 4, batch, 4)
+    layouts = Layouts(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    used = memory_bytes(shapes_of(shape), layouts, software)
+    on_host = host_bytes(shapes_of(shape), layouts, machines, software)
+    fits = (used <= machines.memory_bytes) & (on_host <= machines.host_memory_bytes)
+    times = step_times(
+        LayoutCase(
+            shapes=shapes_of(shape),
+            layouts=layouts,
+            machines=machines,
+            software=software,
+            parameters=parameters,
+        )
+    )
+    best, fitting = times.step_s[fits].min(), np.count_nonzero(fits)
+    found = search(shape, machines, nodes, batch)
+    assert found.considered == len(rows)
+    assert found.fitting == fitting
+    assert found.fastest.step_s == pytest.approx(best, rel=1e-12)
+    layout = found.fastest.layout
+    assert layout.devices == nodes * 4
+    assert layout.global_batch == batch
+
+
+def test_the_found_layout_evaluates_to_the_found_time() -> None:
+    found = search(SMALL, NODE, 2, 16).fastest
+    layout = found.layout
+    layouts = Layouts(
+        dp=layout.dp,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        ep=layout.ep,
+        micro_batch=layout.micro_batch,
+        accumulation_steps=layout.accumulation_steps,
+        virtual_stages=layout.virtual_stages,
+        zero_stage=layout.zero_stage,
+        recompute=RECOMPUTES.index(layout.recompute),
+        is_sequence_parallel=int(layout.is_sequence_parallel),
+        shard_group=layout.shard_group or layout.dp * layout.cp,
+        holds_all=int(layout.schedule == "gpipe"),
+        **{f"offloads_{o}": 1 for o in layout.offload},
+    )
+    times = step_times(
+        LayoutCase(
+            shapes=shapes_of(SMALL),
+            layouts=layouts,
+            machines=NODE,
+            software=Software(),
+            parameters=LayoutParameters(),
+        )
+    )
+    assert float(times.step_s) == pytest.approx(found.step_s)
+    assert sum(found.parts_s.values()) == pytest.approx(found.step_s)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert search(SMALL, NODE, 2, 16) == search(SMALL, NODE, 2, 16)
+
+
+def test_the_front_falls_in_cost_and_rises_in_time() -> None:
+    result = search(SMALL, NODE, 4, 64, may_use_fewer=True)
+    steps = [p.step_s for p in result.front]
+    costs = [p.device_s for p in result.front]
+    assert steps == sorted(steps)
+    assert costs == sorted(costs, reverse=True)
+    assert result.best("time") == result.front[0]
+    assert result.best("cost") == result.front[-1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([8.0, 12.0, 24.0, 80.0]), st.sampled_from([4, 8, 16]))
+def test_more_memory_never_slows_the_best_down(memory_gib: float, batch: int) -> None:
+    less = search(SMALL, replace(NODE, memory_bytes=memory_gib * GIB), 1, batch)
+    more = search(SMALL, replace(NODE, memory_bytes=2 * memory_gib * GIB), 1, batch)
+    assert more.fastest.step_s <= less.fastest.step_s
+    assert more.fitting >= less.fitting
+
+
+def test_a_smaller_space_never_beats_the_whole() -> None:
+    whole = search(SMALL, NODE, 2, 16)
+    plain = search(
+        SMALL,
+        NODE,
+        2,
+        16,
+        space=SearchSpace(recomputes=("full",), offloads=(), zero_stages=(0, 1)),
+    )
+    assert whole.fastest.step_s <= plain.fastest.step_s
+    assert not plain.fastest.layout.offload
+    assert plain.fastest.layout.recompute == "full"
+
+
+@given(st.integers(1, 3000))
+def test_divisors_divide_and_none_is_missing(number: int) -> None:
+    assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+
+
+def test_no_stage_is_empty_and_every_batch_adds_up() -> None:
+    axis = splits(replace(SMALL, layers=7), 8, 24, SearchSpace())
+    assert ((axis.pp - 1) * -(-7 // axis.pp) < 7).all()
+    assert (axis.dp * axis.micro_batch * axis.accumulation_steps == 24).all()
+    assert (axis.dp * axis.tp * axis.pp * axis.cp == 8).all()
+
+
+def test_a_model_that_fits_nowhere_names_the_nearest_miss() -> None:
+    huge = Transformer(layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
+    machines = replace(NODE, host_memory_bytes=0.0)
+    with pytest.raises(PlanningError, match=r"misses by \d+\.\d GiB") as caught:
+        search(huge, machines, 2, 8)
+    assert "it would fit with devices of" in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+def test_nothing_that_divides_is_said_so() -> None:
+    odd = Transformer(layers=1, hidden=1023, heads=11, sequence=1023, vocabulary=999)
+    with pytest.raises(PlanningError, match="nothing divides"):
+        search(odd, NODE, 2, 7)
+
+
+@pytest.mark.parametrize(
+    "change", [{"layers": 0}, {"hidden": -1}, {"heads": 3}, {"sequence": 0}, {"layers": 10**6}]
+)
+def test_absurd_sizes_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(PlanningError):
+        search(Transformer(**{**asdict(SMALL), **change}), NODE, 2, 8)
+
+
+@pytest.mark.parametrize(("nodes", "batch"), [(0, 8), (1, 0), (10**7, 8), (1, 10**9)])
+def test_absurd_counts_are_refused(nodes: int, batch: int) -> None:
+    with pytest.raises(PlanningError, match="makes no sense"):
+        search(SMALL, NODE, nodes, batch)
+
+
+def test_smaller_clusters_are_powers_of_two_and_the_whole() -> None:
+    assert node_counts(6) == [1, 2, 4, 6]
+    assert node_counts(8) == [1, 2, 4, 8]

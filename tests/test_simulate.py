@@ -1,0 +1,189 @@
+"""``advisor simulate`` end to end: text, record, charts and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from advisor.cli.simulate import app, seconds
+from advisor.domain import Estimate
+from advisor.errors import AdvisorError, UsageError
+from advisor.planners import PlanningError
+from advisor.simulation.queue import samples_of
+from advisor.traces import TraceError
+
+GOLDEN = Path(__file__).parent / "golden" / "tiresias"
+
+
+def answer(*args: str) -> Any:
+    result = CliRunner().invoke(app, [*args, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    record = json.loads(result.stdout)
+    assert record["schema_version"] == 1
+    return record
+
+
+@pytest.fixture
+def zone(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    times = np.cumsum(rng.exponential(4000, 300)).round()
+    counts = rng.integers(0, 5, 300)
+    path = tmp_path / "zone.csv"
+    rows = "".join(f"{t:.0f},{c}\n" for t, c in zip(times - times[0], counts, strict=True))
+    path.write_text("t,available\n" + rows)
+    return path
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    lines = (GOLDEN / "syn240_n10g4.csv").read_text().splitlines()
+    path = tmp_path / "jobs.csv"
+    rows = [",".join(line.split(",")[:4]) for line in lines[1:]]
+    path.write_text("\n".join(["job_id,num_gpu,submit_time,duration", *rows]) + "\n")
+    return path
+
+
+def test_spot_shows_every_way_beside_on_demand(zone: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "spot.svg"
+    record = answer(
+        "spot", "--trace", str(zone), "--hours", "6", "--nodes", "4", "--least-nodes", "1",
+        "--deadline", "1d", "--price", "3", "--spot-price", "0.9", "--plot", str(plot),
+    )  # fmt: skip
+    ways = {way["name"].partition(",")[0]: way for way in record["ways"]}
+    assert list(ways)[:5] == ["on demand", "restart", "replan", "template", "redundancy"]
+    assert ways["on demand"]["mean_cost_usd"] == pytest.approx((6 + 1 / 12) * 4 * 3)
+    by_name = [w for w in record["ways"] if w["name"] == "restart, on demand in time"]
+    assert by_name[0]["miss_probability"] == 0
+    assert by_name[0]["finish_h"]["p90"] <= 24
+    for way in ways.values():
+        shown = [v for v in way["finish_h"].values() if v is not None]
+        assert shown == sorted(shown)
+        assert min(shown) >= 6
+    assert ET.parse(plot).getroot().tag.endswith("svg")
+
+
+def test_spot_without_a_trace_answers_from_the_packaged_ones() -> None:
+    record = answer("spot", "--hours", "10", "--deadline", "20h")
+    demand, restart = record["ways"]
+    assert demand["finish_h"]["p90"] == pytest.approx(10 + 1 / 12)
+    assert 0 < restart["miss_probability"] < 1
+    assert restart["mean_cost_usd"] < demand["mean_cost_usd"]
+
+
+def test_queue_says_how_long_and_whether_to_rent(cluster: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "queue.html"
+    record = answer(
+        "queue", "--trace", str(cluster), "--nodes", "10", "--devices-per-node", "4",
+        "--devices", "8", "--hours", "5", "--low", "4", "--high", "7", "--policy", "las-2d",
+        "--insertions", "20", "--deadline", "12h", "--rent-hours", "6", "--rent-cost", "80",
+        "--plot", str(plot),
+    )  # fmt: skip
+    assert record["trace"]["jobs"] == 240
+    assert record["completion_h"]["p50"] > 5
+    assert 0 <= record["miss_probability"] <= 1
+    rent = record["rent_or_wait"]
+    assert rent["break_even_usd_per_h"] == pytest.approx(80 / rent["saved_h"])
+    assert "<svg" in plot.read_text()
+
+
+def test_elastic_saves_against_the_best_fixed_number(tmp_path: Path) -> None:
+    record = answer(
+        "elastic", "--samples", "1e6", "--phases", "8", "--noise", "300:20000", "--batch", "256",
+        "--batches", "512,1024,4096", "--sample-time", "0.004s", "--sync-time", "0.03s",
+        "--price", "3", "--deadline", "4h", "--plot", str(tmp_path / "e.svg"),
+    )  # fmt: skip
+    assert record["elastic"]["time_h"] <= 4
+    assert record["elastic"]["cost_usd"] <= record["fixed"]["cost_usd"]
+    assert len(record["elastic"]["workers"]) == 8
+
+
+@pytest.mark.parametrize("verb", ["spot", "queue", "elastic"])
+def test_text_is_shown_without_json(verb: str, zone: Path, cluster: Path) -> None:
+    args = {
+        "spot": ["--trace", str(zone), "--hours", "2", "--nodes", "2", "--deadline", "9h"],
+        "queue": ["--trace", str(cluster), "--nodes", "10", "--devices-per-node", "4",
+                  "--devices", "4", "--hours", "1", "--insertions", "5", "--deadline", "3h",
+                  "--rent-hours", "2", "--rent-cost", "9"],
+        "elastic": ["--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",
+                    "--sample-time", "0.01s"],
+    }[verb]  # fmt: skip
+    result = CliRunner().invoke(app, [verb, *args], catch_exceptions=False)
+    assert result.exit_code == 0
+    expected = {"spot": "on demand", "queue": "rent", "elastic": "saved"}[verb]
+    assert expected in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "match", "code"),
+    [
+        (["spot", "--hours", "9", "--no-checkpoints"], PlanningError, "would be expected", 3),
+        (["spot", "--hours", "0"], PlanningError, "must be positive", 2),
+        (["spot", "--hours", "9", "--deadline", "8h"], PlanningError, "no plan meets", 3),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--nodes", "9"], PlanningError, "never", 3),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--deadline=-2h"], PlanningError,
+         "past", 2),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--deadline", "8h"], PlanningError,
+         "no plan meets", 3),
+        (["spot", "--hours", "9", "--deadline", "soon"], UsageError, "no duration", 2),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--zone", "mars"], UsageError, "0 of 1", 2),
+        (["spot", "--hours", "9", "--plot", "x.svg"], UsageError, "nothing to draw", 2),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--plot", "x.png"], UsageError, "x.png", 2),
+        (["queue", "--trace", "{jobs}", "--nodes", "1", "--devices-per-node", "4", "--devices",
+          "8", "--hours", "1"], PlanningError, "the cluster has 4", 3),
+        (["queue", "--trace", "{jobs}", "--nodes", "10", "--devices-per-node", "4", "--devices",
+          "8", "--hours", "1", "--deadline=-1h"], PlanningError, "past", 2),
+        (["queue", "--trace", "{jobs}", "--nodes", "10", "--devices-per-node", "4", "--devices",
+          "8", "--hours", "1", "--policy", "luck"], UsageError, "no policy", 2),
+        (["queue", "--trace", "{jobs}", "--nodes", "10", "--devices-per-node", "4", "--devices",
+          "8", "--hours", "1", "--low", "2"], UsageError, "not 0 < low", 2),
+        (["queue", "--trace", "{zone}", "--nodes", "10", "--devices-per-node", "4", "--devices",
+          "8", "--hours", "1"], TraceError, "no known form of jobs", 2),
+        (["elastic", "--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",
+          "--sample-time", "0.01s", "--deadline", "1s"], PlanningError, "no schedule", 3),
+        (["elastic", "--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",
+          "--sample-time", "0.01s", "--noise", "x"], UsageError, "--noise", 2),
+        (["elastic", "--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",
+          "--sample-time", "0.01s", "--workers", "0,1"], PlanningError, "ascend", 2),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_one_clear_error(
+    args: list[str],
+    error: type[PlanningError | AdvisorError],
+    match: str,
+    code: int,
+    zone: Path,
+    cluster: Path,
+) -> None:
+    filled = [a.format(zone=zone, jobs=cluster) for a in args]
+    with pytest.raises(error, match=match) as refused:
+        CliRunner().invoke(app, filled, catch_exceptions=False)
+    value: Any = refused.value
+    assert value.exit_code == code
+    assert value.hint
+
+
+def test_durations_are_read_with_their_unit() -> None:
+    assert [seconds(t) for t in ("45s", "90m", "1.5h", "2d", "2")] == [
+        45,
+        5400,
+        5400,
+        172800,
+        7200,
+    ]
+    for bad in ("", "h", "1w", "1 2"):
+        with pytest.raises(UsageError):
+            seconds(bad)
+
+
+def test_samples_of_an_estimate_have_its_median_and_coverage() -> None:
+    estimate = Estimate(value=5.0, low=4.0, high=8.0, coverage=0.8)
+    samples = samples_of(estimate, 20_000)
+    assert np.median(samples) == pytest.approx(5.0, rel=0.02)
+    assert np.mean((samples >= 4) & (samples <= 8)) == pytest.approx(0.8, abs=0.01)
+    assert np.all(samples_of(Estimate(value=2, low=2, high=2), 5) == 2)

@@ -1,0 +1,139 @@
+"""Spot columns against the replay they interpolate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from advisor.planners import PlanningError
+from advisor.planners.spells import Spells, SpotJob, replay
+from advisor.planners.spot import (
+    SpotHistory,
+    hazard_of_band,
+    spot_completion,
+    unsaved_billed_s,
+)
+from advisor.traces import packaged_spot_history
+
+HOUR = 3600.0
+
+
+def heavy_tailed(seed: int, spells: int = 300) -> Spells:
+    rng = np.random.default_rng(seed)
+    lengths = np.exp(rng.normal([7.5, 8.5], [1.0, 1.4], (spells, 2))).ravel()
+    edges = np.cumsum(lengths)
+    return Spells(up_start_s=edges[0::2], up_length_s=lengths[1::2], end_s=float(edges[-1]))
+
+
+HISTORY = SpotHistory(spells=(heavy_tailed(1), heavy_tailed(2)), nodes=(1, 1), source="drawn")
+
+
+def test_columns_equal_the_quantiles_of_the_replays() -> None:
+    job = SpotJob(
+        work_s=10 * HOUR, restart_s=300.0, checkpoint_interval_s=1800.0, checkpoint_s=0.0
+    )
+    samples = []
+    for spells in HISTORY.spells:
+        starts = (np.arange(2000) + 0.5) / 2000 * spells.end_s
+        samples.append(replay(spells.tiled(3), job, starts))
+    finish = np.concatenate([s.finish_s for s in samples])
+    billed = np.concatenate([s.billed_s for s in samples])
+    table = spot_completion(
+        np.array([10 * HOUR, 4 * HOUR, 40 * HOUR]), history=HISTORY, checkpoint_s=0.0,
+        restart_s=300.0, checkpoint_interval_s=1800.0, deadline_s=15 * HOUR,
+    )  # fmt: skip
+    # 240 starts against 4,000 and times rounded by up to 5 %: a tenth is sampling.
+    np.testing.assert_allclose(table.finish_s[0], np.quantile(finish, [0.1, 0.5, 0.9]), rtol=0.1)
+    np.testing.assert_allclose(table.billed_s[0], np.quantile(billed, [0.1, 0.5, 0.9]), rtol=0.1)
+    assert table.billed_mean_s[0] == pytest.approx(billed.mean(), rel=0.05)
+    assert table.miss_probability[0] == pytest.approx(np.mean(finish > 15 * HOUR), abs=0.05)
+
+
+def test_time_and_bill_are_ordered_and_never_below_the_work() -> None:
+    work = np.geomspace(600, 1000 * HOUR, 200)
+    table = spot_completion(
+        work, history=HISTORY, checkpoint_s=10.0, restart_s=120.0, deadline_s=2 * work
+    )
+    assert np.all(np.diff(table.finish_s, axis=1) >= 0)
+    assert np.all(table.billed_s[:, 0] >= work)
+    assert np.all(table.finish_s >= table.billed_s * (1 - 1e-9))
+    assert np.all((table.miss_probability >= 0) & (table.miss_probability <= 1))
+
+
+def test_more_nodes_and_more_hazard_take_longer() -> None:
+    work = np.full(3, 20 * HOUR)
+    by_nodes = spot_completion(
+        work, nodes=np.array([1, 4, 16]), history=HISTORY, checkpoint_s=10.0, restart_s=120.0
+    )
+    by_hazard = spot_completion(
+        work, hazard=np.array([0.1, 1.0, 4.0]), history=HISTORY, checkpoint_s=10.0, restart_s=120.0
+    )
+    for table in (by_nodes, by_hazard):
+        assert np.all(np.diff(table.finish_s[:, 1]) > 0)
+        assert np.all(np.diff(table.billed_mean_s) > 0)
+
+
+def test_nodes_that_never_go_cost_restart_and_saves_only() -> None:
+    calm = SpotHistory(
+        spells=(Spells(up_start_s=np.zeros(1), up_length_s=np.array([1e7]), end_s=1e7),),
+        nodes=(1,), source="calm",
+    )  # fmt: skip
+    table = spot_completion(
+        10 * HOUR, history=calm, checkpoint_s=0.0, checkpoint_interval_s=1800.0, restart_s=300.0,
+        deadline_s=11 * HOUR,
+    )  # fmt: skip
+    np.testing.assert_allclose(table.finish_s[0, :2], 10 * HOUR + 300, rtol=2e-3)
+    assert table.miss_probability[0] < 0.01
+
+
+def test_spot_without_checkpoints_is_refused_with_the_expected_bill() -> None:
+    with pytest.raises(PlanningError, match=r"billed [\d,.]+ h \([\d,.]+ USD\)") as refused:
+        spot_completion(
+            100 * HOUR, history=HISTORY, checkpoint_s=None, restart_s=300.0,
+            spot_price_usd_per_h=0.9,
+        )  # fmt: skip
+    assert refused.value.exit_code == 3
+    assert "checkpoint" in refused.value.hint
+
+
+def test_expected_bill_without_checkpoints_equals_a_simulation() -> None:
+    rng = np.random.default_rng(0)
+    up = np.concatenate([s.up_length_s for s in HISTORY.spells])
+    wall, bills = 3 * HOUR, []
+    for _ in range(4000):
+        billed = 0.0
+        while (spell := rng.choice(up)) < wall:
+            billed += spell
+        bills.append(billed + wall)
+    error = np.std(bills) / np.sqrt(len(bills))
+    assert abs(unsaved_billed_s(HISTORY, wall) - np.mean(bills)) < 4 * error
+
+
+def test_bands_order_the_hazard() -> None:
+    bands = ["<5%", "5-10%", "10-15%", "15-20%", ">20%"]
+    hazards = [hazard_of_band(b) for b in bands]
+    assert hazards == sorted(hazards)
+    assert hazards[-1] == 1.0
+    with pytest.raises(PlanningError, match="no interruption band"):
+        hazard_of_band("50%")
+
+
+def test_packaged_history_keeps_the_recorded_availability() -> None:
+    history = packaged_spot_history()
+    assert len(history.spells) == len(history.nodes) >= 10
+    availability = [s.availability for s in history.spells]
+    # The traces span dry zones and easy ones: 0.17 to 0.89.
+    assert min(availability) < 0.25
+    assert max(availability) > 0.85
+
+
+@pytest.mark.parametrize("bad", [{"work_s": -1.0}, {"nodes": 0}, {"restart_s": -5.0}])
+def test_values_without_sense_are_refused(bad: dict[str, float]) -> None:
+    values = {"work_s": 10.0, "nodes": 1.0, "restart_s": 1.0} | bad
+    work = values.pop("work_s")
+    with pytest.raises(PlanningError) as refused:
+        spot_completion(
+            work, history=HISTORY, checkpoint_s=1.0, nodes=values["nodes"],
+            restart_s=values["restart_s"],
+        )  # fmt: skip
+    assert refused.value.exit_code == 2
