@@ -39,7 +39,7 @@ if __name__ == "__main__":
 """
 
 RANKS = """
-import os, torch
+import os, time, torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
@@ -55,6 +55,8 @@ def train(rank, world):
         optimizer.zero_grad()
         model(torch.randn(16, 64)).sum().backward()
         optimizer.step()
+        time.sleep(0.01)  # as long as a real step: what a socket sends between two looks of the
+        # sampler and its end is not seen, and 300 bare steps pass within one look
     dist.barrier()  # a rank that leaves while another still sends makes gloo abort that one
     dist.destroy_process_group()
 if __name__ == "__main__":
