@@ -56,7 +56,12 @@ class Predictor:
         return self._fleet
 
     def step_columns(
-        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64]
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
     ) -> TimeColumns:
         """Estimate one step of ``job`` on ``count`` machines of the types at ``type_index``.
 
@@ -64,15 +69,18 @@ class Predictor:
         ----------
         job : Job
         type_index, count : integer arrays of shape (n,)
-            Rows of ``catalogue.types``; machines rented together.
+            Rows of the fleet's types; machines used together.
+        fleet : Fleet, optional
+            Other machines than the catalogue's, e.g. the user's own.
         """
+        machines = fleet if fleet is not None else self.fleet
         if job.work is None:
             if job.program is None:
                 raise ValueError(f"job {job.name} has neither work nor program")
             return program_columns(
                 job,
                 job.program,
-                self.fleet,
+                machines,
                 host_core_speed(job),
                 type_index=type_index,
                 count=count,
@@ -80,7 +88,7 @@ class Predictor:
         shipped = self._constants if self._constants is not None else constants()
         anchors = self._anchors(job, job.work, shipped)
         return time_columns(
-            job, job.work, self.fleet, anchors, shipped, type_index=type_index, count=count
+            job, job.work, machines, anchors, shipped, type_index=type_index, count=count
         )
 
     def _anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
