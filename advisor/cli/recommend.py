@@ -43,6 +43,18 @@ def command(
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per step over all workers; as recorded otherwise.")
     ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="To bring to every machine first: 120GB; as seen otherwise.")
+    ] = None,
+    data_rate: Annotated[
+        str | None, typer.Option(help="Most a machine gets from where it lies: 100MB/s.")
+    ] = None,
+    results: Annotated[
+        str | None, typer.Option(help="To take out of the cloud; one checkpoint otherwise.")
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Share of the training steps; as seen otherwise: 5%.")
+    ] = None,
     coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5, 0.8, 0.9, 0.95.")] = 0.9,
     top: Annotated[int, typer.Option("--top", "-n", help="Most candidates shown.")] = 10,
     cluster_trace: Annotated[
@@ -73,15 +85,22 @@ def command(
     from advisor import api
     from advisor.catalogue import Catalogue
     from advisor.cli import own_cluster
+    from advisor.job import with_surroundings
     from advisor.predict import Predictor
 
     predictor = Predictor(Catalogue.load(catalogue))
-    job = api.load_job(
-        run,
-        epochs=epochs,
-        total_steps=total_steps,
-        total_samples=total_samples,
-        global_batch=global_batch,
+    job = with_surroundings(
+        api.load_job(
+            run,
+            epochs=epochs,
+            total_steps=total_steps,
+            total_samples=total_samples,
+            global_batch=global_batch,
+        ),
+        data=data,
+        data_rate=data_rate,
+        results=results,
+        validation=validation,
     )
     answer = api.recommend(
         job,

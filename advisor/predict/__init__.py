@@ -21,6 +21,7 @@ from advisor.predict.candidates import candidate
 from advisor.predict.columns import STATUSES, TimeColumns, time_columns
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.constants import Constants, constants
+from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.predict.fleet import Fleet, fleet
 from advisor.predict.programs import program_columns
 
@@ -47,6 +48,7 @@ class Predictor:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
         self._fleet: Fleet | None = None
+        self._side_prices: SidePrices | None = None
 
     @property
     def fleet(self) -> Fleet:
@@ -54,6 +56,12 @@ class Predictor:
         if self._fleet is None:
             self._fleet = fleet(self.catalogue)
         return self._fleet
+
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic of ``job`` add to each offer."""
+        if self._side_prices is None:
+            self._side_prices = side_prices(self.catalogue)
+        return self._side_prices.costs(job, offers)
 
     def step_columns(
         self,
@@ -163,6 +171,7 @@ class Predictor:
             columns,
             completion,
             offers,
+            self.side_costs(job, offers),
             offer_row=int(cheapest),
             column=0,
             completion_row=0,
@@ -175,6 +184,7 @@ class Predictor:
         columns: TimeColumns,
         completion: Completion,
         offers: OfferColumns,
+        side: SideCosts,
         *,
         offer_row: int,
         column: int,
@@ -192,6 +202,7 @@ class Predictor:
             offer_row=offer_row,
             column=column,
             completion_row=completion_row,
+            side=side,
             host_core_speed=host_core_speed(job),
             coverage=coverage,
             rank=rank,

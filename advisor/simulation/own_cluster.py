@@ -8,7 +8,7 @@ inserting it into the cluster's recorded past (``advisor.simulation.queue``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,11 @@ def _wanted(
 def _estimates(
     job: Job, group: ClusterGroup, devices: int, predictor: Predictor, coverage: float
 ) -> tuple[Estimate, Estimate]:
-    """Return the step [s] and the computing time of the job [h] on the own machines."""
+    """Return the step [s] and the computing time of the job [h] on the own machines.
+
+    The data is taken to lie on the cluster.
+    """
+    job = replace(job, transfers=replace(job.transfers, data_bytes=None))
     nodes = -(-devices // group.node.devices)
     machines, row = own_fleet(
         group, predictor.catalogue, predictor.fleet, per_node=devices // nodes
