@@ -13,6 +13,17 @@ def command(
     run: Annotated[
         str | None, typer.Option("--run", help="Name or folder of a run; the latest otherwise.")
     ] = None,
+    job: Annotated[
+        Path | None, typer.Option("--job", help="Job file (advisor predict --save-job).")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A model that was never run: config.json, or its folder."),
+    ] = None,
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample, with --model.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32, bf16, fp16, fp8; as recorded, or bf16.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(help="Most to spend on the job, in USD.")] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Longest the job may take: 6h, 90m, 2d.")
@@ -41,7 +52,7 @@ def command(
     total_steps: Annotated[float | None, typer.Option(help="Length of the job.")] = None,
     total_samples: Annotated[float | None, typer.Option(help="Length of the job.")] = None,
     global_batch: Annotated[
-        int | None, typer.Option(help="Samples per step over all workers; as recorded otherwise.")
+        int | None, typer.Option(help="Samples per step over all workers; as recorded, or 8.")
     ] = None,
     coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5, 0.8, 0.9, 0.95.")] = 0.9,
     top: Annotated[int, typer.Option("--top", "-n", help="Most candidates shown.")] = 10,
@@ -53,8 +64,19 @@ def command(
     """
     from advisor import api
 
+    wanted = api.find_job(
+        run=run,
+        job_file=job,
+        model=model,
+        sequence=sequence,
+        precision=precision,
+        batch=global_batch,
+        epochs=epochs,
+        total_steps=total_steps,
+        total_samples=total_samples,
+    )
     answer = api.recommend(
-        run,
+        wanted,
         budget=budget,
         deadline=deadline,
         cloud=cloud,
@@ -65,10 +87,6 @@ def command(
         spot=spot,
         checkpoints=checkpoints,
         catalogue=catalogue,
-        epochs=epochs,
-        total_steps=total_steps,
-        total_samples=total_samples,
-        global_batch=global_batch,
         coverage=coverage,
         top=top,
     )
