@@ -86,6 +86,30 @@ def accelerator_devices(path: Path | None = None) -> dict[str, Device]:
     return dict(_sheet(path or data.root("datasets") / "devices" / "accelerators.csv"))
 
 
+def sheet_sources(name: str) -> Mapping[str, str]:
+    """Return where a device's rates are from: ``peak_source, sustained_source, as_of``.
+
+    Empty for a device that is not in the sheet (a processor).
+    """
+    path = data.root("datasets") / "devices" / "accelerators.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["name"] == name:
+                return {key: row[key] for key in ("peak_source", "sustained_source", "as_of")}
+    return {}
+
+
+def model_day() -> str:
+    """Return the day the device model was fitted on. ISO 8601.
+
+    Raises
+    ------
+    ModelError
+        As ``device_parameters``.
+    """
+    return str(_read(None).get("as_of", ""))
+
+
 def suite_device(name: str) -> Device | None:
     """Return the sheet's device that a benchmark suite's name means, None where unknown.
 

@@ -104,6 +104,10 @@ class Transformer:
     is_causal, has_flash_attention, has_tied_embeddings : bool
     experts, experts_per_token : int
         Mixture of experts; 1 and 1 for a dense model.
+    head_width : int or None
+        Width of one attention head; None means ``hidden / heads``, as the layout planner takes it.
+    has_head : bool
+        Every token is projected onto the vocabulary; ``vocabulary`` 0 has no embedding either.
     """
 
     layers: int
@@ -119,6 +123,8 @@ class Transformer:
     has_tied_embeddings: bool = True
     experts: int = 1
     experts_per_token: int = 1
+    head_width: int | None = None
+    has_head: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
