@@ -78,13 +78,21 @@ class Predictor:
                 count=count,
             )
         shipped = self._constants if self._constants is not None else constants()
-        anchors = self._anchors(job, job.work, shipped)
+        anchors = self.anchors(job, job.work, shipped)
         return time_columns(
             job, job.work, self.fleet, anchors, shipped, type_index=type_index, count=count
         )
 
-    def _anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out."""
+    def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
+        """Return the host's measured step and those of real runs; unusable ones are left out.
+
+        Parameters
+        ----------
+        job : Job
+        work : Work
+            The job's.
+        shipped : Constants
+        """
         anchors = host_anchor(job, work, shipped)
         bare = Anchors(core_speed=anchors.core_speed)
         for actual in job.actuals:
