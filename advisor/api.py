@@ -10,7 +10,7 @@ from advisor.actuals import read_actuals
 from advisor.catalogue import Catalogue, parse_gpus
 from advisor.collectors import store
 from advisor.domain import Recommendation
-from advisor.job import Job, job_from_recording
+from advisor.job import Job, job_from_recording, with_surroundings
 from advisor.predict import Predictor
 from advisor.ranking import Request, parse_hours
 from advisor.ranking import recommend as rank
@@ -54,6 +54,10 @@ def recommend(
     catalogue: str | Path | None = None,
     coverage: float = 0.9,
     top: int = 10,
+    data: str | float | None = None,
+    data_rate: str | float | None = None,
+    results: str | float | None = None,
+    validation: str | float | None = None,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -86,6 +90,9 @@ def recommend(
         Of the intervals: 0.5, 0.8, 0.9 or 0.95.
     top : int, default 10
         Most candidates shown.
+    data, data_rate, results, validation : str or float, optional
+        What the job moves and what the ends of its epochs take, where the user knows better than
+        the recording: see ``advisor.job.with_surroundings``.
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -114,5 +121,11 @@ def recommend(
         coverage=coverage,
         top=top,
     )
-    job = run if isinstance(run, Job) else load_job(run, **length)
+    job = with_surroundings(
+        run if isinstance(run, Job) else load_job(run, **length),
+        data=data,
+        data_rate=data_rate,
+        results=results,
+        validation=validation,
+    )
     return rank(job, request, predictor=predictor or Predictor(Catalogue.load(catalogue)))

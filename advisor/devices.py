@@ -156,13 +156,13 @@ def gpu_device(row: Mapping[str, Any]) -> Device | None:
     )
 
 
-def catalogue_device(row: Accelerator, *, share: float = 1.0) -> Device | None:
+def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device | None:
     """Return an accelerator of the catalogue: the device sheet's row, which knows sustained rates.
 
     None where nothing is known of its arithmetic or bandwidth. A share of a card (time-sliced or
     partitioned) has that share of every rate and of the memory.
     """
-    if not row.memory_bytes_per_s:
+    if row is None or not row.memory_bytes_per_s:
         return None
     device = accelerator_devices().get(row.name)
     if device is None:

@@ -21,6 +21,7 @@ from advisor.predict.candidates import candidate
 from advisor.predict.columns import STATUSES, TimeColumns, time_columns
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.constants import Constants, constants
+from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.predict.fleet import Fleet, fleet
 from advisor.predict.programs import program_columns
 
@@ -47,6 +48,7 @@ class Predictor:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
         self._fleet: Fleet | None = None
+        self._side_prices: SidePrices | None = None
 
     @property
     def fleet(self) -> Fleet:
@@ -55,8 +57,19 @@ class Predictor:
             self._fleet = fleet(self.catalogue)
         return self._fleet
 
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic of ``job`` add to each offer."""
+        if self._side_prices is None:
+            self._side_prices = side_prices(self.catalogue)
+        return self._side_prices.costs(job, offers)
+
     def step_columns(
-        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64]
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
     ) -> TimeColumns:
         """Estimate one step of ``job`` on ``count`` machines of the types at ``type_index``.
 
@@ -64,15 +77,18 @@ class Predictor:
         ----------
         job : Job
         type_index, count : integer arrays of shape (n,)
-            Rows of ``catalogue.types``; machines rented together.
+            Rows of the fleet's types; machines used together.
+        fleet : Fleet, optional
+            Other machines than the catalogue's, e.g. the user's own.
         """
+        machines = fleet if fleet is not None else self.fleet
         if job.work is None:
             if job.program is None:
                 raise ValueError(f"job {job.name} has neither work nor program")
             return program_columns(
                 job,
                 job.program,
-                self.fleet,
+                machines,
                 host_core_speed(job),
                 type_index=type_index,
                 count=count,
@@ -80,7 +96,7 @@ class Predictor:
         shipped = self._constants if self._constants is not None else constants()
         anchors = self.anchors(job, job.work, shipped)
         return time_columns(
-            job, job.work, self.fleet, anchors, shipped, type_index=type_index, count=count
+            job, job.work, machines, anchors, shipped, type_index=type_index, count=count
         )
 
     def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
@@ -163,6 +179,7 @@ class Predictor:
             columns,
             completion,
             offers,
+            self.side_costs(job, offers),
             offer_row=int(cheapest),
             column=0,
             completion_row=0,
@@ -175,6 +192,7 @@ class Predictor:
         columns: TimeColumns,
         completion: Completion,
         offers: OfferColumns,
+        side: SideCosts,
         *,
         offer_row: int,
         column: int,
@@ -192,6 +210,7 @@ class Predictor:
             offer_row=offer_row,
             column=column,
             completion_row=completion_row,
+            side=side,
             host_core_speed=host_core_speed(job),
             coverage=coverage,
             rank=rank,

@@ -31,7 +31,7 @@ _PCIE_BYTES_PER_S: Final = {3.0: 11.1e9, 4.0: 26.7e9, 5.0: 55.0e9}
 # One message: NCCL over NVLink, through host memory, and TCP or RDMA between machines
 # (reference values of NCCL's own tuning model, in the order of magnitude; 48 us between machines
 # is the fit of our layout trial, 15 us the usual RDMA figure).
-_LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}
+LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def fleet(catalogue: Catalogue) -> Fleet:
         intra_latency_s=intra_latency,
         network_bytes_per_s=np.asarray(types.network_bytes_per_s, dtype=float),
         is_rdma=is_rdma,
-        network_latency_s=np.where(is_rdma, _LATENCY_S["rdma"], _LATENCY_S["ethernet"]),
+        network_latency_s=np.where(is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
         vcpus=np.asarray(types.vcpus, dtype=float),
         core_speed=np.asarray(types.core_speed, dtype=float),
         host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
@@ -118,7 +118,7 @@ def _device(
         key: tuple[object, ...] = (name, share)
         if key in known:
             return key, None
-        device = _shared(catalogue.accelerators.get(name), share)
+        device = devices.catalogue_device(catalogue.accelerators.get(name), share=share)
         return (None, None) if device is None else (key, device)
     # nan is unequal to itself, so an unknown speed is None in the key.
     speed = None if np.isnan(types.core_speed[i]) else float(types.core_speed[i])
@@ -138,17 +138,13 @@ def _device(
     )
 
 
-def _shared(row: Accelerator | None, share: float) -> Device | None:
-    return None if row is None else devices.catalogue_device(row, share=share)
-
-
 def _links(catalogue: Catalogue) -> tuple[Floats, Floats]:
     """Return bandwidth and latency between two devices of a machine, per type."""
     types = catalogue.types
     bandwidth = np.array([_intra_bytes_per_s(catalogue, i) for i in range(len(types.name))])
     link = np.asarray(types.intra_node_link, dtype=str)
     is_host = (link == "") | np.char.startswith(link, "pcie")
-    return bandwidth, np.where(is_host, _LATENCY_S["host"], _LATENCY_S["nvlink"])
+    return bandwidth, np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"])
 
 
 def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
