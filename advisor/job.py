@@ -391,6 +391,7 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
                 saved_bytes_per_sample=layer.saved_bytes / deep.samples,
                 forward_s=layer.forward_s / passes,
                 backward_s=layer.backward_s / passes,
+                kind=layer.kind,
             )
             for layer in deep.layers
         ),

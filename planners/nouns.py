@@ -75,6 +75,8 @@ class Layer:
         Activation handed to the next layer, and activations kept for the backward pass. [bytes]
     forward_s, backward_s : float or None
         Measured at the recorded micro-batch on the host; None where not measured. [s]
+    kind : str
+        The module's class as the framework names it, e.g. ``"Conv2d"``; empty where unknown.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Layer:
     saved_bytes_per_sample: float = 0.0
     forward_s: float | None = None
     backward_s: float | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

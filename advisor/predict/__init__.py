@@ -67,7 +67,7 @@ class Predictor:
         """Return by what measured steps change the model's step on ``device``; None without."""
         if job.work is None or device is None or (job.measured is None and not job.actuals):
             return None
-        anchors = self._anchors(job, job.work, self.constants)
+        anchors = self.anchors(job, job.work, self.constants)
         bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
         factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
         return float(np.exp(factor[0]))
@@ -116,13 +116,21 @@ class Predictor:
                 count=count,
             )
         shipped = self.constants
-        anchors = (self._home or self)._anchors(job, job.work, shipped)
+        anchors = (self._home or self).anchors(job, job.work, shipped)
         return time_columns(
             job, job.work, machines, anchors, shipped, type_index=type_index, count=count
         )
 
-    def _anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out."""
+    def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
+        """Return the host's measured step and those of real runs; unusable ones are left out.
+
+        Parameters
+        ----------
+        job : Job
+        work : Work
+            The job's.
+        shipped : Constants
+        """
         anchors = host_anchor(job, work, shipped)
         bare = Anchors(core_speed=anchors.core_speed)
         for actual in job.actuals:
