@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.actuals import read_actuals
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.collectors import store
 from advisor.domain import Recommendation
-from advisor.job import Job, job_from_recording
-from advisor.predict import Predictor
+from advisor.job import Job
+from advisor.predict import Predictor, load_job
 from advisor.ranking import Request, parse_hours
 from advisor.ranking import recommend as rank
 
-
-def load_job(run: str | Path | None = None, **length: Any) -> Job:
-    """Read a recorded run as a job.
-
-    Parameters
-    ----------
-    run : str, Path or None
-        Name or folder of a run; the latest where None.
-    **length
-        ``epochs``, ``total_steps``, ``total_samples``, ``global_batch``: see
-        ``advisor.job.job_from_recording``.
-
-    Raises
-    ------
-    RecordingError
-        If there is no such run, or it cannot be read.
-    RunError
-        If it lacks what a prediction needs.
-    """
-    path = store.latest_run() if run is None else store.find_run(str(run))
-    job = job_from_recording(store.read_recording(path), **length)
-    return replace(job, actuals=read_actuals(path.parent, path.name))
+__all__ = ["load_job", "recommend"]
 
 
 def recommend(
@@ -54,6 +30,7 @@ def recommend(
     catalogue: str | Path | None = None,
     coverage: float = 0.9,
     top: int = 10,
+    probes: bool = False,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -86,6 +63,8 @@ def recommend(
         Of the intervals: 0.5, 0.8, 0.9 or 0.95.
     top : int, default 10
         Most candidates shown.
+    probes : bool, default False
+        Also say which short real runs would help most to choose (``.probes``).
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -113,6 +92,7 @@ def recommend(
         saves_checkpoints=checkpoints,
         coverage=coverage,
         top=top,
+        with_probes=probes,
     )
     job = run if isinstance(run, Job) else load_job(run, **length)
     return rank(job, request, predictor=predictor or Predictor(Catalogue.load(catalogue)))

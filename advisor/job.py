@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from advisor.actuals import Actual
 from advisor.collectors.recording import DeepStep, Host, Loading, Recording, StepTime, TotalWork
+from advisor.collectors.resources import Resources, resources
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
@@ -112,6 +113,8 @@ class Job:
         What the end of an epoch (validation, checkpoints) takes, in steps.
     actuals : tuple of Actual
         Steps measured in real runs of the job.
+    resources : Resources or None
+        What its recorded steps used over time.
     """
 
     name: str
@@ -128,6 +131,7 @@ class Job:
     epochs: float = 0.0
     epoch_end_steps: float = 0.0
     actuals: tuple[Actual, ...] = ()
+    resources: Resources | None = None
 
     @property
     def paid_steps(self) -> float:
@@ -214,6 +218,7 @@ def job_from_recording(
         startup_s=recording.startup_s or 0.0,
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
+        resources=resources(recording),
     )
 
 

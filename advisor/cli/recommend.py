@@ -45,6 +45,9 @@ def command(
     ] = None,
     coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5, 0.8, 0.9, 0.95.")] = 0.9,
     top: Annotated[int, typer.Option("--top", "-n", help="Most candidates shown.")] = 10,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a recorded run by training time and cost.
@@ -71,6 +74,7 @@ def command(
         global_batch=global_batch,
         coverage=coverage,
         top=top,
+        probes=probe,
     )
     if as_json:
         typer.echo(json.dumps(answer.to_record(), indent=2))
@@ -80,5 +84,7 @@ def command(
         from advisor.report import terminal
 
         terminal.show(answer, Console())
+        if probe:
+            terminal.show_probes(answer, Console())
     if not answer.front:
         raise typer.Exit(3)

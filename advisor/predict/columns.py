@@ -58,6 +58,8 @@ class TimeColumns:
     startup_s : float array
         Before the first step. [s]
     is_extrapolating : boolean array
+    is_learned : boolean array or None
+        Corrected by what was learned from runs; None where nothing is.
     """
 
     type_index: Integers
@@ -73,6 +75,7 @@ class TimeColumns:
     memory_bytes: Floats
     startup_s: Floats
     is_extrapolating: NDArray[np.bool_]
+    is_learned: NDArray[np.bool_] | None = None
 
 
 def time_columns(
