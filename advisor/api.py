@@ -37,6 +37,7 @@ def recommend(
     data_rate: str | float | None = None,
     results: str | float | None = None,
     validation: str | float | None = None,
+    probes: bool = False,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -72,6 +73,8 @@ def recommend(
     data, data_rate, results, validation : str or float, optional
         What the job moves and what the ends of its epochs take, where the user knows better than
         the recording: see ``advisor.job.with_surroundings``.
+    probes : bool, default False
+        Also say which short real runs would help most to choose (``.probes``).
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -99,6 +102,7 @@ def recommend(
         saves_checkpoints=checkpoints,
         coverage=coverage,
         top=top,
+        with_probes=probes,
     )
     job = with_surroundings(
         run if isinstance(run, Job) else load_job(run, **length),

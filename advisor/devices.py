@@ -282,6 +282,23 @@ def host_device(host: Host, threads: int | None) -> Device:
     )
 
 
+def measured_device(host: Host, threads: int | None, kind: str) -> Device | None:
+    """Return what a recorded step ran on, None for a card that has no row in the device sheet.
+
+    Parameters
+    ----------
+    host : Host
+        Its first card is taken: the step of a rank is that of one card.
+    threads : int or None
+        Threads the framework computed with.
+    kind : str
+        ``"cpu"`` or ``"cuda"``.
+    """
+    if kind == "cuda":
+        return suite_device(host.gpus[0]) if host.gpus else None
+    return host_device(host, threads)
+
+
 def _between(one: float, all_: float, share: float) -> float:
     return one + (all_ - one) * min(max(share, 0.0), 1.0)
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from advisor.actuals import Actual
 from advisor.collectors.recording import DeepStep, Host, Loading, Recording, StepTime, TotalWork
+from advisor.collectors.resources import Resources, resources
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
@@ -116,6 +117,8 @@ class Job:
         Steps measured in real runs of the job.
     transfers : Transfers
         What is moved before and after it.
+    resources : Resources or None
+        What its recorded steps used over time.
     """
 
     name: str
@@ -146,6 +149,8 @@ class Job:
         """What leaves the cloud at the end: as given, otherwise one checkpoint. [bytes]."""
         given = self.transfers.result_bytes
         return self.state_bytes if given is None else given
+
+    resources: Resources | None = None
 
     @property
     def paid_steps(self) -> float:
@@ -240,6 +245,7 @@ def job_from_recording(
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
+        resources=resources(recording),
     )
 
 

@@ -33,7 +33,8 @@ from advisor.records import (
     RunRecord,
     write_records,
 )
-from advisor.train.models import card, train
+from advisor.train.model_card import card
+from advisor.train.models import train
 
 runner = CliRunner()
 
@@ -371,6 +372,46 @@ class TestCommands:
                 split
             )
 
+    @pytest.mark.parametrize("split", ["instance", "both", "random"])
+    def test_train_needs_no_verb_and_scores_on_any_split(self, tmp_path: Path, split: str) -> None:
+        write_records(tmp_path / "runs.jsonl", runs())
+        options = ["--data", str(tmp_path / "runs.jsonl"), "--model", "ridge", "--split", split]
+        made = runner.invoke(app, ["train", *options, "--out", str(tmp_path / "m"), "--json"])
+        assert made.exit_code == 0, made.output
+        found = json.loads(made.stdout)
+        assert found["split"] == split
+        assert ("both" in found) == (split == "both")
+
+    def test_a_fit_that_was_stopped_goes_on_where_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from advisor.models import base, tasks
+
+        write_records(tmp_path / "runs.jsonl", runs())
+        options = ["--data", str(tmp_path / "runs.jsonl"), "--model", "ridge"]
+        options += ["--checkpoints", str(tmp_path / "parts")]
+        plain = runner.invoke(
+            app, ["train", *options[:-2], "--out", str(tmp_path / "a"), "--json"]
+        )
+        real, calls = base._fold_answer, []
+
+        def stopping(*task: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 4:
+                raise KeyboardInterrupt
+            return real(*task)
+
+        stopping.__module__, stopping.__qualname__ = real.__module__, real.__qualname__
+        monkeypatch.setattr("advisor.models.stack._fold_answer", stopping)
+        monkeypatch.setattr(tasks, "_ROUNDS", 1)
+        assert runner.invoke(app, ["train", *options, "--out", str(tmp_path / "b")]).exit_code
+        assert not (tmp_path / "b").exists()
+        assert len(list((tmp_path / "parts").glob("*.npy"))) == 3
+        made = runner.invoke(app, ["train", *options, "--out", str(tmp_path / "b"), "--json"])
+        assert len(calls) == 4 + 3  # six folds, three of them kept
+        first, second = (json.loads(text.stdout) for text in (plain, made))
+        assert first | {"model": ""} == second | {"model": ""}
+
     def test_a_split_that_cannot_be_made_is_told_and_left_out(self, tmp_path: Path) -> None:
         one = [r for r in runs() if r.instance_key == "quota-0.5"]
         write_records(tmp_path / "runs.jsonl", one)
@@ -395,6 +436,7 @@ class TestCommands:
         [
             (["train", "models", "--model", "oracle"], "no model named 'oracle'"),
             (["train", "models", "--backend", "spark"], "no backend named 'spark'"),
+            (["train", "--split", "row"], "no split named 'row'"),
             (["evaluate", "--split", "row"], "no split named 'row'"),
             (["evaluate", "--target", "speed", "--split", "job"], "no target named 'speed'"),
         ],

@@ -87,6 +87,9 @@ def command(
     cluster_price: Annotated[
         float, typer.Option(help="What it charges, in USD per device and hour.")
     ] = 0.0,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a recorded run by training time and cost.
@@ -131,6 +134,7 @@ def command(
         coverage=coverage,
         top=top,
         predictor=predictor,
+        probes=probe,
     )
     own = own_cluster.comparison(
         wanted,
@@ -158,5 +162,7 @@ def command(
         terminal.show(answer, Console())
         if own is not None:
             own_report.show(record["own_cluster"], Console())
+        if probe:
+            terminal.show_probes(answer, Console())
     if not answer.front and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)

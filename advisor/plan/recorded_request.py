@@ -143,7 +143,10 @@ class RecordedRequest:
     def _times(self, target: Device, tp: int) -> UnitTimes:
         raw = unit_times(self.work, self.parts, target, [1.0], self.constants.device)
         factor, log_sd = self.anchors.calibration([target], np.array([raw.log_sd]), self.constants)
-        measured_on = devices.host_device(self.job.measured.host, self.job.measured.threads)
+        seen = self.job.measured
+        measured_on = None
+        if seen is not None:
+            measured_on = devices.measured_device(seen.host, seen.threads, seen.device)
         return unit_times(
             self.work,
             self.parts,

@@ -38,7 +38,7 @@ def candidate(
 
     ``side`` has one row an offer.
     """
-    offer = _offer(catalogue, offers, offer_row)
+    offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
     step = Estimate.lognormal(
         float(columns.step_s[column]), float(columns.log_sd[column]), coverage
@@ -82,6 +82,7 @@ def candidate(
         shares=shares,
         reasons=(
             _waits(shares),
+            *_learned(columns, column),
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
             *_interruptions(completion, completion_row, offer.pricing),
@@ -89,10 +90,12 @@ def candidate(
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
         breakdown=breakdown,
+        is_learned=_is_learned(columns, column),
     )
 
 
-def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+    """Return one row of the offers as an object."""
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
@@ -115,6 +118,14 @@ def _waits(shares: Mapping[Bottleneck, float]) -> str:
     return "step: " + ", ".join(
         f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
     )
+
+
+def _is_learned(columns: TimeColumns, column: int) -> bool:
+    return columns.is_learned is not None and bool(columns.is_learned[column])
+
+
+def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
+    return ("corrected by measured runs of like size",) if _is_learned(columns, column) else ()
 
 
 def _fitting(layout: Layout) -> tuple[str, ...]:

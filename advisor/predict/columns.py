@@ -59,6 +59,8 @@ class TimeColumns:
     startup_s, data_in_s : float arrays
         Before the first step: the program's own start, and bringing in its data. [s]
     is_extrapolating : boolean array
+    is_learned : boolean array or None
+        Corrected by what was learned from runs; None where nothing is.
     """
 
     type_index: Integers
@@ -75,6 +77,7 @@ class TimeColumns:
     startup_s: Floats
     data_in_s: Floats
     is_extrapolating: NDArray[np.bool_]
+    is_learned: NDArray[np.bool_] | None = None
 
 
 def time_columns(

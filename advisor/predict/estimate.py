@@ -134,7 +134,7 @@ def estimate_on_gpu(
         )
     device = _accelerator(gpu)
     lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
-    columns = predictor.on_fleet(lone).step_columns(job, np.array([0]), np.array([1]))
+    columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone)
     where = f"{count} x {device.name}"
     _check_status(job, columns, where)
     return _estimate(predictor, job, columns, where, device, coverage, price_usd_per_h=None)

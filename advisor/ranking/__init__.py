@@ -15,6 +15,7 @@ from advisor.job import Job
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front, spread_out
+from advisor.ranking.probes import advise
 from advisor.ranking.request import Request, parse_hours
 from advisor.ranking.rows import Rows, price_rows
 
@@ -86,8 +87,9 @@ def recommend(
         rejected={reason: number for reason, number in rejected.items() if number},
         front=show(shown),
         nearest=show(nearest),
+        probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
-            *_notes(chosen.size - shown.size, columns, chosen.size == 0),
+            *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
             *_unpriced(job, side, rows.offer[shown if chosen.size else nearest]),
         ),
     )
@@ -149,8 +151,16 @@ def _placed(one: Candidate, request: Request, places: int) -> Candidate:
     return replace(one, reasons=(*reasons, *one.reasons, *risks))
 
 
-def _notes(hidden: int, columns: TimeColumns, is_empty: bool) -> tuple[str, ...]:
+def _notes(
+    hidden: int, columns: TimeColumns, is_empty: bool, predictor: Predictor
+) -> tuple[str, ...]:
     notes = []
+    if columns.is_learned is not None and predictor.learned is not None:
+        covered = len(np.unique(columns.type_index[columns.is_learned]))
+        notes.append(
+            f"the learned model covers {covered:,} instance types ({predictor.learned.folder}); "
+            "the others are estimated by physics alone"
+        )
     if hidden:
         notes.append(f"{hidden} more candidates on the front are not shown (--top)")
     does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")
