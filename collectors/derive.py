@@ -246,7 +246,19 @@ def _communication(processes: list[Events]) -> dict[str, float] | None:
 
 
 def _peak_rss(log: ProfilerLog) -> int:
+    """Return the largest resident memory; what processes share counts once, where it is known.
+
+    Forked loader workers have their parent's pages in their own resident set too. Proportional
+    memory is read seldom: the largest share that it ever had is taken for all the time. It divides
+    by strangers as well, hence no less than the largest single process.
+    """
     sampled = max((reading.rss_bytes for reading in log.readings), default=0)
+    shares, before = [], None
+    for reading in log.readings:
+        if reading.pss_bytes is not None and reading.pss_bytes != before and reading.rss_bytes:
+            before = reading.pss_bytes
+            shares.append(min(1.0, reading.pss_bytes / reading.rss_bytes))
+    sampled = int(sampled * max(shares, default=1.0))
     return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 
