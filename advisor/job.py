@@ -102,7 +102,8 @@ class Job:
     total_source : str
         Where the length was found.
     feed : Feed
-    measured : Measured
+    measured : Measured or None
+        None for a job that was described, not run.
     peak_rss_bytes, recorded_batch : int
         Peak resident memory, and the samples per process and step it was seen at.
     startup_s : float
@@ -124,7 +125,7 @@ class Job:
     total_steps: float
     total_source: str
     feed: Feed
-    measured: Measured
+    measured: Measured | None
     peak_rss_bytes: int
     recorded_batch: int
     startup_s: float = 0.0
@@ -155,8 +156,6 @@ class Job:
         """Return what the numbers rest on, for reports and JSON; sources in words."""
         facts: dict[str, Any] = {
             "is_program": self.program is not None,
-            "measured_step_s": self.measured.step_s,
-            "measured_on": self.measured.host.cpu_model,
             "global_batch": self.global_batch,
             "total_steps": self.total_steps,
             "total_steps_source": self.total_source,
@@ -169,6 +168,11 @@ class Job:
                 f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
             ],
         }
+        if self.measured is not None:
+            facts |= {
+                "measured_step_s": self.measured.step_s,
+                "measured_on": self.measured.host.cpu_model,
+            }
         if self.work is not None:
             flop = sum(operator.flop for operator in self.work.operators)
             facts |= {
@@ -387,6 +391,7 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
                 saved_bytes_per_sample=layer.saved_bytes / deep.samples,
                 forward_s=layer.forward_s / passes,
                 backward_s=layer.backward_s / passes,
+                kind=layer.kind,
             )
             for layer in deep.layers
         ),

@@ -15,7 +15,8 @@ from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
 from advisor.domain import Candidate
 from advisor.errors import CatalogueError, UsageError
 from advisor.job import Job
-from advisor.planners.nouns import Work
+from advisor.planners.device import step_time
+from advisor.planners.nouns import Device, Work
 from advisor.predict.anchors import Anchors, host_anchor, host_core_speed
 from advisor.predict.candidates import candidate
 from advisor.predict.columns import STATUSES, TimeColumns, time_columns
@@ -49,6 +50,27 @@ class Predictor:
         self._constants = constants
         self._fleet: Fleet | None = None
         self._side_prices: SidePrices | None = None
+        self._home: Predictor | None = None  # whose catalogue the real runs were made on
+
+    @property
+    def constants(self) -> Constants:
+        """The fitted constants in use."""
+        return self._constants if self._constants is not None else constants()
+
+    def on_fleet(self, machines: Fleet) -> Predictor:
+        """Return a predictor whose types are those of ``machines``; real runs stay anchors."""
+        other = Predictor(self.catalogue, constants=self._constants)
+        other._fleet, other._home = machines, self._home or self
+        return other
+
+    def calibration_factor(self, job: Job, device: Device | None) -> float | None:
+        """Return by what measured steps change the model's step on ``device``; None without."""
+        if job.work is None or device is None or (job.measured is None and not job.actuals):
+            return None
+        anchors = self.anchors(job, job.work, self.constants)
+        bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
+        factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
+        return float(np.exp(factor[0]))
 
     @property
     def fleet(self) -> Fleet:
@@ -93,14 +115,22 @@ class Predictor:
                 type_index=type_index,
                 count=count,
             )
-        shipped = self._constants if self._constants is not None else constants()
-        anchors = self._anchors(job, job.work, shipped)
+        shipped = self.constants
+        anchors = (self._home or self).anchors(job, job.work, shipped)
         return time_columns(
             job, job.work, machines, anchors, shipped, type_index=type_index, count=count
         )
 
-    def _anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out."""
+    def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
+        """Return the host's measured step and those of real runs; unusable ones are left out.
+
+        Parameters
+        ----------
+        job : Job
+        work : Work
+            The job's.
+        shipped : Constants
+        """
         anchors = host_anchor(job, work, shipped)
         bare = Anchors(core_speed=anchors.core_speed)
         for actual in job.actuals:

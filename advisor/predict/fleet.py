@@ -7,7 +7,7 @@ link between two accelerators of a machine, the rule is in ``_intra_bytes_per_s`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,9 +23,6 @@ Integers = NDArray[np.int64]
 # Cards that run today's PyTorch script unchanged ("cuda" devices, not marked as legacy in the
 # accelerator table); the others need their vendor's fork or compiler.
 _CUDA_VENDORS: Final = ("NVIDIA", "AMD")
-_PEAKS: Final = (
-    "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
-)  # fmt: skip
 # Without direct transfers a message between two cards crosses PCIe twice, through host memory.
 _THROUGH_HOST = 0.5
 # Host-to-device rates measured on clouds by PCIe generation (datasets/catalogue, nvbandwidth):
@@ -106,6 +103,37 @@ def fleet(catalogue: Catalogue) -> Fleet:
     )
 
 
+def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
+    """Return one machine that nobody sells: ``count`` of a device, and a host without limits.
+
+    Parameters
+    ----------
+    device : Device
+    count : int
+    row : Accelerator or None
+        The catalogue's row of the device: its own link, or its PCIe generation.
+    """
+    link = row.link_bytes_per_s if row is not None else None
+    generation = (row.pcie_generation if row is not None else None) or 3.0
+    through_host = _PCIE_BYTES_PER_S.get(generation, _PCIE_BYTES_PER_S[3.0]) * _THROUGH_HOST
+    unlimited = np.array([np.inf])
+    return Fleet(
+        devices=(device,),
+        device=np.zeros(1, dtype=np.int64),
+        per_node=np.array([count]),
+        is_accelerated=np.array([True]),
+        is_supported=np.array([True]),
+        intra_bytes_per_s=unlimited if count == 1 else np.array([link or through_host]),
+        intra_latency_s=np.array([LATENCY_S["nvlink" if link else "host"]]),
+        network_bytes_per_s=unlimited,
+        network_latency_s=np.array([LATENCY_S["rdma"]]),
+        is_rdma=np.array([True]),
+        vcpus=unlimited,
+        core_speed=np.array([np.nan]),
+        host_memory_bytes=unlimited,
+    )
+
+
 def _is_supported(row: Accelerator) -> bool:
     return row.training_use == "yes" and row.vendor in _CUDA_VENDORS
 
@@ -121,7 +149,7 @@ def _device(
         key: tuple[object, ...] = (name, share)
         if key in known:
             return key, None
-        device = accelerator_device(catalogue.accelerators.get(name), share=share)
+        device = devices.catalogue_device(catalogue.accelerators.get(name), share=share)
         return (None, None) if device is None else (key, device)
     # nan is unequal to itself, so an unknown speed is None in the key.
     speed = None if np.isnan(types.core_speed[i]) else float(types.core_speed[i])
@@ -139,33 +167,6 @@ def _device(
         cpu_model=str(types.cpu_model[i]),
         cpu_arch=str(types.cpu_arch[i]),
     )
-
-
-def accelerator_device(row: Accelerator | None, *, share: float = 1.0) -> Device | None:
-    """Return the device sheet's row (it knows sustained rates), or that of the catalogue.
-
-    A share of a card (time-sliced or partitioned) has that share of every rate and of the memory.
-    """
-    if row is None or not row.memory_bytes_per_s:
-        return None
-    device = devices.accelerator_devices().get(row.name)
-    if device is None:
-        rates = {name: getattr(row, name) for name in _PEAKS}
-        if not any(rates.values()):
-            return None
-        device = Device(
-            name=row.name, kind="gpu", vendor=row.vendor, architecture=row.architecture,
-            memory_bytes=row.memory_bytes, memory_bytes_per_s=row.memory_bytes_per_s,
-            tdp_w=row.tdp_w, release_year=row.release_year, **rates,
-        )  # fmt: skip
-    if share >= 1.0:
-        return device
-    scaled = {
-        f.name: value * share
-        for f in fields(Device)
-        if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
-    }
-    return replace(device, name=f"{row.name}/{1 / share:.3g}", **scaled)
 
 
 def _links(catalogue: Catalogue) -> tuple[Floats, Floats]:

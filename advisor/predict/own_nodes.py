@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from advisor import devices
 from advisor.catalogue import Catalogue
 from advisor.clusters import ClusterGroup
 from advisor.errors import UsageError
-from advisor.predict.fleet import LATENCY_S, Fleet, accelerator_device
+from advisor.predict.fleet import LATENCY_S, Fleet
 
 
 def own_fleet(
@@ -39,7 +40,7 @@ def own_fleet(
 def _named_by_accelerator(group: ClusterGroup, catalogue: Catalogue, per_node: int) -> Fleet:
     node, name = group.node, group.part.name
     row = catalogue.accelerators.get(name)
-    device = accelerator_device(row)
+    device = devices.catalogue_device(row)
     if row is None or device is None:
         raise UsageError(
             f"there is no time model of {name}",
