@@ -321,11 +321,12 @@ class Predictor:
                 f"{job.name} cannot be estimated on {count} x {instance_type}: {reason}",
                 hint="choose another type or count",
             )
+        steady = on_demand(job, columns, coverage)
         if pricing == "spot":
             band = offers.spot_interruption_band[[cheapest]]
             completion = on_spot(job, columns, np.array([0]), band, coverage)
         else:
-            completion = on_demand(job, columns, coverage)
+            completion = steady
         return self.candidate(
             job,
             columns,
@@ -336,6 +337,7 @@ class Predictor:
             column=0,
             completion_row=0,
             coverage=coverage,
+            steady=steady,
         )
 
     def candidate(
@@ -351,8 +353,12 @@ class Predictor:
         completion_row: int,
         coverage: float,
         rank: int = 1,
+        steady: Completion | None = None,
     ) -> Candidate:
-        """Make the object of one row of the columns, rented by one offer."""
+        """Make the object of one row of the columns, rented by one offer.
+
+        ``steady`` are the columns' completions on demand, to set beside a spot offer.
+        """
         return candidate(
             job,
             self.catalogue,
@@ -363,6 +369,7 @@ class Predictor:
             column=column,
             completion_row=completion_row,
             side=side,
+            steady=steady,
             host_core_speed=host_core_speed(job),
             coverage=coverage,
             rank=rank,

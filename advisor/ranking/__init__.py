@@ -71,6 +71,7 @@ def recommend(
                 job, columns, rows.completion_of(row), offers, side,
                 offer_row=int(rows.offer[row]), column=int(rows.column[row]),
                 completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
+                steady=rows.steady,
             )
             for rank, row in enumerate(places.tolist(), start=1)
         )  # fmt: skip
