@@ -32,7 +32,7 @@ def test_parts_sum_to_the_step_and_the_interval_holds_it(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     for place in ({"on": "g5.xlarge"}, {"gpu": "L4"}, {"on": "aws:g5.xlarge", "count": 2}):
-        found = api.estimate(make_job(), predictor=predictor, **place)  # type: ignore[arg-type]
+        found = api.estimate(make_job(), predictor=predictor, **place)
         step = found.step_time_s
         assert math.isclose(sum(found.parts_s.values()), step.value, rel_tol=1e-6)
         assert step.low < step.value < step.high

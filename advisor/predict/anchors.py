@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor import devices
 from advisor.errors import RunError
+from advisor.host_device import host_device
 from advisor.job import Job
 from advisor.planners.calibration import calibrate
 from advisor.planners.device import step_time
@@ -87,7 +87,7 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """
     if job.measured is None:
         return Anchors(core_speed=None)
-    device = devices.host_device(job.measured.host, job.measured.threads)
+    device = host_device(job.measured.host, job.measured.threads, job.measured.device)
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s
