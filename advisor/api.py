@@ -11,7 +11,12 @@ from advisor.errors import UsageError
 from advisor.job import Job, with_surroundings
 from advisor.jobs import find_job, load_job
 from advisor.predict import Predictor
-from advisor.predict.estimate import StepEstimate, estimate_on_gpu, estimate_on_type
+from advisor.predict.estimate import (
+    StepEstimate,
+    estimate_here,
+    estimate_on_gpu,
+    estimate_on_type,
+)
 from advisor.ranking import Request, parse_hours
 from advisor.ranking import recommend as rank
 
@@ -129,7 +134,7 @@ def estimate(
     ----------
     job : Job
     on : str, optional
-        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
+        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``; ``"here"`` is this machine.
     gpu : str, optional
         An accelerator in place of a machine.
     count : int, default 1
@@ -151,6 +156,8 @@ def estimate(
     known_predictor = predictor or Predictor()
     if gpu is not None:
         return estimate_on_gpu(known_predictor, job, gpu, count=count, coverage=coverage)
+    if on == "here":
+        return estimate_here(known_predictor, job, coverage=coverage)
     provider, _, name = str(on).rpartition(":")
     return estimate_on_type(
         known_predictor, job, name, provider=provider or None, count=count, coverage=coverage

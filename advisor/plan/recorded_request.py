@@ -9,10 +9,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from advisor import devices
 from advisor.clusters import ClusterGroup, NamedCluster
 from advisor.domain import Estimate
 from advisor.errors import RunError, UsageError
+from advisor.host_device import host_device
 from advisor.job import Job
 from advisor.layout_model import load
 from advisor.plan.answer import Objective
@@ -146,7 +146,7 @@ class RecordedRequest:
         seen = self.job.measured
         measured_on = None
         if seen is not None:
-            measured_on = devices.measured_device(seen.host, seen.threads, seen.device)
+            measured_on = host_device(seen.host, seen.threads, seen.device)
         return unit_times(
             self.work,
             self.parts,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor import devices
 from advisor.errors import RunError
+from advisor.host_device import host_device
 from advisor.job import Job
 from advisor.planners.calibration import calibrate
 from advisor.planners.device import step_time
@@ -90,7 +90,7 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     if job.measured is None:
         return Anchors(core_speed=None)
     at = job.measured
-    device = devices.measured_device(at.host, at.threads, at.device)
+    device = host_device(at.host, at.threads, at.device)
     if device is None:
         return Anchors(core_speed=host_core_speed(job))
     passes = max(round(job.recorded_batch / work.micro_batch), 1)

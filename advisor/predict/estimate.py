@@ -11,9 +11,11 @@ import numpy as np
 
 from advisor import devices
 from advisor.catalogue import Catalogue, OfferFilter, Pricing
+from advisor.collectors import benchmark, device_sheet, host
 from advisor.described import NO_LENGTH
 from advisor.domain import SCHEMA_VERSION, Bottleneck, Estimate
 from advisor.errors import UsageError
+from advisor.host_device import host_device
 from advisor.job import Job
 from advisor.planners.device import runs_as
 from advisor.planners.nouns import Device
@@ -137,9 +139,36 @@ def estimate_on_gpu(
             hint="name a machine: --on g5.xlarge",
         )
     device = _accelerator(gpu)
+    return _on_device(predictor, job, device, f"{count} x {device.name}", count, coverage)
+
+
+def estimate_here(predictor: Predictor, job: Job, *, coverage: float = 0.9) -> StepEstimate:
+    """Estimate a job on this machine: its GPU where one was measured, its processor otherwise.
+
+    Raises
+    ------
+    UsageError
+        If the job has no steps or cannot run here.
+    """
+    if job.work is None:
+        raise UsageError(f"{job.name} has no training steps", hint="run it: it is here")
+    sheets = device_sheet.cached()
+    described = host.describe(benchmark=benchmark.cached_or_measured(), sheets=sheets)
+    kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
+    device = host_device(described, None, kind)
+    if device is None:
+        raise UsageError(
+            "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
+        )
+    named = device.name if kind == "cuda" else described.cpu_model
+    return _on_device(predictor, job, device, f"this machine ({named})", 1, coverage)
+
+
+def _on_device(
+    predictor: Predictor, job: Job, device: Device, where: str, count: int, coverage: float
+) -> StepEstimate:
     lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
     columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone)
-    where = f"{count} x {device.name}"
     _check_status(job, columns, where)
     return _estimate(predictor, job, columns, where, device, coverage, price_usd_per_h=None)
 
