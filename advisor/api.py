@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.domain import Recommendation
-from advisor.job import Job
-from advisor.predict import Predictor, load_job
+from advisor.domain import QUANTILES, Recommendation
+from advisor.errors import UsageError
+from advisor.job import Job, with_surroundings
+from advisor.jobs import find_job, load_job
+from advisor.predict import Predictor
+from advisor.predict.estimate import StepEstimate, estimate_on_gpu, estimate_on_type
 from advisor.ranking import Request, parse_hours
 from advisor.ranking import recommend as rank
 
-__all__ = ["load_job", "recommend"]
+__all__ = ["estimate", "find_job", "load_job", "recommend"]
 
 
 def recommend(
@@ -31,6 +34,10 @@ def recommend(
     coverage: float = 0.9,
     top: int = 10,
     probes: bool = False,
+    data: str | float | None = None,
+    data_rate: str | float | None = None,
+    results: str | float | None = None,
+    validation: str | float | None = None,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -65,6 +72,9 @@ def recommend(
         Most candidates shown.
     probes : bool, default False
         Also say which short real runs would help most to choose (``.probes``).
+    data, data_rate, results, validation : str or float, optional
+        What the job moves and what the ends of its epochs take, where the user knows better than
+        the recording: see ``advisor.job.with_surroundings``.
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -94,5 +104,54 @@ def recommend(
         top=top,
         with_probes=probes,
     )
-    job = run if isinstance(run, Job) else load_job(run, **length)
+    job = with_surroundings(
+        run if isinstance(run, Job) else load_job(run, **length),
+        data=data,
+        data_rate=data_rate,
+        results=results,
+        validation=validation,
+    )
     return rank(job, request, predictor=predictor or Predictor(Catalogue.load(catalogue)))
+
+
+def estimate(
+    job: Job,
+    *,
+    on: str | None = None,
+    gpu: str | None = None,
+    count: int = 1,
+    coverage: float = 0.9,
+    predictor: Predictor | None = None,
+) -> StepEstimate:
+    """Estimate a job on one configuration, with its parts and where each number is from.
+
+    Parameters
+    ----------
+    job : Job
+    on : str, optional
+        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
+    gpu : str, optional
+        An accelerator in place of a machine.
+    count : int, default 1
+        Machines, or accelerators of one machine.
+    coverage : float, default 0.9
+    predictor : Predictor, optional
+        Keeps a loaded catalogue between calls.
+
+    Raises
+    ------
+    UsageError
+        If not exactly one of ``on`` and ``gpu`` is given, or the job cannot run there.
+    """
+    if (on is None) == (gpu is None):
+        raise UsageError("name one place to run on", hint="--on aws:g5.xlarge, or --gpu L4")
+    if coverage not in QUANTILES:
+        known = ", ".join(str(one) for one in QUANTILES)
+        raise UsageError(f"--coverage {coverage} is not on offer", hint=f"one of: {known}")
+    known_predictor = predictor or Predictor()
+    if gpu is not None:
+        return estimate_on_gpu(known_predictor, job, gpu, count=count, coverage=coverage)
+    provider, _, name = str(on).rpartition(":")
+    return estimate_on_type(
+        known_predictor, job, name, provider=provider or None, count=count, coverage=coverage
+    )

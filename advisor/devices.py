@@ -12,10 +12,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from advisor import data
 from advisor.collectors.recording import Host
@@ -25,6 +25,12 @@ from advisor.planners.device import DeviceParameters, Efficiency
 from advisor.planners.nouns import Device
 from advisor.planners.units import GB, TERA
 
+if TYPE_CHECKING:
+    from advisor.catalogue import Accelerator
+
+_PEAKS: Final = (
+    "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
+)  # fmt: skip
 PARAMETERS: Final = "device_model/parameters.json"
 SCHEMA_VERSION: Final = 1
 
@@ -84,6 +90,30 @@ def accelerator_devices(path: Path | None = None) -> dict[str, Device]:
         If the sheet cannot be read or a row has an impossible value.
     """
     return dict(_sheet(path or data.root("datasets") / "devices" / "accelerators.csv"))
+
+
+def sheet_sources(name: str) -> Mapping[str, str]:
+    """Return where a device's rates are from: ``peak_source, sustained_source, as_of``.
+
+    Empty for a device that is not in the sheet (a processor).
+    """
+    path = data.root("datasets") / "devices" / "accelerators.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["name"] == name:
+                return {key: row[key] for key in ("peak_source", "sustained_source", "as_of")}
+    return {}
+
+
+def model_day() -> str:
+    """Return the day the device model was fitted on. ISO 8601.
+
+    Raises
+    ------
+    ModelError
+        As ``device_parameters``.
+    """
+    return str(_read(None).get("as_of", ""))
 
 
 def suite_device(name: str) -> Device | None:
@@ -150,6 +180,34 @@ def gpu_device(row: Mapping[str, Any]) -> Device | None:
     )
 
 
+def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device | None:
+    """Return an accelerator of the catalogue: the device sheet's row, which knows sustained rates.
+
+    None where nothing is known of its arithmetic or bandwidth. A share of a card (time-sliced or
+    partitioned) has that share of every rate and of the memory.
+    """
+    if row is None or not row.memory_bytes_per_s:
+        return None
+    device = accelerator_devices().get(row.name)
+    if device is None:
+        rates = {name: getattr(row, name) for name in _PEAKS}
+        if not any(rates.values()):
+            return None
+        device = Device(
+            name=row.name, kind="gpu", vendor=row.vendor, architecture=row.architecture,
+            memory_bytes=row.memory_bytes, memory_bytes_per_s=row.memory_bytes_per_s,
+            tdp_w=row.tdp_w, release_year=row.release_year, **rates,
+        )  # fmt: skip
+    if share >= 1.0:
+        return device
+    scaled = {
+        f.name: value * share
+        for f in fields(Device)
+        if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
+    }
+    return replace(device, name=f"{row.name}/{1 / share:.3g}", **scaled)
+
+
 def cpu_device(
     *,
     name: str,
@@ -214,8 +272,6 @@ def host_device(host: Host, threads: int | None) -> Device:
         return device
     b = host.benchmark
     share = (used - 1) / (host.cpu_limit - 1) if host.cpu_limit > 1 else 1.0
-    from dataclasses import replace
-
     return replace(
         device,
         sustained_fp32_flop_per_s=_between(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from advisor.planners.nouns import Layout
@@ -100,6 +100,14 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one part of a job takes of its expected time and cost; None: not priced [h], [USD]."""
+
+    time_h: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A configuration, a layout on it, and what the job would take.
 
@@ -119,6 +127,8 @@ class Candidate:
         The estimate leaves what its models were fitted on.
     is_learned : bool
         A model that was learned from runs covers the candidate and has corrected its step.
+    breakdown : mapping of str to Part
+        Where the expected time and cost go; the parts sum to both.
     """
 
     rank: int
@@ -134,6 +144,7 @@ class Candidate:
     reasons: tuple[str, ...]
     is_extrapolating: bool
     is_learned: bool = False
+    breakdown: Mapping[str, Part] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form (field names are kept within a schema version)."""
@@ -145,6 +156,7 @@ class Candidate:
             "throughput_samples_per_s": self.throughput_samples_per_s.to_record(),
             "training_time_h": self.training_time_h.to_record(),
             "cost_usd": self.cost_usd.to_record(),
+            "breakdown": {name: asdict(part) for name, part in self.breakdown.items()},
             "memory_gib": self.memory_gib,
             "bottleneck": self.bottleneck,
             "shares": dict(self.shares),

@@ -21,7 +21,8 @@ from advisor.domain import Candidate, Estimate
 from advisor.errors import UsageError
 from advisor.importers.profiled import profile, record
 from advisor.job import Job
-from advisor.predict import Predictor, load_job
+from advisor.jobs import load_job
+from advisor.predict import Predictor
 from advisor.predict.learned import machines_of
 from advisor.ranking import Request, recommend
 from advisor.records import append_record

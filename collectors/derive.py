@@ -21,7 +21,7 @@ from advisor.collectors.records import parse
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
 from advisor.collectors.tracing import deep_step
-from advisor.collectors.work import GivenWork, batches_per_step, total_work
+from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
 EVENT_FILES = "ev-*.bin"
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
@@ -149,7 +149,7 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
     verdict = judge(
         trainer.steps,
         rule_of(log.header.get("options", {})),
-        epoch_steps=trainer.loader_fact().get("batches_per_epoch"),
+        epoch_steps=steps_per_epoch(trainer),
         epochs_begun=trainer.epochs_begun,
     )
     # On an accelerator waiting for a core and computing overlap: a step is not shorter than there.
@@ -197,13 +197,13 @@ def _loading(trainer: Events) -> Loading | None:
 
 
 def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
-    """Return one process's samples in a step: the loader's count, else the traced step's."""
+    """Return one process's samples in a step: marked, by the loader, else in the traced step."""
+    marked = trainer.fact("marker").get("samples")
     batch = trainer.loader_fact().get("batch")
-    if batch and trainer.training_loader() is not None:
+    if not marked and batch and trainer.training_loader() is not None:
         return float(batch * batches_per_step(trainer))
     if trainer.samples:
         return trainer.samples / trainer.intervals
-    marked = trainer.fact("marker").get("samples")
     return float(marked) if marked else (None if traced is None else float(traced))
 
 

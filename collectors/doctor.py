@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.collectors.cgroups import Groups
-from advisor.collectors.monitor import bytes_text
 from advisor.collectors.recording import Host
+from advisor.collectors.units import bytes_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

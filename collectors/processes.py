@@ -58,7 +58,8 @@ class Process:
         # Process CPU clocks are numbered by the complement of the pid, see clock_getcpuclockid(3).
         self._clock = (~pid << 3) | 2
         self._statm = os.open(f"{folder}/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._stat = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        # The others may be missing, or somebody else's: then their figures stay zero.
+        self._stat = _open(f"{folder}/stat")
         self._io = _open(f"{folder}/io")
         self._schedstat = _open(f"{folder}/schedstat")
 
@@ -76,7 +77,7 @@ class Process:
             usage.rss_bytes = resident * _PAGE_BYTES
             if self._schedstat >= 0:
                 usage.run_delay_ns = int(os.pread(self._schedstat, 64, 0).split(None, 2)[1])
-            if is_full:
+            if is_full and self._stat >= 0:
                 fields = os.pread(self._stat, 512, 0).rpartition(b")")[2].split(None, 11)
                 usage.major_faults = int(fields[9])
             if is_full and self._io >= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -148,10 +149,22 @@ def run(wanted: Plan, *, on_progress: Callable[[str], None] | None = None) -> in
     )
     if on_progress:
         os.close(write_fd)
-        with open(read_fd, encoding="utf-8") as lines:
-            for line in lines:
-                on_progress(json.loads(line)["text"])
-    return agent.wait()
+        try:
+            with open(read_fd, encoding="utf-8") as lines:
+                for line in lines:
+                    on_progress(json.loads(line)["text"])
+        except KeyboardInterrupt:
+            agent.send_signal(signal.SIGINT)
+    return _await(agent)
+
+
+def _await(agent: subprocess.Popen[bytes]) -> int:
+    """Wait for the agent, also if it is this process that is interrupted: nothing is lost."""
+    while True:
+        try:
+            return agent.wait()
+        except KeyboardInterrupt:
+            agent.send_signal(signal.SIGINT)
 
 
 def become_agent(wanted: Plan) -> NoReturn:

@@ -257,7 +257,7 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     peak = peak_flop_per_s(device, precision)
     if not peak:
         raise ValueError(f"{device.name} does not run {precision}")
-    measured = _measured(device, precision)
+    measured = measured_flop_per_s(device, precision)
     if measured is not None:
         return measured
     is_vector = precision == "fp32"
@@ -287,8 +287,8 @@ def vector_units(device: Device) -> str:
     return "separate"
 
 
-def _measured(device: Device, precision: str) -> float | None:
-    """Return the sheet's sustained rate, carried over in proportion of the peaks."""
+def measured_flop_per_s(device: Device, precision: str) -> float | None:
+    """Return the sheet's sustained rate in proportion of the peaks, None where not measured."""
     peak = peak_flop_per_s(device, precision)
     if precision == "fp32":
         return device.sustained_fp32_flop_per_s
@@ -440,7 +440,9 @@ def _uncertainty(
     unseen = np.array([kind not in parameters.fitted_kinds for kind in table.kind])
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
     is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
-    is_guessed = np.array([_measured(d, runs_as(d, work.precision)) is None for d in devices])
+    is_guessed = np.array(
+        [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
+    )
     variance = (
         parameters.log_sd**2
         + np.where(is_new, parameters.unseen_architecture_log_sd**2, 0.0)

@@ -75,6 +75,8 @@ class Layer:
         Activation handed to the next layer, and activations kept for the backward pass. [bytes]
     forward_s, backward_s : float or None
         Measured at the recorded micro-batch on the host; None where not measured. [s]
+    kind : str
+        The module's class as the framework names it, e.g. ``"Conv2d"``; empty where unknown.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Layer:
     saved_bytes_per_sample: float = 0.0
     forward_s: float | None = None
     backward_s: float | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,10 @@ class Transformer:
     is_causal, has_flash_attention, has_tied_embeddings : bool
     experts, experts_per_token : int
         Mixture of experts; 1 and 1 for a dense model.
+    head_width : int or None
+        Width of one attention head; None means ``hidden / heads``, as the layout planner takes it.
+    has_head : bool
+        Every token is projected onto the vocabulary; ``vocabulary`` 0 has no embedding either.
     """
 
     layers: int
@@ -119,6 +126,8 @@ class Transformer:
     has_tied_embeddings: bool = True
     experts: int = 1
     experts_per_token: int = 1
+    head_width: int | None = None
+    has_head: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

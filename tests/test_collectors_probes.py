@@ -284,29 +284,50 @@ int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(long)(i + 1); return 0; }
 int nvmlDeviceGetName(void *d, char *text, unsigned n) { strncpy(text, "Stand-in", n); return 0; }
-int nvmlDeviceGetUtilizationRates(void *d, util_t *u) { u->gpu = 40 * (long)d; return 0; }
+int nvmlDeviceGetUtilizationRates(void *d, util_t *u) { u->gpu = 40 * (2 - (long)d); return 0; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 150000; return 0; }
 int nvmlDeviceGetClockInfo(void *d, int type, unsigned *mhz) { *mhz = 1000; return type != 1; }
+#ifndef OLD
 int nvmlDeviceGetPcieThroughput(void *d, int way, unsigned *kib) {
     *kib = way == 1 ? 8 : 4; return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process_t *p) {
+#else
+int nvmlDeviceGetComputeRunningProcesses_v2(void *d, unsigned *n, process_t *p) {
+#endif
+#ifdef HIDDEN
+    *n = 0; return 0; }
+#else
     if ((long)d == 2) { *n = 0; return 0; }
-    p[0].pid = 4242; p[0].used = 1ull << 33; p[1].pid = 7; p[1].used = 1024; *n = 2; return 0; }
+    p[0].pid = 4242; p[0].used = USED; p[1].pid = 7; p[1].used = 1024; *n = 2; return 0; }
+#endif
 """
 
 
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def nvml(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """A stand-in for NVIDIA's library with its calling conventions; no GPU is needed."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(NVML)
-    library = folder / "libnvml.so"
-    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "nvml.c")]
+    (tmp_path / "nvml.c").write_text(NVML)
+    library = tmp_path / "libnvml.so"
+    defined = ["-DUSED=1ull<<33", *getattr(request, "param", [])]
+    command = [compiler, "-shared", "-fPIC", *defined, "-o", str(library), f"{tmp_path}/nvml.c"]
     subprocess.run(command, check=True)
     return str(library)
+
+
+@pytest.mark.parametrize("nvml", [["-DHIDDEN"]], indirect=True)
+def test_a_container_that_shows_no_processes_still_shows_a_busy_gpu(nvml: str) -> None:
+    seen = Gpus(nvml).read([4242])
+    assert (seen.busy_fraction, seen.memory_bytes, seen.power_w) == (0.4, -1, 150.0)
+
+
+@pytest.mark.parametrize("nvml", [["-DOLD", "-UUSED", "-DUSED=-1"]], indirect=True)
+def test_an_old_driver_and_one_that_hides_memory_leave_it_unknown(nvml: str) -> None:
+    seen = Gpus(nvml).read([4242], with_pcie=True)
+    assert (seen.busy_fraction, seen.memory_bytes) == (0.4, -1)
+    assert (seen.received_bytes_per_s, seen.sent_bytes_per_s) == (-1.0, -1.0)
 
 
 def test_gpu_figures_are_those_of_the_processes(nvml: str) -> None:

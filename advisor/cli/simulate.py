@@ -291,12 +291,14 @@ def _spot_text(record: Mapping[str, Any]) -> str:
 
 
 def _queue_text(record: Mapping[str, Any]) -> str:
+    from advisor.job_tables import left_out_note
+
     trace, cluster = record["trace"], record["cluster"]
-    left_out = ", ".join(f"{n} {reason}" for reason, n in trace["left_out"].items())
+    left_out = left_out_note(trace["left_out"])
     recorded = trace["recorded_mean_delay_h"]
     lines = [
         f"{trace['source']}: {trace['jobs']} jobs"
-        + (f" (left out: {left_out})" if left_out else "")
+        + (f" ({left_out})" if left_out else "")
         + f", load {trace['load_fraction']:.2f} of {cluster['nodes']} x "
         f"{cluster['devices_per_node']} devices, {cluster['policy']}",
         f"mean delay of its own jobs: {trace['simulated_mean_delay_h']:.2f} h simulated"
@@ -313,16 +315,12 @@ def _queue_text(record: Mapping[str, Any]) -> str:
         )
     rent = record["rent_or_wait"]
     if rent is not None:
-        even = rent["break_even_usd_per_h"]
-        verdict = (
-            "wait: the own cluster is not slower"
-            if even is None
-            else f"rent if an hour is worth more than {even:.2f} USD"
-        )
+        from advisor.report.own_cluster import verdict
+
         lines.append(
             f"renting costs {rent['extra_cost_usd']:.2f} USD more and ends "
             f"{rent['saved_h']:.1f} h earlier (earlier in "
-            f"{100 * rent['earlier_probability']:.0f} %): {verdict}"
+            f"{100 * rent['earlier_probability']:.0f} %): {verdict(rent)}"
         )
     return "\n".join(lines)
 

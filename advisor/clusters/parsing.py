@@ -104,6 +104,7 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
                 node=g.node,
                 part=g.part,
                 count=g.count,
+                type_index=g.type_index,
                 price_usd_per_h=None if t is None else prices.get(t.index),
             )
             for g, t in groups
@@ -196,7 +197,9 @@ def _of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGr
         core_speed=found.core_speed,
         memory_bytes=found.memory_bytes,
     )
-    return ClusterGroup(label=found.name, node=node, part=known, count=count)
+    return ClusterGroup(
+        label=found.name, node=node, part=known, count=count, type_index=found.index
+    )
 
 
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.collectors.resources import Resources
 from advisor.importers.series import resource_series
-from advisor.job import Job
+from advisor.job import Job, Measured
 from advisor.planners.nouns import Work
 from advisor.records import AnchorRun, Fact, JobFacts, Machines, RunRecord
 
@@ -49,12 +50,12 @@ def program_of(run: str) -> str:
 
 
 def profile(job: Job) -> Profile | None:
-    """Return what a profiled job says of itself; None for a program without steps."""
-    if job.work is None:
+    """Return what a job that was profiled on processors says of itself; None for any other."""
+    if job.work is None or job.measured is None or job.measured.device != "cpu":
         return None
     work, batch = job.work, float(job.global_batch)
     facts = _work_facts(work, batch) | {"steps": job.total_steps}
-    step_s = _one_core_s(job) * batch / job.recorded_batch
+    step_s = _one_core_s(job.measured, job.resources) * batch / job.recorded_batch
     anchor: dict[str, Fact] = {
         "step_time_s": step_s,
         "cpu_s_per_step": step_s,
@@ -122,12 +123,11 @@ def record(
     )
 
 
-def _one_core_s(job: Job) -> float:
+def _one_core_s(measured: Measured, used: Resources | None) -> float:
     """Return a recorded step's time on one core of the host [s]."""
-    used = job.resources
-    if (job.measured.threads or 1) == 1 or used is None or used.cpu_s_per_step is None:
-        return job.measured.step_s
-    return max(job.measured.step_s, used.cpu_s_per_step)
+    if (measured.threads or 1) == 1 or used is None or used.cpu_s_per_step is None:
+        return measured.step_s
+    return max(measured.step_s, used.cpu_s_per_step)
 
 
 def _per_core(channels: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:

@@ -18,19 +18,21 @@ from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
 from advisor.domain import Candidate, Explanation, Predictions
 from advisor.errors import CatalogueError, UsageError
 from advisor.job import Job
-from advisor.planners.nouns import Work
+from advisor.jobs import load_job
+from advisor.planners.device import step_time
+from advisor.planners.nouns import Device, Work
 from advisor.predict.anchors import Anchors, host_anchor, host_core_speed
 from advisor.predict.answers import explanation, named
 from advisor.predict.candidates import candidate
 from advisor.predict.columns import STATUSES, TimeColumns, time_columns
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.constants import Constants, constants
+from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.predict.fleet import Fleet, fleet
 from advisor.predict.learned import Learned
-from advisor.predict.profiles import load_job
 from advisor.predict.programs import program_columns
 
-__all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns", "load_job"]
+__all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
 
 class Predictor:
@@ -61,6 +63,28 @@ class Predictor:
         self.learned = Learned.default() if learned == "default" else learned
         self._constants = constants
         self._fleet: Fleet | None = None
+        self._side_prices: SidePrices | None = None
+        self._home: Predictor | None = None  # whose catalogue the real runs were made on
+
+    @property
+    def constants(self) -> Constants:
+        """The fitted constants in use."""
+        return self._constants if self._constants is not None else constants()
+
+    def on_fleet(self, machines: Fleet) -> Predictor:
+        """Return a predictor whose types are those of ``machines``; real runs stay anchors."""
+        other = Predictor(self.catalogue, constants=self._constants)
+        other._fleet, other._home = machines, self._home or self
+        return other
+
+    def calibration_factor(self, job: Job, device: Device | None) -> float | None:
+        """Return by what measured steps change the model's step on ``device``; None without."""
+        if job.work is None or device is None or (job.measured is None and not job.actuals):
+            return None
+        anchors = self.anchors(job, job.work, self.constants)
+        bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
+        factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
+        return float(np.exp(factor[0]))
 
     @classmethod
     def load(
@@ -88,8 +112,19 @@ class Predictor:
             self._fleet = fleet(self.catalogue)
         return self._fleet
 
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic of ``job`` add to each offer."""
+        if self._side_prices is None:
+            self._side_prices = side_prices(self.catalogue)
+        return self._side_prices.costs(job, offers)
+
     def step_columns(
-        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64]
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
     ) -> TimeColumns:
         """Estimate one step of ``job`` on ``count`` machines of the types at ``type_index``.
 
@@ -99,36 +134,52 @@ class Predictor:
         ----------
         job : Job
         type_index, count : integer arrays of shape (n,)
-            Rows of ``catalogue.types``; machines rented together.
+            Rows of the fleet's types; machines used together.
+        fleet : Fleet, optional
+            Other machines than the catalogue's, e.g. the user's own.
         """
-        columns = self.physics_columns(job, type_index, count)
-        if self.learned is None:
-            return columns
+        columns = self.physics_columns(job, type_index, count, fleet=fleet)
+        if self.learned is None or fleet is not None or self._home is not None:
+            return columns  # what was learned is asked about machines of the catalogue
         return self.learned.corrected(job, self.catalogue, columns)
 
     def physics_columns(
-        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64]
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
     ) -> TimeColumns:
         """Estimate the same by physics alone."""
+        machines = fleet if fleet is not None else self.fleet
         if job.work is None:
             if job.program is None:
                 raise ValueError(f"job {job.name} has neither work nor program")
             return program_columns(
                 job,
                 job.program,
-                self.fleet,
+                machines,
                 host_core_speed(job),
                 type_index=type_index,
                 count=count,
             )
-        shipped = self._constants if self._constants is not None else constants()
-        anchors = self._anchors(job, job.work, shipped)
+        shipped = self.constants
+        anchors = (self._home or self).anchors(job, job.work, shipped)
         return time_columns(
-            job, job.work, self.fleet, anchors, shipped, type_index=type_index, count=count
+            job, job.work, machines, anchors, shipped, type_index=type_index, count=count
         )
 
-    def _anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out."""
+    def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
+        """Return the host's measured step and those of real runs; unusable ones are left out.
+
+        Parameters
+        ----------
+        job : Job
+        work : Work
+            The job's.
+        shipped : Constants
+        """
         anchors = host_anchor(job, work, shipped)
         bare = Anchors(core_speed=anchors.core_speed)
         for actual in job.actuals:
@@ -287,6 +338,7 @@ class Predictor:
             columns,
             completion,
             offers,
+            self.side_costs(job, offers),
             offer_row=int(cheapest),
             column=0,
             completion_row=0,
@@ -299,6 +351,7 @@ class Predictor:
         columns: TimeColumns,
         completion: Completion,
         offers: OfferColumns,
+        side: SideCosts,
         *,
         offer_row: int,
         column: int,
@@ -316,6 +369,7 @@ class Predictor:
             offer_row=offer_row,
             column=column,
             completion_row=completion_row,
+            side=side,
             host_core_speed=host_core_speed(job),
             coverage=coverage,
             rank=rank,

@@ -85,6 +85,8 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     RunError
         If waiting for data took the whole step, so that nothing of it was computing.
     """
+    if job.measured is None:
+        return Anchors(core_speed=None)
     device = devices.host_device(job.measured.host, job.measured.threads)
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
@@ -106,5 +108,5 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
 
 def host_core_speed(job: Job) -> float | None:
     """Return the speed of one core of the host, None where it was not measured. [1/s]."""
-    benchmark = job.measured.host.benchmark
+    benchmark = job.measured.host.benchmark if job.measured else None
     return None if benchmark is None else benchmark.scalar_score

@@ -7,14 +7,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer
+from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer, Part
 from advisor.job import Job
+from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.input_pipeline import vcpus_needed
 from advisor.planners.nouns import Layout
 from advisor.predict.columns import TimeColumns
 from advisor.predict.completion import Completion
+from advisor.predict.data_costs import SideCosts
 
 _GIB: Final = 2**30
+_TIMES: Final = (
+    ("start_up", "start-up"),
+    ("data_in", "data in"),
+    ("epoch_ends", "ends of epochs (validation)"),
+)  # fmt: skip
+_COSTS: Final = (
+    ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
+)  # fmt: skip
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
 
@@ -22,15 +32,27 @@ _WORTH_SAYING: Final = 0.05
 def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
     offers: OfferColumns, *, offer_row: int, column: int, completion_row: int,
-    host_core_speed: float | None, coverage: float, rank: int = 1,
+    side: SideCosts, host_core_speed: float | None, coverage: float, rank: int = 1,
 ) -> Candidate:  # fmt: skip
-    """Make the candidate of one offer, one row of the time columns and one of the completions."""
+    """Make the candidate of one offer, one row of the time columns and one of the completions.
+
+    ``side`` has one row an offer.
+    """
     offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
     step = Estimate.lognormal(
         float(columns.step_s[column]), float(columns.log_sd[column]), coverage
     )
-    time_h, cost = completion.estimates(completion_row, offer.price_usd_per_h * count, coverage)
+    price = offer.price_usd_per_h * count
+    storage = float(side.storage_usd_per_h[offer_row]) * count
+    egress = float(side.egress_usd[offer_row])
+    time_h, cost = completion.estimates(
+        completion_row,
+        price + (0.0 if math.isnan(storage) else storage),
+        coverage,
+        once_usd=0.0 if math.isnan(egress) else egress,
+    )
+    breakdown = completion.breakdown(completion_row, price, storage, egress)
     shares: dict[Bottleneck, float] = {
         name: float(values[column]) for name, values in columns.shares.items()
     }
@@ -64,9 +86,11 @@ def candidate(
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
             *_interruptions(completion, completion_row, offer.pricing),
+            *_beside(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
         is_learned=_is_learned(columns, column),
+        breakdown=breakdown,
     )
 
 
@@ -145,6 +169,15 @@ def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str,
             f"spot: median finish {1 + overhead:.2f} x the work, waiting for machines included, "
             f"with a checkpoint every {every:.0f} min",
         )
-    if overhead < _WORTH_SAYING / 5:
-        return ()
+    if completion.is_negligible[row]:
+        return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
     return (f"checkpoints every {every:.0f} min and failures add {overhead:.0%}",)
+
+
+def _beside(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
+    """Name what is neither steps nor interruptions where it takes a share worth a word."""
+    times = {name: parts[key].time_h / time_h for key, name in _TIMES}
+    costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
+    said = [f"{name} {share:.0%} of the time" for name, share in times.items() if share >= 0.01]
+    said += [f"{name} {share:.0%} of the cost" for name, share in costs.items() if share >= 0.01]
+    return ("beside the steps: " + ", ".join(said),) if said else ()

@@ -21,6 +21,7 @@ from advisor.planners.input_pipeline import relative_speed
 from advisor.planners.nouns import Work
 from advisor.predict.anchors import Anchors
 from advisor.predict.constants import Constants
+from advisor.predict.data_costs import data_in_s
 from advisor.predict.fitting import Fit, fit_in_memory
 from advisor.predict.fleet import Fleet
 
@@ -55,8 +56,8 @@ class TimeColumns:
     dp, micro_batch, accumulation_steps, zero_stage : integer arrays
     memory_bytes : float array
         On one device.
-    startup_s : float array
-        Before the first step. [s]
+    startup_s, data_in_s : float arrays
+        Before the first step: the program's own start, and bringing in its data. [s]
     is_extrapolating : boolean array
     is_learned : boolean array or None
         Corrected by what was learned from runs; None where nothing is.
@@ -74,6 +75,7 @@ class TimeColumns:
     zero_stage: Integers
     memory_bytes: Floats
     startup_s: Floats
+    data_in_s: Floats
     is_extrapolating: NDArray[np.bool_]
     is_learned: NDArray[np.bool_] | None = None
 
@@ -119,6 +121,7 @@ def time_columns(
         zero_stage=_spread(fit.zero_stage, rows, len(dp)).astype(np.int64),
         memory_bytes=_spread(fit.memory_bytes, rows, len(dp)),
         startup_s=job.startup_s / relative_speed(anchors.core_speed, fleet.core_speed[type_index]),
+        data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         is_extrapolating=_spread(single.is_extrapolating, rows, len(dp)) > 0,
     )
 

@@ -137,7 +137,7 @@ class Learned:
     def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
         """Return the rows that may be covered: looks at the job once, then at three columns."""
         none = np.zeros(0, dtype=np.int64)
-        known = None if job.actuals or job.measured.device != "cpu" else profile(job)
+        known = None if job.actuals else profile(job)
         if known is None or not self._covers_job(known):
             return none
         types = catalogue.types
@@ -178,11 +178,11 @@ def candidate_records(
     Raises
     ------
     ValueError
-        If the job is a program without steps.
+        If the job was not profiled on processors.
     """
     known = profile(job)
     if known is None:
-        raise ValueError(f"job {job.name} is a program without steps")
+        raise ValueError(f"job {job.name} was not profiled on processors")
     return [
         record(
             known,

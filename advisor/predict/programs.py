@@ -16,6 +16,7 @@ from advisor.domain import Bottleneck
 from advisor.errors import RunError
 from advisor.job import Job, Program
 from advisor.predict.columns import STATUSES, TimeColumns
+from advisor.predict.data_costs import data_in_s
 from advisor.predict.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -70,7 +71,9 @@ def program_columns(
         count=count,
         status=status,
         step_s=step_s,
-        log_sd=np.full(len(count), np.hypot(_CORE_SPEED_LOG_SD, job.measured.log_sd)),
+        log_sd=np.full(
+            len(count), np.hypot(_CORE_SPEED_LOG_SD, job.measured.log_sd if job.measured else 0.0)
+        ),
         shares=shares,
         dp=whole,
         micro_batch=whole,
@@ -78,5 +81,6 @@ def program_columns(
         zero_stage=whole * 0,
         memory_bytes=np.full(len(count), needed),
         startup_s=zeros,
+        data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         is_extrapolating=zeros > 0,
     )

@@ -13,6 +13,7 @@ from advisor.catalogue import OfferFilter
 from advisor.domain import Candidate, Recommendation
 from advisor.job import Job
 from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front, spread_out
 from advisor.ranking.probes import advise
 from advisor.ranking.request import Request, parse_hours
@@ -53,7 +54,8 @@ def recommend(
     columns = predictor.step_columns(
         job, np.repeat(types, len(counts)), np.tile(counts, len(types))
     )
-    rows = price_rows(job, request, offers, types, columns, len(counts))
+    side = predictor.side_costs(job, offers)
+    rows = price_rows(job, request, offers, side, types, columns, len(counts))
     rejected, feasible = _reject(request, rows, columns)
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
@@ -66,9 +68,9 @@ def recommend(
     def show(places: Integers) -> tuple[Candidate, ...]:
         made = (
             predictor.candidate(
-                job, columns, rows.completion_of(row), offers, offer_row=int(rows.offer[row]),
-                column=int(rows.column[row]), completion_row=rows.completion_row(row),
-                coverage=request.coverage, rank=rank,
+                job, columns, rows.completion_of(row), offers, side,
+                offer_row=int(rows.offer[row]), column=int(rows.column[row]),
+                completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             )
             for rank, row in enumerate(places.tolist(), start=1)
         )  # fmt: skip
@@ -86,7 +88,10 @@ def recommend(
         front=show(shown),
         nearest=show(nearest),
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
-        notes=_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
+        notes=(
+            *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
+            *_unpriced(job, side, rows.offer[shown if chosen.size else nearest]),
+        ),
     )
 
 
@@ -162,3 +167,17 @@ def _notes(
     if is_empty and does_not_fit.any() and not (columns.status == 0).any():
         notes.append("the job does not fit into the memory of anything that was looked at")
     return tuple(notes)
+
+
+def _unpriced(job: Job, side: SideCosts, offers: Integers) -> tuple[str, ...]:
+    """Say in one line what the times and costs do not hold, and how to add it."""
+    lacks = []
+    if job.transfers.data_bytes is None:
+        lacks.append("bringing in the data (--data 120GB)")
+    if job.program is None and not job.epochs * job.epoch_end_steps:
+        lacks.append("validation (no end of an epoch was seen; --validation 5%)")
+    if np.isnan(side.storage_usd_per_h[offers]).any():
+        lacks.append("storage at providers without a price of it")
+    if np.isnan(side.egress_usd[offers]).any():
+        lacks.append("results out of providers without a price of it")
+    return ("not in time and cost: " + "; ".join(lacks),) if lacks else ()

@@ -105,6 +105,8 @@ def parse_hours(text: str) -> float:
     (1.5, 36.0, 6.0)
     """
     word = text.strip().lower()
+    if word.startswith("-"):
+        raise UsageError(f"{text.strip()} lies in the past", hint="give the time from now on: 12h")
     try:
         hours = float(word)
     except ValueError:

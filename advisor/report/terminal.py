@@ -76,6 +76,8 @@ def _job_line(recommendation: Recommendation) -> Text:
         )
     steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
     source = job["total_steps_source"]
+    if "measured_step_s" not in job:
+        return Text(f"{recommendation.run}: {steps} ({source}); described, nothing measured")
     return Text(
         f"run {recommendation.run}: {steps} ({source}); "
         f"{digits(1000 * job['measured_step_s'])} ms a step measured on {job['measured_on']}"
