@@ -115,10 +115,10 @@ class Job:
         What the end of an epoch (validation, checkpoints) takes, in steps.
     actuals : tuple of Actual
         Steps measured in real runs of the job.
-    transfers : Transfers
-        What is moved before and after it.
     resources : Resources or None
         What its recorded steps used over time.
+    transfers : Transfers
+        What is moved before and after it.
     """
 
     name: str
@@ -135,6 +135,7 @@ class Job:
     epochs: float = 0.0
     epoch_end_steps: float = 0.0
     actuals: tuple[Actual, ...] = ()
+    resources: Resources | None = None
     transfers: Transfers = field(default_factory=Transfers)
 
     @property
@@ -149,8 +150,6 @@ class Job:
         """What leaves the cloud at the end: as given, otherwise one checkpoint. [bytes]."""
         given = self.transfers.result_bytes
         return self.state_bytes if given is None else given
-
-    resources: Resources | None = None
 
     @property
     def paid_steps(self) -> float:
@@ -242,10 +241,10 @@ def job_from_recording(
         startup_s=recording.startup_s or 0.0,
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
+        resources=resources(recording),
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
-        resources=resources(recording),
     )
 
 

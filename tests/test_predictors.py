@@ -353,6 +353,58 @@ class TestTrained:
         assert data_hash(records) != data_hash(records[1:])
 
 
+class TestBadData:
+    """One clear error, or an answer that is finite: never a traceback, never nan."""
+
+    @pytest.mark.parametrize("model", ["ridge", "auto"])
+    @pytest.mark.parametrize(
+        ("some", "what"),
+        [
+            ([r for r in runs() if r.job.family == "f0"], "only 1 program"),
+            (runs()[:1], "only 1 program"),
+            ([replace(r, status="censored") for r in runs()], "only 0 program"),
+            ([replace(r, status="failed") for r in runs()], "none of 72 runs"),
+        ],
+        ids=["one program", "one run", "all cut short", "all failed"],
+    )
+    def test_what_cannot_be_judged_is_refused(
+        self, some: list[RunRecord], what: str, model: str
+    ) -> None:
+        with pytest.raises(ModelError, match=what) as caught:
+            train(some, model=model)
+        assert caught.value.hint
+
+    def test_one_program_can_be_learned_where_single_runs_are_left_out(self) -> None:
+        one = [r for r in runs() if r.job.family == "f0"]
+        model = train(one, model="ridge", split="random")[0]
+        assert np.isfinite(model.predict(one).high).all()
+
+    @pytest.mark.parametrize("model", ["ridge", "gp", "forest", "boosting", "sequence"])
+    def test_fewer_runs_than_features_or_one_instance_type_are_enough(self, model: str) -> None:
+        for some in (
+            [runs()[0], runs()[1], runs()[-1]],
+            [r for r in runs(families=3) if r.instance_key == "quota-0.5"],
+        ):
+            found = train(some, model=model)[0].predict(some)
+            assert np.isfinite([found.low, found.value, found.high]).all()
+
+    @pytest.mark.parametrize("readings", [None, 0, 1])
+    def test_series_that_are_short_or_missing_are_no_reason_to_stop(
+        self, readings: int | None
+    ) -> None:
+        series = (
+            ()
+            if readings is None
+            else (ResourceSeries(interval_s=1.0, channels={"cpu_cores": (1.0,) * readings}),)
+        )
+        some = []
+        for r in runs(families=3, jobs=2):
+            assert r.anchor is not None
+            some.append(replace(r, anchor=replace(r.anchor, series=series)))
+        found = train(some, model="sequence")[0].predict(some)
+        assert np.isfinite([found.low, found.value, found.high]).all()
+
+
 class TestCommands:
     def test_train_then_evaluate_from_files(self, tmp_path: Path) -> None:
         write_records(tmp_path / "runs.jsonl", runs())

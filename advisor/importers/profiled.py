@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.collectors.resources import Resources
 from advisor.importers.series import resource_series
 from advisor.job import Job, Measured
 from advisor.planners.nouns import Work
@@ -49,12 +50,12 @@ def program_of(run: str) -> str:
 
 
 def profile(job: Job) -> Profile | None:
-    """Return what a profiled job says of itself; None where no step was measured."""
-    if job.work is None or job.measured is None:
+    """Return what a job that was profiled on processors says of itself; None for any other."""
+    if job.work is None or job.measured is None or job.measured.device != "cpu":
         return None
     work, batch = job.work, float(job.global_batch)
     facts = _work_facts(work, batch) | {"steps": job.total_steps}
-    step_s = _one_core_s(job, job.measured) * batch / job.recorded_batch
+    step_s = _one_core_s(job.measured, job.resources) * batch / job.recorded_batch
     anchor: dict[str, Fact] = {
         "step_time_s": step_s,
         "cpu_s_per_step": step_s,
@@ -122,9 +123,8 @@ def record(
     )
 
 
-def _one_core_s(job: Job, measured: Measured) -> float:
+def _one_core_s(measured: Measured, used: Resources | None) -> float:
     """Return a recorded step's time on one core of the host [s]."""
-    used = job.resources
     if (measured.threads or 1) == 1 or used is None or used.cpu_s_per_step is None:
         return measured.step_s
     return max(measured.step_s, used.cpu_s_per_step)

@@ -133,7 +133,7 @@ class Predictor:
         """
         columns = self.physics_columns(job, type_index, count, fleet=fleet)
         if self.learned is None or fleet is not None:
-            return columns
+            return columns  # what was learned is asked about machines of the catalogue
         return self.learned.corrected(job, self.catalogue, columns)
 
     def physics_columns(

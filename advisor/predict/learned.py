@@ -137,8 +137,7 @@ class Learned:
     def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
         """Return the rows that may be covered: looks at the job once, then at three columns."""
         none = np.zeros(0, dtype=np.int64)
-        seen_on = None if job.measured is None else job.measured.device
-        known = None if job.actuals or seen_on != "cpu" else profile(job)
+        known = None if job.actuals else profile(job)
         if known is None or not self._covers_job(known):
             return none
         types = catalogue.types
@@ -179,11 +178,11 @@ def candidate_records(
     Raises
     ------
     ValueError
-        If the job is a program without steps.
+        If the job was not profiled on processors.
     """
     known = profile(job)
     if known is None:
-        raise ValueError(f"job {job.name} is a program without steps")
+        raise ValueError(f"job {job.name} was not profiled on processors")
     return [
         record(
             known,

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from advisor import data
-from advisor.errors import UsageError
+from advisor.errors import ModelError, UsageError
 from advisor.predict.learned import NAME
 from advisor.records import RunRecord
 from advisor.train.backends import workers
@@ -23,6 +23,7 @@ from advisor.train.progress import progress
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
 SPLITS: Final = ("job", "instance", "both", "random")
+_LEAST_GROUPS: Final = 2
 
 
 def command(
@@ -112,6 +113,7 @@ def train(
         raise UsageError(f"no split named {split!r}", hint=f"one of: {', '.join(SPLITS)}")
     has_series = model in ("sequence", "all")
     asked = _grouped(problem(records, cast(Any, target), has_series=has_series), split)
+    _require_groups(asked, split)
     guarded = predictor(model, has_series=has_series, n_jobs=n_jobs, seed=seed)
     asked.fit(guarded, slice(None))
     stack = cast(Stack, guarded.member_)
@@ -166,6 +168,21 @@ def _grouped(asked: Any, split: str) -> Any:
     if split == "random":
         return replace(asked, groups=np.arange(len(asked.records)).astype(str))
     return asked
+
+
+def _require_groups(asked: Any, split: str) -> None:
+    """Refuse runs of which nothing can be left out: how wrong the model is could not be told."""
+    complete = ~asked.is_censored
+    left = sorted(set(asked.groups[complete].tolist()))
+    if len(left) >= _LEAST_GROUPS:
+        return
+    kind = {"instance": "instance type", "random": "run"}.get(split, "program")
+    raise ModelError(
+        f"only {len(left)} {kind} has complete runs ({', '.join(left) or 'none'}): none can be "
+        "left out, so that nobody could tell how wrong the model is",
+        hint=f"add runs of another {kind}"
+        + ("" if split == "random" else ", or judge it on single runs: --split random"),
+    )
 
 
 def _both(asked: Any, model: str, *, has_series: bool, n_jobs: int, seed: int) -> dict[str, Any]:
