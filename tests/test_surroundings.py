@@ -173,7 +173,7 @@ def test_a_recorded_loader_says_how_much_data_there_is() -> None:
 def test_command_line_python_and_json_have_one_estimate(
     job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "load_job", lambda run=None, **length: job)
+    monkeypatch.setattr(api, "find_job", lambda **asked: job)
     options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
     shell = CliRunner().invoke(
         app, ["recommend", "--json", "--spot", *options], catch_exceptions=False
