@@ -8,15 +8,15 @@ a trace predicts the second one, exactly as ``advisor validate spot`` does with 
 the 80 % intervals (mean over traces), median error, and the pinball loss of the logarithm of the
 finish time (mean over the 10th, 50th and 90th percentile, then over traces).
 
-The rule: the pooled fraction with the least loss at a share of 0.5 among sets that cover 76 to
-84 %; for it the drift that covers 80 % at shares of 0.25 and 0.5, interpolated, and continued
-geometrically to 1, since a longer history needs less of it.
+The rule: drift and pooled fraction with the least sum of losses over shares of 0.25 and 0.5, with
+levels as they are; then the scale of the levels with which the two cover 80 % on average.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from advisor.validation import spot
 
 DRIFTS = (0.0, 0.2, 0.4, 0.8, 1.2, 1.6)
 POOLED = (0.1, 0.2, 0.3, 0.5)
-AGE_WIDTHS = (1.0,)
 
 
 def halves(folder: Path, share: float) -> list[spot._Half]:
@@ -40,19 +39,19 @@ def halves(folder: Path, share: float) -> list[spot._Half]:
     return [half for half in cut if half.known.up_start_s.size and half.start_s.size]
 
 
-def scores(parts: Sequence[spot._Half], drifts: Sequence[float]) -> None:
+def scores(parts: Sequence[spot._Half], asked: argparse.Namespace) -> None:
     """Print one line a set of constants."""
-    print(f"{len(parts)} traces\n drift pooled  width  coverage  error  (by trace)  pinball")
-    for drift in drifts:
-        plain = ForecastParameters(drift=drift)
+    print(f"{len(parts)} traces\n drift pooled  scale  coverage  error  (by trace)  pinball")
+    for drift in asked.drift:
+        plain = ForecastParameters(drift=drift, level_scale=1.0)
         runner = finish_runner(spot.JOB)
         libraries = [
             library(h.known, runner, spot.JOB.attempt_s, spot.JOB.kept_s(h.known.up_length_s),
                     plain)
             for h in parts
         ]  # fmt: skip
-        for pooled, width in product(POOLED, AGE_WIDTHS):
-            constants = ForecastParameters(drift=drift, pooled_fraction=pooled, age_width=width)
+        for pooled, scale in product(asked.pooled, asked.scale):
+            constants = replace(plain, pooled_fraction=pooled, level_scale=scale)
             results = [
                 spot._result(h, spot._forecast(k, parts, libraries, constants))
                 for k, h in enumerate(parts)
@@ -60,7 +59,7 @@ def scores(parts: Sequence[spot._Half], drifts: Sequence[float]) -> None:
             over = [r for r in results if r.is_over.any()]
             errors = [np.abs(r.middle_s / r.finish_s - 1)[r.is_over] for r in over]
             print(
-                f"{drift:6.1f} {pooled:6.2f} {width:6.1f} "
+                f"{drift:6.1f} {pooled:6.2f} {scale:6.2f} "
                 f"{np.nanmean([r.coverage for r in results]):9.3f} "
                 f"{np.median(np.concatenate(errors)):6.3f} "
                 f"{np.mean([np.median(e) for e in errors]):11.3f} "
@@ -86,10 +85,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--drift", type=float, nargs="+", default=list(DRIFTS))
+    parser.add_argument("--pooled", type=float, nargs="+", default=list(POOLED))
+    parser.add_argument("--scale", type=float, nargs="+", default=[1.0])
     asked = parser.parse_args()
     shared = data.shared()
     folder = asked.data or (shared / "data" if shared else Path("../shared/data"))
-    scores(halves(folder, asked.share), asked.drift)
+    scores(halves(folder, asked.share), asked)
 
 
 if __name__ == "__main__":
