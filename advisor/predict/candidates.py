@@ -38,7 +38,7 @@ def candidate(
 
     ``side`` has one row an offer.
     """
-    offer = _offer(catalogue, offers, offer_row)
+    offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
     step = Estimate.lognormal(
         float(columns.step_s[column]), float(columns.log_sd[column]), coverage
@@ -81,18 +81,19 @@ def candidate(
         bottleneck=bottleneck,
         shares=shares,
         reasons=(
-            _waits(shares),
+            waits(shares),
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
-            *_interruptions(completion, completion_row, offer.pricing),
-            *_beside(breakdown, time_h.value, cost.value),
+            *interruptions(completion, completion_row, offer.pricing),
+            *beside_steps(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
         breakdown=breakdown,
     )
 
 
-def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+    """Make the object of one row of the offers."""
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
@@ -109,7 +110,7 @@ def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
     )
 
 
-def _waits(shares: Mapping[Bottleneck, float]) -> str:
+def waits(shares: Mapping[Bottleneck, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
@@ -149,7 +150,7 @@ def _feeding(
     )
 
 
-def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
+def interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
     """Say what failures or removals add, and which checkpoints that assumes."""
     overhead = float(completion.overhead_fraction[row])
     every = float(completion.checkpoint_interval_s[row]) / 60
@@ -163,7 +164,7 @@ def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str,
     return (f"checkpoints every {every:.0f} min and failures add {overhead:.0%}",)
 
 
-def _beside(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
+def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
     times = {name: parts[key].time_h / time_h for key, name in _TIMES}
     costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
