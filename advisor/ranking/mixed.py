@@ -108,28 +108,26 @@ def mixed_rows(
     clusters = mixed_offers(case, offers, side, types, counts, is_pruned=is_pruned)
     if clusters.considered == 0:
         return None
+    front: tuple[Floats, Floats] | None = None
     if is_pruned:
-        keeps = _could_be_chosen(case, request, offers, clusters, beaten_by)
-        clusters = clusters.taken(keeps)
-    return _evaluated(case, request, offers, clusters)
+        best = pareto_front(*beaten_by)
+        front = beaten_by[0][best], beaten_by[1][best]
+        step_s = bounds_s(case, _types(offers, clusters), clusters.counts)
+        time_h = step_s * job.paid_steps / _HOUR_S
+        cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
+        keeps = time_h <= (request.deadline_h or np.inf)
+        keeps &= cost <= (request.budget_usd or np.inf)
+        clusters = clusters.taken(keeps & ~_is_beaten(time_h, cost, front))
+    return _evaluated(case, request, offers, clusters, front)
 
 
-def _could_be_chosen(
-    case: MixedCase, request: Request, offers: OfferColumns, clusters: MixedOffers,
-    beaten_by: tuple[Floats, Floats],
-) -> NDArray[np.bool_]:  # fmt: skip
-    """Whether the bounds keep the constraints and no cluster of equal machines beats them."""
-    step_s = bounds_s(case, _types(offers, clusters), clusters.counts)
-    time_h = step_s * case.job.paid_steps / _HOUR_S
-    cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
-    keeps = (time_h <= (request.deadline_h or np.inf)) & (cost <= (request.budget_usd or np.inf))
-    front = pareto_front(*beaten_by)
-    if front.size:
-        times, costs = beaten_by[0][front], beaten_by[1][front]
-        # The cheapest of the equal clusters that are at least as fast as the bound.
-        place = np.searchsorted(times, time_h, side="right") - 1
-        keeps &= (place < 0) | (cost < costs[np.maximum(place, 0)])
-    return np.asarray(keeps)
+def _is_beaten(time_h: Floats, cost: Floats, front: tuple[Floats, Floats]) -> NDArray[np.bool_]:
+    """Whether one of a front (rising times, falling costs) is as fast and no dearer."""
+    times, costs = front
+    if times.size == 0:
+        return np.zeros(time_h.size, dtype=bool)
+    place = np.searchsorted(times, time_h, side="right") - 1
+    return np.asarray((place >= 0) & (cost >= costs[np.maximum(place, 0)]))
 
 
 def _types(offers: OfferColumns, clusters: MixedOffers) -> Pair:
@@ -137,13 +135,23 @@ def _types(offers: OfferColumns, clusters: MixedOffers) -> Pair:
 
 
 def _evaluated(
-    case: MixedCase, request: Request, offers: OfferColumns, clusters: MixedOffers
-) -> MixedRows:
-    """Return the clusters with time and cost, those that cannot be chosen counted."""
+    case: MixedCase, request: Request, offers: OfferColumns, clusters: MixedOffers,
+    front: tuple[Floats, Floats] | None,
+) -> MixedRows:  # fmt: skip
+    """Return the clusters with time and cost, those that cannot be chosen counted.
+
+    Spot clusters that ``front`` beats even if nothing is ever taken away are not replayed.
+    """
     job = case.job
     columns = case.mixed_columns(_types(offers, clusters), clusters.counts)
     completion = on_demand(job, columns.times, request.coverage)
     is_spot = offers.pricing[clusters.offers[0]] == "spot"
+    if front is not None and is_spot.any():
+        time_h, cost = _undisturbed(job, columns, clusters)
+        keeps = ~is_spot | (columns.times.status != 0) | ~_is_beaten(time_h, cost, front)
+        rows = np.flatnonzero(keeps)
+        clusters, columns = clusters.taken(rows), columns.taken(rows)
+        completion, is_spot = completion.taken(rows), is_spot[rows]
     if request.saves_checkpoints:
         spot = np.flatnonzero(is_spot & (columns.times.status == 0))
         if spot.size:
@@ -164,6 +172,13 @@ def _evaluated(
         considered=clusters.considered,
         rejected=rejected,
     )
+
+
+def _undisturbed(job: Job, columns: MixedColumns, clusters: MixedOffers) -> tuple[Floats, Floats]:
+    """Return bounds from below on a spot cluster: its steps alone, [h] and [USD]."""
+    time_h = columns.times.step_s * job.paid_steps / _HOUR_S
+    cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
+    return np.nan_to_num(time_h, nan=np.inf), np.nan_to_num(cost, nan=np.inf)
 
 
 def _worse_band(offers: OfferColumns, pair: Pair, rows: Integers) -> Floats:
