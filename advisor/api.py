@@ -35,6 +35,7 @@ def recommend(
     max_price: float | None = None,
     spot: bool = False,
     checkpoints: bool = True,
+    mixed: bool = False,
     catalogue: str | Path | None = None,
     coverage: float = 0.9,
     top: int = 10,
@@ -69,6 +70,8 @@ def recommend(
         Admit spot prices beside on-demand ones.
     checkpoints : bool, default True
         The job can go on from a checkpoint; otherwise spot machines are refused.
+    mixed : bool, default False
+        Admit two types of machines rented together in one region.
     catalogue : str or Path, optional
         Folder of a snapshot other than the bundled (or updated) one.
     coverage : float, default 0.9
@@ -105,6 +108,7 @@ def recommend(
         max_price_usd_per_h=max_price,
         pricings=("on-demand", "spot") if spot else ("on-demand",),
         saves_checkpoints=checkpoints,
+        mixed=mixed,
         coverage=coverage,
         top=top,
         with_probes=probes,

@@ -235,7 +235,8 @@ class Link:
     Attributes
     ----------
     name : str
-        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``, ``"infiniband"``.
+        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``; ``"rdma"`` and ``"tcp"`` where it is known
+        whether messages bypass the kernel.
     bytes_per_s : float
         Nominal bandwidth per direction. [bytes/s]
     latency_s : float
@@ -245,6 +246,11 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float = 0.0
+
+    @property
+    def bypasses_kernel(self) -> bool | None:
+        """Whether messages go past the operating system; None where nobody says."""
+        return {"rdma": True, "tcp": False}.get(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,10 @@ def command(
     spot: Annotated[
         bool, typer.Option("--spot/--on-demand", help="Admit spot prices beside on-demand ones.")
     ] = False,
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="Admit two types of machines together, in one region."),
+    ] = False,
     checkpoints: Annotated[
         bool, typer.Option(help="Whether the job can go on from a checkpoint (spot needs it).")
     ] = True,
@@ -131,6 +135,7 @@ def command(
         max_price=max_price,
         spot=spot,
         checkpoints=checkpoints,
+        mixed=mixed,
         coverage=coverage,
         top=top,
         predictor=predictor,

@@ -30,6 +30,7 @@ from advisor.predict.constants import Constants, constants
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.predict.fleet import Fleet, fleet
 from advisor.predict.learned import Learned
+from advisor.predict.mixed import DeviceTimes, MixedCase
 from advisor.predict.programs import program_columns
 
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
@@ -161,6 +162,21 @@ class Predictor:
         anchors = self.anchors(job, job.work, shipped)
         return time_columns(
             job, job.work, machines, anchors, shipped, type_index=type_index, count=count
+        )
+
+    def mixed_case(self, job: Job) -> MixedCase | None:
+        """Return what estimates two types of machines together; None for a job without steps."""
+        if job.work is None:
+            return None
+        shipped = self._constants if self._constants is not None else constants()
+        anchors = self.anchors(job, job.work, shipped)
+        return MixedCase(
+            job=job,
+            work=job.work,
+            fleet=self.fleet,
+            anchors=anchors,
+            constants=shipped,
+            times=DeviceTimes.of(job.work, self.fleet, anchors, shipped),
         )
 
     def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:

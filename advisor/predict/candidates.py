@@ -83,13 +83,13 @@ def candidate(
         bottleneck=bottleneck,
         shares=shares,
         reasons=(
-            _waits(shares),
+            waits(shares),
             *_learned(columns, column),
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
-            *_interruptions(completion, completion_row, offer.pricing),
+            *interruptions(completion, completion_row, offer.pricing),
             *_on_demand(*alike),
-            *_beside(breakdown, time_h.value, cost.value),
+            *beside_steps(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
         breakdown=breakdown,
@@ -117,7 +117,7 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
     )
 
 
-def _waits(shares: Mapping[Bottleneck, float]) -> str:
+def waits(shares: Mapping[Bottleneck, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
@@ -165,7 +165,7 @@ def _feeding(
     )
 
 
-def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
+def interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
     """Say what failures or removals add, and which checkpoints that assumes."""
     overhead = float(completion.overhead_fraction[row])
     every = float(completion.checkpoint_interval_s[row]) / 60
@@ -194,7 +194,7 @@ def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str,
     )
 
 
-def _beside(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
+def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
     times = {name: parts[key].time_h / time_h for key, name in _TIMES}
     costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
