@@ -54,7 +54,7 @@ class Hull:
 
         Columns that are not ``watched`` (None: all are) have no bounds.
         """
-        parts = _parts(X, parted_columns)
+        parts = hull_parts(X, parted_columns)
         if watched is not None:
             kept = np.full_like(X, np.nan)
             kept[:, list(watched)] = X[:, list(watched)]
@@ -74,11 +74,11 @@ class Hull:
 
     def has_rows_of(self, X: Floats) -> NDArray[np.bool_]:
         """Return for each row whether its part has enough rows to cover anything."""
-        return np.asarray(self.has_rows[_parts(X, self.parted_columns)])
+        return np.asarray(self.has_rows[hull_parts(X, self.parted_columns)])
 
     def beyond(self, X: Floats) -> NDArray[np.bool_]:
         """Return for each row and watched column whether it leaves its range."""
-        parts = _parts(X, self.parted_columns)
+        parts = hull_parts(X, self.parted_columns)
         width = min(X.shape[1], self.lows.shape[1])
         watched, lows, highs = X[:, :width], self.lows[parts, :width], self.highs[parts, :width]
         with np.errstate(invalid="ignore"):  # unknown is not outside
@@ -129,7 +129,8 @@ def _range(X: Floats) -> tuple[Floats, Floats]:
     return np.where(unseen, -np.inf, low - margin), np.where(unseen, np.inf, high + margin)
 
 
-def _parts(X: Floats, parted_columns: Sequence[int]) -> NDArray[np.intp]:
+def hull_parts(X: Floats, parted_columns: Sequence[int]) -> NDArray[np.intp]:
+    """Return the part of each row: a bit for each of the columns that is positive."""
     parts = np.zeros(len(X), np.intp)
     for place, column in enumerate(parted_columns):
         parts += (np.nan_to_num(X[:, column]) > 0).astype(np.intp) << place

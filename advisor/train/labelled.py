@@ -57,6 +57,20 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     return list(found.values())
 
 
+def run_files(path: Path) -> list[Path]:
+    """Return the files of runs in a folder, or the file itself.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    files = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise UsageError(f"no .jsonl or .jsonl.gz in {path}", hint="see --data")
+    return [file.resolve() for file in files]
+
+
 def _format(path: Path, fmt: str) -> str:
     """Return the format that is meant: collected runs name their schema in every row."""
     if fmt != AUTO:

@@ -17,8 +17,8 @@ from advisor.errors import ModelError, UsageError
 from advisor.predict.learned import NAME
 from advisor.records import RunRecord
 from advisor.train.backends import workers
-from advisor.train.labelled import AUTO, read_runs
-from advisor.train.model_card import card
+from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
+from advisor.train.model_card import card, spread_card
 from advisor.train.progress import progress
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
@@ -50,21 +50,50 @@ def command(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes at once.")] = 1,
     seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread",
+            help="Leave each file on a Dask worker: boosted trees on any number of runs.",
+        ),
+    ] = False,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
+    if spread:
+        _spread(runs, fmt, target, out, backend, address, seed, as_json)
+        return
     records = read_runs(runs, fmt)
     with workers(backend, address), progress(checkpoints):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
+    _save(trained, results, out, card(trained, records), as_json)
+
+
+def _save(trained: Any, results: Any, out: Path | None, told: str, as_json: bool) -> None:
     folder = out or data.own_models() / NAME
-    trained.save(folder, card(trained, records))
+    trained.save(folder, told)
     record = {"schema_version": 1, "model": str(folder), **results}
     typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))
+
+
+def _spread(
+    runs: list[Path] | None, fmt: str, target: str, out: Path | None, backend: str,
+    address: str | None, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Fit on a Dask cluster, each file of runs on one of its workers."""
+    from advisor.train.on_dask import train_on_dask
+
+    if backend != "dask":
+        raise UsageError("--spread needs a Dask cluster", hint="add --backend dask")
+    files = [f for path in runs or default_paths() for f in run_files(path)]
+    with workers(backend, address):
+        trained, results = train_on_dask(files, fmt=fmt, target=target, seed=seed)
+    _save(trained, results, out, spread_card(trained, len(files)), as_json)
 
 
 def train(
