@@ -294,7 +294,7 @@ def _mapped(columns: Any, change: Any) -> Any:
             values[f.name] = {name: change(v) for name, v in value.items()}
         elif isinstance(value, tuple):
             values[f.name] = tuple(change(v) for v in value)
-        else:
+        elif value is not None:
             values[f.name] = change(value)
     changed: Any = replace(columns, **values)
     return changed
@@ -311,6 +311,8 @@ def _put(columns: MixedColumns, rows: Integers, part: MixedColumns) -> MixedColu
             return {name: put(old[name], new[name]) for name in old}
         if isinstance(old, tuple):
             return tuple(put(a, b) for a, b in zip(old, new, strict=True))
+        if old is None:
+            return None
         out = np.array(old)
         out[rows] = new
         return out
