@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
@@ -274,10 +275,12 @@ def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:
 def _host(log: ProfilerLog, trainer: Events) -> Host:
     described = dict(log.header["host"])
     measured = described.pop("benchmark", None)
+    sheets = tuple(from_record(sheet) for sheet in described.pop("sheets", ()))
     torch = trainer.fact("torch")
     host = Host(
         **{**described, "gpus": tuple(described.get("gpus", ()))},
         benchmark=HostBenchmark(**measured) if measured else None,
+        sheets=sheets,
     )
     return replace(
         host,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from advisor.collectors import benchmark, host, remote, store
+from advisor.collectors import benchmark, device_sheet, host, remote, store
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.plan import Plan
 from advisor.collectors.recording import Recording
@@ -98,7 +98,7 @@ def plan(
         interval_s=interval_s,
         continues=continue_run,
         options=options,
-        host=asdict(host.describe(benchmark=measured)),
+        host=asdict(host.describe(benchmark=measured, sheets=device_sheet.cached())),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         progress_s=progress_s,
         patience_s=patience_s,

@@ -373,7 +373,8 @@ class _Rates:
             compute=by_pair[:, index, 0],
             memory=by_pair[:, index, 1],
             latency_s=np.array([parameters.latency_s[d.kind] for d in devices]) * launches,
-            dispatch_s=np.array([parameters.dispatch_s[d.kind] for d in devices]) * launches,
+            dispatch_s=np.array([d.call_s or parameters.dispatch_s[d.kind] for d in devices])
+            * launches,
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
             unhidden=parameters.unhidden_fraction,
         )

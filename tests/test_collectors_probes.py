@@ -84,7 +84,7 @@ def test_children_are_found_where_the_kernel_does_not_list_them() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 30 & sleep 30 & wait"]) as shell:
         tree = ProcessTree(shell.pid)
         tree._lists_children = False
-        tree._children = lambda _: []  # type: ignore[method-assign]
+        tree._children = lambda pid: []  # type: ignore[method-assign]
         end = time.monotonic() + 30
         while len(tree.processes) < 3 and time.monotonic() < end:
             tree.refresh()

@@ -59,6 +59,8 @@ class TimeColumns:
     startup_s, data_in_s : float arrays
         Before the first step: the program's own start, and bringing in its data. [s]
     is_extrapolating : boolean array
+    is_learned : boolean array or None
+        Corrected by what was learned from runs; None where nothing is.
     """
 
     type_index: Integers
@@ -75,6 +77,7 @@ class TimeColumns:
     startup_s: Floats
     data_in_s: Floats
     is_extrapolating: NDArray[np.bool_]
+    is_learned: NDArray[np.bool_] | None = None
 
 
 def time_columns(
@@ -213,7 +216,8 @@ def _fed(
 ) -> tuple[Floats, dict[Bottleneck, Floats]]:  # fmt: skip
     """Add what the input pipeline costs; return the step and what it waits for. [s]."""
     step_s = np.asarray(scaled.step_s, dtype=float)
-    load_s = _loading_s(job, fleet, anchors, fit, type_index)
+    samples = fit.micro_batch * fit.accumulation_steps
+    load_s = loading_s(job, fleet, anchors, samples, type_index)
     if job.feed.workers == 0:
         total, waiting = step_s + load_s, load_s
     else:
@@ -234,9 +238,10 @@ def _fed(
     }
 
 
-def _loading_s(job: Job, fleet: Fleet, anchors: Anchors, fit: Fit, type_index: Integers) -> Floats:
-    """Seconds per step to load the samples of one device, on the machine's own cores."""
-    samples = fit.micro_batch * fit.accumulation_steps
+def loading_s(
+    job: Job, fleet: Fleet, anchors: Anchors, samples: Integers, type_index: Integers
+) -> Floats:
+    """Return how long loading so many samples of one device takes, on the machine's cores [s]."""
     if job.feed.cpu_s_per_sample is None:
         return np.zeros(len(type_index))
     ratio = relative_speed(anchors.core_speed, fleet.core_speed[type_index])
