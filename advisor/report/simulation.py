@@ -124,8 +124,8 @@ def failures(record: Mapping[str, Any]) -> list[Text | Table]:
     head = (
         f"{job['work_h']:g} h of work, "
         + (f"a save of {job['checkpoint_s']:g} s" if job["saves_checkpoints"] else "no saves")
-        + f", a restart of {job['restart_s']:g} s; {record['failures_per_device_h']:.3g} failures per device and "
-        f"hour ({record['source']})"
+        + f", a restart of {job['restart_s']:g} s; {record['failures_per_device_h']:.3g} failures "
+        f"per device and hour ({record['source']})"
     )
     return [Text(head), table]
 
