@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from advisor.actuals import Actual
 from advisor.collectors.recording import DeepStep, Host, Loading, Recording, StepTime, TotalWork
+from advisor.collectors.resources import Resources, resources
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
@@ -114,6 +115,8 @@ class Job:
         What the end of an epoch (validation, checkpoints) takes, in steps.
     actuals : tuple of Actual
         Steps measured in real runs of the job.
+    resources : Resources or None
+        What its recorded steps used over time.
     transfers : Transfers
         What is moved before and after it.
     """
@@ -132,6 +135,7 @@ class Job:
     epochs: float = 0.0
     epoch_end_steps: float = 0.0
     actuals: tuple[Actual, ...] = ()
+    resources: Resources | None = None
     transfers: Transfers = field(default_factory=Transfers)
 
     @property
@@ -237,6 +241,7 @@ def job_from_recording(
         startup_s=recording.startup_s or 0.0,
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
+        resources=resources(recording),
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),

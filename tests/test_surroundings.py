@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.catalogue import Pricing
 from advisor.cli import app
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
@@ -112,9 +113,9 @@ def test_more_to_move_is_never_earlier_or_cheaper(job: Job, predictor: Predictor
 
 
 def test_a_machine_that_is_taken_away_takes_its_data_along(job: Job, predictor: Predictor) -> None:
-    def added_h(pricing: str) -> float:
+    def added_h(pricing: Pricing) -> float:
         plain, loaded = (
-            predictor.predict(each, "g5.xlarge", pricing=pricing)  # type: ignore[arg-type]
+            predictor.predict(each, "g5.xlarge", pricing=pricing)
             for each in (job, with_surroundings(job, data="500GB"))
         )
         return loaded.training_time_h.value - plain.training_time_h.value
@@ -173,7 +174,7 @@ def test_a_recorded_loader_says_how_much_data_there_is() -> None:
 def test_command_line_python_and_json_have_one_estimate(
     job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "find_job", lambda **asked: job)
+    monkeypatch.setattr(api, "find_job", lambda **named: job)
     options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
     shell = CliRunner().invoke(
         app, ["recommend", "--json", "--spot", *options], catch_exceptions=False

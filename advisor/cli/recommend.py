@@ -41,6 +41,10 @@ def command(
     spot: Annotated[
         bool, typer.Option("--spot/--on-demand", help="Admit spot prices beside on-demand ones.")
     ] = False,
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="Admit two types of machines together, in one region."),
+    ] = False,
     checkpoints: Annotated[
         bool, typer.Option(help="Whether the job can go on from a checkpoint (spot needs it).")
     ] = True,
@@ -87,6 +91,9 @@ def command(
     cluster_price: Annotated[
         float, typer.Option(help="What it charges, in USD per device and hour.")
     ] = 0.0,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a recorded run by training time and cost.
@@ -128,9 +135,11 @@ def command(
         max_price=max_price,
         spot=spot,
         checkpoints=checkpoints,
+        mixed=mixed,
         coverage=coverage,
         top=top,
         predictor=predictor,
+        probes=probe,
     )
     own = own_cluster.comparison(
         wanted,
@@ -158,5 +167,7 @@ def command(
         terminal.show(answer, Console())
         if own is not None:
             own_report.show(record["own_cluster"], Console())
+        if probe:
+            terminal.show_probes(answer, Console())
     if not answer.front and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)

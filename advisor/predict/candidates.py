@@ -40,7 +40,7 @@ def candidate(
     ``side`` has one row an offer; ``steady``, one row a column, says for a spot offer what the
     same machines would take on demand.
     """
-    offer = _offer(catalogue, offers, offer_row)
+    offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
     step = Estimate.lognormal(
         float(columns.step_s[column]), float(columns.log_sd[column]), coverage
@@ -83,21 +83,24 @@ def candidate(
         bottleneck=bottleneck,
         shares=shares,
         reasons=(
-            _waits(shares),
+            waits(shares),
+            *_learned(columns, column),
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
-            *_interruptions(completion, completion_row, offer.pricing),
+            *interruptions(completion, completion_row, offer.pricing),
             *_on_demand(*alike),
-            *_beside(breakdown, time_h.value, cost.value),
+            *beside_steps(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
         breakdown=breakdown,
+        is_learned=_is_learned(columns, column),
         on_demand_time_h=alike[0],
         on_demand_cost_usd=alike[1],
     )
 
 
-def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+    """Return one row of the offers as an object."""
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
@@ -114,12 +117,20 @@ def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
     )
 
 
-def _waits(shares: Mapping[Bottleneck, float]) -> str:
+def waits(shares: Mapping[Bottleneck, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
         f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
     )
+
+
+def _is_learned(columns: TimeColumns, column: int) -> bool:
+    return columns.is_learned is not None and bool(columns.is_learned[column])
+
+
+def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
+    return ("corrected by measured runs of like size",) if _is_learned(columns, column) else ()
 
 
 def _fitting(layout: Layout) -> tuple[str, ...]:
@@ -154,7 +165,7 @@ def _feeding(
     )
 
 
-def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
+def interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
     """Say what failures or removals add, and which checkpoints that assumes."""
     overhead = float(completion.overhead_fraction[row])
     every = float(completion.checkpoint_interval_s[row]) / 60
@@ -183,7 +194,7 @@ def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str,
     )
 
 
-def _beside(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
+def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
     times = {name: parts[key].time_h / time_h for key, name in _TIMES}
     costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
