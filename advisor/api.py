@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.actuals import read_actuals
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.collectors import store
-from advisor.domain import Recommendation
-from advisor.job import Job, job_from_recording, with_surroundings
+from advisor.domain import QUANTILES, Recommendation
+from advisor.errors import UsageError
+from advisor.job import Job, with_surroundings
+from advisor.jobs import find_job, load_job
 from advisor.predict import Predictor
+from advisor.predict.estimate import (
+    StepEstimate,
+    estimate_here,
+    estimate_on_gpu,
+    estimate_on_type,
+)
 from advisor.ranking import Request, parse_hours
 from advisor.ranking import recommend as rank
 
-
-def load_job(run: str | Path | None = None, **length: Any) -> Job:
-    """Read a recorded run as a job.
-
-    Parameters
-    ----------
-    run : str, Path or None
-        Name or folder of a run; the latest where None.
-    **length
-        ``epochs``, ``total_steps``, ``total_samples``, ``global_batch``: see
-        ``advisor.job.job_from_recording``.
-
-    Raises
-    ------
-    RecordingError
-        If there is no such run, or it cannot be read.
-    RunError
-        If it lacks what a prediction needs.
-    """
-    path = store.latest_run() if run is None else store.find_run(str(run))
-    job = job_from_recording(store.read_recording(path), **length)
-    return replace(job, actuals=read_actuals(path.parent, path.name))
+__all__ = ["estimate", "find_job", "load_job", "recommend"]
 
 
 def recommend(
@@ -59,6 +43,7 @@ def recommend(
     data_rate: str | float | None = None,
     results: str | float | None = None,
     validation: str | float | None = None,
+    probes: bool = False,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -96,6 +81,8 @@ def recommend(
     data, data_rate, results, validation : str or float, optional
         What the job moves and what the ends of its epochs take, where the user knows better than
         the recording: see ``advisor.job.with_surroundings``.
+    probes : bool, default False
+        Also say which short real runs would help most to choose (``.probes``).
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -124,6 +111,7 @@ def recommend(
         mixed=mixed,
         coverage=coverage,
         top=top,
+        with_probes=probes,
     )
     job = with_surroundings(
         run if isinstance(run, Job) else load_job(run, **length),
@@ -133,3 +121,48 @@ def recommend(
         validation=validation,
     )
     return rank(job, request, predictor=predictor or Predictor(Catalogue.load(catalogue)))
+
+
+def estimate(
+    job: Job,
+    *,
+    on: str | None = None,
+    gpu: str | None = None,
+    count: int = 1,
+    coverage: float = 0.9,
+    predictor: Predictor | None = None,
+) -> StepEstimate:
+    """Estimate a job on one configuration, with its parts and where each number is from.
+
+    Parameters
+    ----------
+    job : Job
+    on : str, optional
+        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``; ``"here"`` is this machine.
+    gpu : str, optional
+        An accelerator in place of a machine.
+    count : int, default 1
+        Machines, or accelerators of one machine.
+    coverage : float, default 0.9
+    predictor : Predictor, optional
+        Keeps a loaded catalogue between calls.
+
+    Raises
+    ------
+    UsageError
+        If not exactly one of ``on`` and ``gpu`` is given, or the job cannot run there.
+    """
+    if (on is None) == (gpu is None):
+        raise UsageError("name one place to run on", hint="--on aws:g5.xlarge, or --gpu L4")
+    if coverage not in QUANTILES:
+        known = ", ".join(str(one) for one in QUANTILES)
+        raise UsageError(f"--coverage {coverage} is not on offer", hint=f"one of: {known}")
+    known_predictor = predictor or Predictor()
+    if gpu is not None:
+        return estimate_on_gpu(known_predictor, job, gpu, count=count, coverage=coverage)
+    if on == "here":
+        return estimate_here(known_predictor, job, coverage=coverage)
+    provider, _, name = str(on).rpartition(":")
+    return estimate_on_type(
+        known_predictor, job, name, provider=provider or None, count=count, coverage=coverage
+    )

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from advisor.actuals import Actual
 from advisor.collectors.recording import DeepStep, Host, Loading, Recording, StepTime, TotalWork
+from advisor.collectors.resources import Resources, resources
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
@@ -102,7 +103,8 @@ class Job:
     total_source : str
         Where the length was found.
     feed : Feed
-    measured : Measured
+    measured : Measured or None
+        None for a job that was described, not run.
     peak_rss_bytes, recorded_batch : int
         Peak resident memory, and the samples per process and step it was seen at.
     startup_s : float
@@ -113,6 +115,8 @@ class Job:
         What the end of an epoch (validation, checkpoints) takes, in steps.
     actuals : tuple of Actual
         Steps measured in real runs of the job.
+    resources : Resources or None
+        What its recorded steps used over time.
     transfers : Transfers
         What is moved before and after it.
     """
@@ -124,13 +128,14 @@ class Job:
     total_steps: float
     total_source: str
     feed: Feed
-    measured: Measured
+    measured: Measured | None
     peak_rss_bytes: int
     recorded_batch: int
     startup_s: float = 0.0
     epochs: float = 0.0
     epoch_end_steps: float = 0.0
     actuals: tuple[Actual, ...] = ()
+    resources: Resources | None = None
     transfers: Transfers = field(default_factory=Transfers)
 
     @property
@@ -155,8 +160,6 @@ class Job:
         """Return what the numbers rest on, for reports and JSON; sources in words."""
         facts: dict[str, Any] = {
             "is_program": self.program is not None,
-            "measured_step_s": self.measured.step_s,
-            "measured_on": self.measured.host.cpu_model,
             "global_batch": self.global_batch,
             "total_steps": self.total_steps,
             "total_steps_source": self.total_source,
@@ -169,6 +172,11 @@ class Job:
                 f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
             ],
         }
+        if self.measured is not None:
+            facts |= {
+                "measured_step_s": self.measured.step_s,
+                "measured_on": self.measured.host.cpu_model,
+            }
         if self.work is not None:
             flop = sum(operator.flop for operator in self.work.operators)
             facts |= {
@@ -233,6 +241,7 @@ def job_from_recording(
         startup_s=recording.startup_s or 0.0,
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
+        resources=resources(recording),
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.monitor import bytes_text, duration_text
 from advisor.collectors.recording import DeepStep, Loading, Recording
+from advisor.collectors.units import bytes_text, duration_text
 
 
 def lines(seen: Recording) -> list[str]:

@@ -132,8 +132,8 @@ class StepColumns:
     ----------
     micro_batch_s, backward_s : ndarray of shape (n_devices, n_batches)
         Forward and backward of one micro-batch, and the backward part of it. [s]
-    optimizer_s : ndarray of shape (n_devices,)
-        Once per optimizer step. [s]
+    optimizer_s, optimizer_launch_s : ndarray of shape (n_devices,)
+        Once per optimizer step, and the part of it that is starting kernels. [s]
     compute_s, memory_s, launch_s : ndarray of shape (n_devices, n_batches)
         What bounds ``micro_batch_s``; they sum to it. [s]
     log_sd : ndarray of shape (n_devices,)
@@ -147,6 +147,7 @@ class StepColumns:
     micro_batch_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
     optimizer_s: NDArray[np.float64]
+    optimizer_launch_s: NDArray[np.float64]
     compute_s: NDArray[np.float64]
     memory_s: NDArray[np.float64]
     launch_s: NDArray[np.float64]
@@ -195,6 +196,7 @@ def step_time(
         micro_batch_s=compute + memory + launch,
         backward_s=np.sum(backward, axis=0),
         optimizer_s=np.sum(optimizer, axis=0)[:, 0],
+        optimizer_launch_s=optimizer[2][:, 0],
         compute_s=compute,
         memory_s=memory,
         launch_s=launch,
@@ -257,7 +259,7 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     peak = peak_flop_per_s(device, precision)
     if not peak:
         raise ValueError(f"{device.name} does not run {precision}")
-    measured = _measured(device, precision)
+    measured = measured_flop_per_s(device, precision)
     if measured is not None:
         return measured
     is_vector = precision == "fp32"
@@ -287,8 +289,8 @@ def vector_units(device: Device) -> str:
     return "separate"
 
 
-def _measured(device: Device, precision: str) -> float | None:
-    """Return the sheet's sustained rate, carried over in proportion of the peaks."""
+def measured_flop_per_s(device: Device, precision: str) -> float | None:
+    """Return the sheet's sustained rate in proportion of the peaks, None where not measured."""
     peak = peak_flop_per_s(device, precision)
     if precision == "fp32":
         return device.sustained_fp32_flop_per_s
@@ -373,7 +375,8 @@ class _Rates:
             compute=by_pair[:, index, 0],
             memory=by_pair[:, index, 1],
             latency_s=np.array([parameters.latency_s[d.kind] for d in devices]) * launches,
-            dispatch_s=np.array([parameters.dispatch_s[d.kind] for d in devices]) * launches,
+            dispatch_s=np.array([d.call_s or parameters.dispatch_s[d.kind] for d in devices])
+            * launches,
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
             unhidden=parameters.unhidden_fraction,
         )
@@ -440,7 +443,9 @@ def _uncertainty(
     unseen = np.array([kind not in parameters.fitted_kinds for kind in table.kind])
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
     is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
-    is_guessed = np.array([_measured(d, runs_as(d, work.precision)) is None for d in devices])
+    is_guessed = np.array(
+        [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
+    )
     variance = (
         parameters.log_sd**2
         + np.where(is_new, parameters.unseen_architecture_log_sd**2, 0.0)

@@ -107,6 +107,10 @@ class Transformer:
     is_causal, has_flash_attention, has_tied_embeddings : bool
     experts, experts_per_token : int
         Mixture of experts; 1 and 1 for a dense model.
+    head_width : int or None
+        Width of one attention head; None means ``hidden / heads``, as the layout planner takes it.
+    has_head : bool
+        Every token is projected onto the vocabulary; ``vocabulary`` 0 has no embedding either.
     """
 
     layers: int
@@ -122,6 +126,8 @@ class Transformer:
     has_tied_embeddings: bool = True
     experts: int = 1
     experts_per_token: int = 1
+    head_width: int | None = None
+    has_head: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +200,8 @@ class Device:
     core_speed : float or None
         CPUs: CoreMark per virtual CPU. [1/s]
     tdp_w, release_year : float or None
+    call_s : float or None
+        What a call takes on the host, measured there; None: as devices of its kind. [s]
     """
 
     name: str
@@ -213,6 +221,7 @@ class Device:
     core_speed: float | None = None
     tdp_w: float | None = None
     release_year: float | None = None
+    call_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.memory_bytes > 0 and self.memory_bytes_per_s > 0):

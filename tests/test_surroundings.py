@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.catalogue import Pricing
 from advisor.cli import app
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
@@ -112,14 +113,28 @@ def test_more_to_move_is_never_earlier_or_cheaper(job: Job, predictor: Predictor
 
 
 def test_a_machine_that_is_taken_away_takes_its_data_along(job: Job, predictor: Predictor) -> None:
-    def added_h(pricing: str) -> float:
+    def added_h(pricing: Pricing) -> float:
         plain, loaded = (
-            predictor.predict(each, "g5.xlarge", pricing=pricing)  # type: ignore[arg-type]
+            predictor.predict(each, "g5.xlarge", pricing=pricing)
             for each in (job, with_surroundings(job, data="500GB"))
         )
         return loaded.training_time_h.value - plain.training_time_h.value
 
     assert added_h("spot") > added_h("on-demand")
+
+
+def test_a_spot_candidate_has_its_machines_on_demand_beside_it(
+    job: Job, predictor: Predictor
+) -> None:
+    loaded = with_surroundings(job, **WHOLE)
+    steady, spot = (
+        predictor.predict(loaded, "g5.xlarge", region="us-east-1", pricing=pricing)
+        for pricing in ("on-demand", "spot")
+    )
+    assert steady.on_demand_cost_usd is None
+    assert spot.on_demand_cost_usd == steady.cost_usd
+    assert spot.on_demand_time_h == steady.training_time_h
+    assert any(reason.startswith("on demand: ") for reason in spot.reasons)
 
 
 def test_what_failures_add_is_said_or_called_negligible(
@@ -159,7 +174,7 @@ def test_a_recorded_loader_says_how_much_data_there_is() -> None:
 def test_command_line_python_and_json_have_one_estimate(
     job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "load_job", lambda run=None, **length: job)
+    monkeypatch.setattr(api, "find_job", lambda **named: job)
     options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
     shell = CliRunner().invoke(
         app, ["recommend", "--json", "--spot", *options], catch_exceptions=False

@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "profile": ("profile", "Run a training script for a short while and record what it does."),
     "recommend": ("recommend", "Rank cloud configurations for a recorded run by time and cost."),
+    "predict": ("predict", "Estimate one job on one configuration, recorded or described."),
     "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
     "plan": ("plan", "Spread a transformer over a given cluster and print what to run."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),

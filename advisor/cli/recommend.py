@@ -13,6 +13,17 @@ def command(
     run: Annotated[
         str | None, typer.Option("--run", help="Name or folder of a run; the latest otherwise.")
     ] = None,
+    job: Annotated[
+        Path | None, typer.Option("--job", help="Job file (advisor predict --save-job).")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A model that was never run: config.json, or its folder."),
+    ] = None,
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample, with --model.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32, bf16, fp16, fp8; as recorded, or bf16.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(help="Most to spend on the job, in USD.")] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Longest the job may take: 6h, 90m, 2d.")
@@ -45,7 +56,7 @@ def command(
     total_steps: Annotated[float | None, typer.Option(help="Length of the job.")] = None,
     total_samples: Annotated[float | None, typer.Option(help="Length of the job.")] = None,
     global_batch: Annotated[
-        int | None, typer.Option(help="Samples per step over all workers; as recorded otherwise.")
+        int | None, typer.Option(help="Samples per step over all workers; as recorded, or 8.")
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="To bring to every machine first: 120GB; as seen otherwise.")
@@ -80,6 +91,9 @@ def command(
     cluster_price: Annotated[
         float, typer.Option(help="What it charges, in USD per device and hour.")
     ] = 0.0,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a recorded run by training time and cost.
@@ -93,13 +107,17 @@ def command(
     from advisor.predict import Predictor
 
     predictor = Predictor(Catalogue.load(catalogue))
-    job = with_surroundings(
-        api.load_job(
-            run,
+    wanted = with_surroundings(
+        api.find_job(
+            run=run,
+            job_file=job,
+            model=model,
+            sequence=sequence,
+            precision=precision,
+            batch=global_batch,
             epochs=epochs,
             total_steps=total_steps,
             total_samples=total_samples,
-            global_batch=global_batch,
         ),
         data=data,
         data_rate=data_rate,
@@ -107,7 +125,7 @@ def command(
         validation=validation,
     )
     answer = api.recommend(
-        job,
+        wanted,
         budget=budget,
         deadline=deadline,
         cloud=cloud,
@@ -121,9 +139,10 @@ def command(
         coverage=coverage,
         top=top,
         predictor=predictor,
+        probes=probe,
     )
     own = own_cluster.comparison(
-        job,
+        wanted,
         answer,
         predictor,
         trace=cluster_trace,
@@ -148,5 +167,7 @@ def command(
         terminal.show(answer, Console())
         if own is not None:
             own_report.show(record["own_cluster"], Console())
+        if probe:
+            terminal.show_probes(answer, Console())
     if not answer.front and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -48,12 +50,26 @@ def list_runs(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
         return
+    for line in table(rows, shutil.get_terminal_size((10_000, 24)).columns):
+        typer.echo(line)
+    if not rows:
+        typer.echo(f"no run in {store.run_root()}", err=True)
+
+
+def table(rows: list[dict[str, Any]], columns: int) -> list[str]:
+    """Return a line a run: name, status, step time, command; cut where the terminal ends."""
+    width = max((len(row["run"]) for row in rows), default=0)
+    lines = []
     for row in rows:
         step_s = row.get("step_s")
         step_text = f"{1000 * step_s:.4g} ms/step" if step_s else ""
-        typer.echo(f"{row['run']}  {row['status']:12} {step_text:16} {row.get('command', '')}")
-    if not rows:
-        typer.echo(f"no run in {store.run_root()}", err=True)
+        program, _, arguments = row.get("command", "").partition(" ")
+        command = f"{Path(program).name} {arguments}"
+        line = f"{row['run']:{width}}  {row['status']:11}  {step_text:13}  {command}".rstrip()
+        # A command may have bytes in it that are no text.
+        line = line.encode(errors="backslashreplace").decode()
+        lines.append(line if len(line) <= columns else line[: columns - 1] + "…")
+    return lines
 
 
 @app.command()

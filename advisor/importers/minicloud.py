@@ -38,6 +38,8 @@ _CHANNELS: Final = {
     "received_bytes_per_s": ("network_received_bytes_per_s", 1.0),
     "sent_bytes_per_s": ("network_sent_bytes_per_s", 1.0),
 }
+# Facts ``WHAT_PHASE_CLASS`` of a job: the operators of a class in a phase, calls and sums.
+COUNTED: Final = ("calls", "flop", "bytes")
 _HINT: Final = "pack the journal again: advisor collect --pack"
 
 
@@ -148,9 +150,11 @@ def _job(job: Row, anchor: Row, steps: float) -> JobFacts:
         "operators_per_step": float(counts["operators"]),
     }
     flop: dict[str, float] = {}
-    for classes in counts["classes"].values():
-        for kind, (_, kind_flop, _) in classes.items():
+    for phase, classes in counts["classes"].items():
+        for kind, (calls, kind_flop, moved) in classes.items():
             flop[kind] = flop.get(kind, 0.0) + float(kind_flop)
+            for what, value in zip(COUNTED, (calls, kind_flop, moved), strict=True):
+                facts[f"{what}_{phase}_{kind}"] = float(value)
     total = sum(flop.values())
     for kind, value in sorted(flop.items()):
         if total > 0 and value > 0:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor import devices
 from advisor.errors import RunError
+from advisor.host_device import host_device
 from advisor.job import Job
 from advisor.planners.calibration import calibrate
 from advisor.planners.device import step_time
@@ -80,12 +80,19 @@ class Anchors:
 def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """Set the job's measured step on the host beside the model's.
 
+    A step on a card that the device sheet does not know anchors nothing.
+
     Raises
     ------
     RunError
         If waiting for data took the whole step, so that nothing of it was computing.
     """
-    device = devices.host_device(job.measured.host, job.measured.threads)
+    if job.measured is None:
+        return Anchors(core_speed=None)
+    at = job.measured
+    device = host_device(at.host, at.threads, at.device)
+    if device is None:
+        return Anchors(core_speed=host_core_speed(job))
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s
@@ -106,5 +113,5 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
 
 def host_core_speed(job: Job) -> float | None:
     """Return the speed of one core of the host, None where it was not measured. [1/s]."""
-    benchmark = job.measured.host.benchmark
+    benchmark = job.measured.host.benchmark if job.measured else None
     return None if benchmark is None else benchmark.scalar_score

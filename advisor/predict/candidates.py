@@ -32,11 +32,13 @@ _WORTH_SAYING: Final = 0.05
 def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
     offers: OfferColumns, *, offer_row: int, column: int, completion_row: int,
-    side: SideCosts, host_core_speed: float | None, coverage: float, rank: int = 1,
+    side: SideCosts, steady: Completion | None, host_core_speed: float | None, coverage: float,
+    rank: int = 1,
 ) -> Candidate:  # fmt: skip
     """Make the candidate of one offer, one row of the time columns and one of the completions.
 
-    ``side`` has one row an offer.
+    ``side`` has one row an offer; ``steady``, one row a column, says for a spot offer what the
+    same machines would take on demand.
     """
     offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
@@ -46,12 +48,12 @@ def candidate(
     price = offer.price_usd_per_h * count
     storage = float(side.storage_usd_per_h[offer_row]) * count
     egress = float(side.egress_usd[offer_row])
-    time_h, cost = completion.estimates(
-        completion_row,
-        price + (0.0 if math.isnan(storage) else storage),
-        coverage,
-        once_usd=0.0 if math.isnan(egress) else egress,
-    )
+    hourly, once = (0.0 if math.isnan(usd) else usd for usd in (storage, egress))
+    time_h, cost = completion.estimates(completion_row, price + hourly, coverage, once_usd=once)
+    alike: tuple[Estimate | None, Estimate | None] = (None, None)
+    steady_price = _on_demand_price(catalogue, offers, offer_row)
+    if steady is not None and offer.pricing == "spot" and steady_price is not None:
+        alike = steady.estimates(column, steady_price * count + hourly, coverage, once_usd=once)
     breakdown = completion.breakdown(completion_row, price, storage, egress)
     shares: dict[Bottleneck, float] = {
         name: float(values[column]) for name, values in columns.shares.items()
@@ -82,18 +84,23 @@ def candidate(
         shares=shares,
         reasons=(
             waits(shares),
+            *_learned(columns, column),
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
             *interruptions(completion, completion_row, offer.pricing),
+            *_on_demand(*alike),
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
         breakdown=breakdown,
+        is_learned=_is_learned(columns, column),
+        on_demand_time_h=alike[0],
+        on_demand_cost_usd=alike[1],
     )
 
 
 def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
-    """Make the object of one row of the offers."""
+    """Return one row of the offers as an object."""
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
@@ -116,6 +123,14 @@ def waits(shares: Mapping[Bottleneck, float]) -> str:
     return "step: " + ", ".join(
         f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
     )
+
+
+def _is_learned(columns: TimeColumns, column: int) -> bool:
+    return columns.is_learned is not None and bool(columns.is_learned[column])
+
+
+def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
+    return ("corrected by measured runs of like size",) if _is_learned(columns, column) else ()
 
 
 def _fitting(layout: Layout) -> tuple[str, ...]:
@@ -162,6 +177,21 @@ def interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, 
     if completion.is_negligible[row]:
         return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
     return (f"checkpoints every {every:.0f} min and failures add {overhead:.0%}",)
+
+
+def _on_demand_price(catalogue: Catalogue, offers: OfferColumns, row: int) -> float | None:
+    price = float(catalogue.prices.on_demand_usd_per_h[int(offers.price_index[row])])
+    return None if math.isnan(price) else price
+
+
+def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str, ...]:
+    """Set what the same machines take on demand beside a spot candidate."""
+    if time_h is None or cost_usd is None:
+        return ()
+    return (
+        f"on demand: {cost_usd.value:.3g} USD ({cost_usd.low:.3g}-{cost_usd.high:.3g}) in "
+        f"{time_h.value:.3g} h ({time_h.low:.3g}-{time_h.high:.3g})",
+    )
 
 
 def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:

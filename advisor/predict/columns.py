@@ -59,6 +59,8 @@ class TimeColumns:
     startup_s, data_in_s : float arrays
         Before the first step: the program's own start, and bringing in its data. [s]
     is_extrapolating : boolean array
+    is_learned : boolean array or None
+        Corrected by what was learned from runs; None where nothing is.
     """
 
     type_index: Integers
@@ -75,6 +77,7 @@ class TimeColumns:
     startup_s: Floats
     data_in_s: Floats
     is_extrapolating: NDArray[np.bool_]
+    is_learned: NDArray[np.bool_] | None = None
 
 
 def time_columns(
@@ -145,6 +148,7 @@ class _Single:
     micro_batch_s: Floats
     backward_s: Floats
     optimizer_s: Floats
+    optimizer_launch_s: Floats
     compute: Floats
     memory: Floats
     launch: Floats
@@ -157,7 +161,7 @@ def _single(
     device: Integers, fit: Fit,
 ) -> _Single:  # fmt: skip
     """Evaluate the device model once for each distinct (device, micro-batch), then spread it."""
-    out = np.zeros((7, len(device)))
+    out = np.zeros((8, len(device)))
     extrapolating = np.zeros(len(device), dtype=bool)
     # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
     is_cpu = np.array([d.kind == "cpu" for d in fleet.devices], dtype=bool)[device]
@@ -176,11 +180,13 @@ def _single(
         for i, part in enumerate(parts):
             out[i, rows] = part[cell] * scale
         out[5, rows] = columns.optimizer_s[at_device] * scale
-        out[6, rows] = log_sd[at_device]
+        out[6, rows] = columns.optimizer_launch_s[at_device] * scale
+        out[7, rows] = log_sd[at_device]
         extrapolating[rows] = columns.is_extrapolating[at_device]
     return _Single(
         micro_batch_s=out[0], backward_s=out[1], compute=out[2], memory=out[3], launch=out[4],
-        optimizer_s=out[5], log_sd=out[6], is_extrapolating=extrapolating,
+        optimizer_s=out[5], optimizer_launch_s=out[6], log_sd=out[7],
+        is_extrapolating=extrapolating,
     )  # fmt: skip
 
 
@@ -223,13 +229,14 @@ def _fed(
     network = np.asarray(scaled.exposed_s) + np.asarray(scaled.straggler_s)
     device_s = np.maximum(step_s - network, 0.0)
     busy = np.maximum(single.compute + single.memory + single.launch, 1e-30)
-    # The optimizer streams its state through memory.
+    # The optimizer streams its state through memory, a small one only starts kernels.
     optimizer = np.minimum(single.optimizer_s, device_s)
+    starts = np.minimum(single.optimizer_launch_s, optimizer)
     working = (device_s - optimizer) / busy
     return total, {
         "compute": single.compute * working,
-        "memory": single.memory * working + optimizer,
-        "launch": single.launch * working,
+        "memory": single.memory * working + optimizer - starts,
+        "launch": single.launch * working + starts,
         "network": step_s - device_s,
         "input": waiting,
     }

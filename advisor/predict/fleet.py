@@ -103,6 +103,37 @@ def fleet(catalogue: Catalogue) -> Fleet:
     )
 
 
+def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
+    """Return one machine that nobody sells: ``count`` of a device, and a host without limits.
+
+    Parameters
+    ----------
+    device : Device
+    count : int
+    row : Accelerator or None
+        The catalogue's row of the device: its own link, or its PCIe generation.
+    """
+    link = row.link_bytes_per_s if row is not None else None
+    generation = (row.pcie_generation if row is not None else None) or 3.0
+    through_host = _PCIE_BYTES_PER_S.get(generation, _PCIE_BYTES_PER_S[3.0]) * _THROUGH_HOST
+    unlimited = np.array([np.inf])
+    return Fleet(
+        devices=(device,),
+        device=np.zeros(1, dtype=np.int64),
+        per_node=np.array([count]),
+        is_accelerated=np.array([device.kind != "cpu"]),
+        is_supported=np.array([True]),
+        intra_bytes_per_s=unlimited if count == 1 else np.array([link or through_host]),
+        intra_latency_s=np.array([LATENCY_S["nvlink" if link else "host"]]),
+        network_bytes_per_s=unlimited,
+        network_latency_s=np.array([LATENCY_S["rdma"]]),
+        is_rdma=np.array([True]),
+        vcpus=unlimited if device.kind != "cpu" else np.array([float(device.cores or 1)]),
+        core_speed=np.array([device.core_speed or np.nan]),
+        host_memory_bytes=unlimited if device.kind != "cpu" else np.array([device.memory_bytes]),
+    )
+
+
 def _is_supported(row: Accelerator) -> bool:
     return row.training_use == "yes" and row.vendor in _CUDA_VENDORS
 

@@ -71,7 +71,9 @@ def program_columns(
         count=count,
         status=status,
         step_s=step_s,
-        log_sd=np.full(len(count), np.hypot(_CORE_SPEED_LOG_SD, job.measured.log_sd)),
+        log_sd=np.full(
+            len(count), np.hypot(_CORE_SPEED_LOG_SD, job.measured.log_sd if job.measured else 0.0)
+        ),
         shares=shares,
         dp=whole,
         micro_batch=whole,

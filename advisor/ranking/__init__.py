@@ -16,6 +16,7 @@ from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front, spread_out
 from advisor.ranking.mixed import MixedRows, mixed_rows
+from advisor.ranking.probes import advise
 from advisor.ranking.request import Request, parse_hours
 from advisor.ranking.rows import Rows, price_rows
 
@@ -86,6 +87,7 @@ def recommend(
             job, columns, rows.completion_of(row), offers, side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]),
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
+            steady=rows.steady,
         )  # fmt: skip
 
     def show(places: Integers) -> tuple[Candidate, ...]:
@@ -105,8 +107,9 @@ def recommend(
         rejected={reason: number for reason, number in rejected.items() if number},
         front=show(shown),
         nearest=show(nearest),
+        probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
-            *_notes(chosen.size - shown.size, columns, chosen.size == 0),
+            *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
             *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
         ),
     )
@@ -177,8 +180,16 @@ def _placed(one: Candidate, request: Request, places: int) -> Candidate:
     return replace(one, reasons=(*reasons, *one.reasons, *risks))
 
 
-def _notes(hidden: int, columns: TimeColumns, is_empty: bool) -> tuple[str, ...]:
+def _notes(
+    hidden: int, columns: TimeColumns, is_empty: bool, predictor: Predictor
+) -> tuple[str, ...]:
     notes = []
+    if columns.is_learned is not None and predictor.learned is not None:
+        covered = len(np.unique(columns.type_index[columns.is_learned]))
+        notes.append(
+            f"the learned model covers {covered:,} instance types ({predictor.learned.folder}); "
+            "the others are estimated by physics alone"
+        )
     if hidden:
         notes.append(f"{hidden} more candidates on the front are not shown (--top)")
     does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")

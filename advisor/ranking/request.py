@@ -44,6 +44,8 @@ class Request:
         Of the intervals shown.
     top : int
         Most candidates shown.
+    with_probes : bool
+        Also say which short real runs would help most to choose.
     """
 
     budget_usd: float | None = None
@@ -58,6 +60,7 @@ class Request:
     mixed: bool = False
     coverage: float = 0.9
     top: int = 10
+    with_probes: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (

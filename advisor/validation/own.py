@@ -10,13 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from advisor import features
 from advisor.models.evaluation import Metrics, Split, evaluate
 from advisor.models.guarded import Guarded
 from advisor.models.problem import problem
 from advisor.models.splits import SplitName
-from advisor.models.stack import Stack
-from advisor.train.models import stack_members
+from advisor.train.models import predictor
 from advisor.validation.scores import Group, Scores, Validation
 from advisor.validation.thesis import read_own
 
@@ -26,14 +24,10 @@ _SPLITS: Final[tuple[SplitName, ...]] = ("job", "instance", "both")
 def run(data: Path) -> Validation:
     """Score the shipped predictor on the three honest splits of our runs."""
     asked = problem(read_own(data))
-    members = stack_members("stack", has_series=False, n_jobs=1, seed=0)
 
     def build() -> Guarded:
-        return Guarded(
-            Stack(members, folds=5),
-            guarded_columns=len(features.FEATURES),
-            is_adaptive=True,
-        )
+        guarded: Guarded = predictor("stack", has_series=False, folds=5)
+        return guarded
 
     splits = [evaluate(asked, build, name) for name in _SPLITS]
     job = splits[0]

@@ -89,6 +89,13 @@ class Session:
         if self.steps >= self._chores.control.from_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
 
+    def backward_begins(self) -> None:
+        """Have the traced step take stock before a backward pass."""
+        try:
+            self.deep.backward_begins()
+        except Exception as error:
+            self.failed("backward", error)
+
     def backward_ended(self) -> None:
         """Count a backward pass where no optimizer does: passes are counted by the patch."""
         if self._is_released:
@@ -102,10 +109,13 @@ class Session:
 
     def batch_missing(self) -> None:
         """Note that a loader has come to its end."""
-        if self.deep is not None:
-            self.deep.loader_runs(False)
-        if not self._is_released:
-            self.loaders.flush()
+        try:
+            if self.deep is not None:
+                self.deep.loader_runs(False)
+            if not self._is_released:
+                self.loaders.flush()
+        except Exception as error:
+            self.failed("loader's end", error)
 
     def batch_fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
         """Count a loader's batch."""
@@ -124,6 +134,8 @@ class Session:
 
     def loader_begun(self, loader: Any, iterator: Any) -> None:
         """Note a new pass over a loader."""
+        if self._is_released:
+            return
         try:
             self.loaders.begun(loader, iterator)
         except Exception as error:
@@ -135,9 +147,11 @@ class Session:
             return
         try:
             if total_steps is not None and not self._ticks[fmt.CLOCK_MARKER]:
-                self.fact("total_work", steps=total_steps, source="marker", confidence="certain")
-            if samples is not None and not self._ticks[fmt.CLOCK_MARKER]:
-                self.fact("marker", samples=samples)
+                self.fact("total_work", steps=int(total_steps))
+            if samples is not None:
+                self.loaders.samples = int(samples)
+                if not self._ticks[fmt.CLOCK_MARKER]:
+                    self.fact("marker", samples=int(samples))
             self._tick(fmt.CLOCK_MARKER, 0, True)
         except Exception as error:
             self.failed("marker", error)
@@ -198,9 +212,13 @@ class Session:
         if clock < self.clock:
             return
         now_ns = time.monotonic_ns()
+        chores = self._chores
         is_first = clock > self.clock
         if is_first:
             self.clock, self.steps = clock, 0
+        is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
+        if is_due:
+            chores.read_delay()
         self._ticks[clock] += 1
         loaders = self.loaders
         flags = self._flags
@@ -212,31 +230,32 @@ class Session:
             flags |= fmt.FLAG_COMPLETES
         try:
             self.writer.step(
-                now_ns, self._chores.delay_ns, self._ticks[clock], clock, flags, number,
+                now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
                 self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
             )  # fmt: skip
         except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
             self.writer.lost += 1
-        loaders.restart()
+        loaders.tick(completes)
         self.backwards = 0
         if is_first:
             loaders.start_counting()
-        elif completes and loaders.last is not None:
-            loaders.last.steps += 1
         if completes:
             self.steps += 1
             self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0
-            chores = self._chores
-            if now_ns >= chores.due_ns or self.steps < chores.due_step:
+            if is_due:
                 chores.run(now_ns)
 
     # Stopping and forking.
 
     def _obey(self, clock: int) -> None:
-        """Stop or let go, as the profiler asked for from this step on."""
-        if clock < self.clock or threading.current_thread() is not threading.main_thread():
-            return
+        """Stop or let go, as the profiler asked for from this step on.
+
+        Only the main thread can end the script; whoever trains in another is stopped from outside.
+        """
         action = self._chores.control.action
+        is_main = threading.current_thread() is threading.main_thread()
+        if clock < self.clock or (action == fmt.ACTION_STOP and not is_main):
+            return
         self.fact("obeyed", steps=self.steps)
         self.release()
         if action == fmt.ACTION_STOP:

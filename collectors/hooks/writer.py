@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import threading
 import time
 from zlib import crc32
 
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 _ROOM = 64 * 1024
 
-# File systems on which reserved space cannot be lost under a map. Over a network it can, which
-# would end the script with a bus error.
-_LOCAL = ("ext4", "xfs", "tmpfs", "overlay")
+# File systems on which reserved space cannot be lost under a map. Over a network it can, and where
+# a write is a copy a full disk can take it back, which would end the script with a bus error; an
+# overlay may lie on any of these.
+_LOCAL = ("ext4", "xfs", "tmpfs")
 
 
 def _is_local(folder: str) -> bool:
@@ -29,7 +31,8 @@ def _is_local(folder: str) -> bool:
         with open("/proc/self/mounts") as mounts:
             for line in mounts:
                 point, its_kind = line.split()[1:3]
-                if folder.startswith(point) and len(point) >= len(longest):
+                is_above = (folder + "/").startswith(point.rstrip("/") + "/")
+                if is_above and len(point) >= len(longest):
                     longest, kind = point, its_kind
     except (OSError, ValueError):
         return False
@@ -57,12 +60,19 @@ class Writer:
         The run, as an absolute path.
     lost : int
         Records that could not be written (disk full, folder gone).
+
+    Notes
+    -----
+    Threads of the script may write at the same time; a signal's handler may interrupt a write of
+    its own thread's, hence a lock that its owner can take again. A child forked while another
+    thread wrote would find it taken for ever: it gets a new one.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.lost = 0
         self._fd = -1
+        self._lock = threading.RLock()
         self._at = self._reserved = 0
         self._map: Any = None
         self._map_start = 0
@@ -77,6 +87,7 @@ class Writer:
         """Leave the file to the parent; this process begins its own with its first record."""
         if self._fd >= 0:
             os.close(self._fd)
+        self._lock = threading.RLock()
         self._fd, self._at, self._reserved, self._map = -1, 0, 0, None
 
     def hello(self) -> None:
@@ -89,32 +100,35 @@ class Writer:
 
     def write(self, kind: int, payload: bytes) -> None:
         """Append one record; one that does not fit is lost, and the next takes its place."""
-        frame = fmt.FRAME.pack(fmt.MAGIC, kind, len(payload), crc32(payload, kind)) + payload
-        try:
-            if self._fd < 0:
-                self._open()
-            end = self._at + len(frame)
-            if end > self._reserved:
-                self._reserve(end)
-            if os.pwrite(self._fd, frame, self._at) == len(frame):
-                self._at = end
-            else:
+        frame = fmt.frame(kind, payload)
+        with self._lock:
+            try:
+                if self._fd < 0:
+                    self._open()
+                end = self._at + len(frame)
+                if end > self._reserved:
+                    self._reserve(end)
+                if os.pwrite(self._fd, frame, self._at) == len(frame):
+                    self._at = end
+                else:
+                    self.lost += 1
+            except OSError:
                 self.lost += 1
-        except OSError:
-            self.lost += 1
 
     def step(self, *values: int) -> None:
         """Append a ``STEP`` record: ``write`` without the pieces, for there is one every step."""
-        buffer = self._step
-        fmt.STEP_FRAME.pack_into(buffer, 0, fmt.MAGIC, fmt.STEP, self._step_size, 0, *values)
-        fmt.CHECKSUM.pack_into(buffer, fmt.CHECKSUM_OFFSET, crc32(self._step_payload, fmt.STEP))
-        end = self._at + len(buffer)
-        if self._map is None or end > self._reserved:
-            self.write(fmt.STEP, bytes(self._step_payload))
-        else:
-            start = self._at - self._map_start
-            self._map[start : start + len(buffer)] = buffer
-            self._at = end
+        with self._lock:
+            buffer = self._step
+            fmt.STEP_FRAME.pack_into(buffer, 0, fmt.MAGIC, fmt.STEP, self._step_size, 0, *values)
+            checksum = crc32(self._step_payload, fmt.STEP)
+            fmt.CHECKSUM.pack_into(buffer, fmt.CHECKSUM_OFFSET, checksum)
+            end = self._at + len(buffer)
+            if self._map is None or end > self._reserved:
+                self.write(fmt.STEP, bytes(self._step_payload))
+            else:
+                start = self._at - self._map_start
+                self._map[start : start + len(buffer)] = buffer
+                self._at = end
 
     def _reserve(self, end: int) -> None:
         """Reserve space up to ``end`` and beyond, and map it where that is safe.
@@ -140,15 +154,16 @@ class Writer:
 
     def close(self) -> None:
         """Give back the space that was reserved for nothing, and close the file."""
-        if self._fd < 0:
-            return
-        self._map = None
-        try:
-            os.ftruncate(self._fd, self._at)
-        except OSError:  # the zeros stay
-            self.lost += 1
-        os.close(self._fd)
-        self._fd = -1
+        with self._lock:
+            if self._fd < 0:
+                return
+            self._map = None
+            try:
+                os.ftruncate(self._fd, self._at)
+            except OSError:  # the zeros stay
+                self.lost += 1
+            os.close(self._fd)
+            self._fd = -1
 
     def fact(self, name: str, **values: Any) -> None:
         """Append a named JSON object."""

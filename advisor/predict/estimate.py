@@ -1,0 +1,249 @@
+"""One job on one configuration, with its parts and where every number comes from."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from advisor import devices
+from advisor.catalogue import Catalogue, OfferFilter, Pricing
+from advisor.collectors import benchmark, device_sheet, host
+from advisor.described import NO_LENGTH
+from advisor.domain import SCHEMA_VERSION, Bottleneck, Estimate
+from advisor.errors import UsageError
+from advisor.host_device import host_device
+from advisor.job import Job
+from advisor.planners.device import runs_as
+from advisor.planners.nouns import Device
+from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.predict.facts import Fact, Facts
+from advisor.predict.fleet import lone_fleet
+
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate:
+    """A job on one configuration.
+
+    Attributes
+    ----------
+    job, target : str
+        The job's name, and what it would run on, in words.
+    devices : int
+    step_time_s, throughput_samples_per_s : Estimate
+        Of one optimizer step over all devices.
+    parts_s : mapping of Bottleneck to float
+        Seconds of the step by what it waits for; they sum to it. [s]
+    runs_as : str or None
+        Precision of the large products there; None for a program without steps.
+    micro_batch, accumulation_steps, zero_stage : int
+    memory_gib : float
+        Needed on one device. [GiB]
+    device_memory_gib : float or None
+        There on one device; None for a program without steps. [GiB]
+    training_time_h, cost_usd : Estimate or None
+        Of the whole job; None where no length or no price is known.
+    is_extrapolating : bool
+    facts : tuple of Fact
+    """
+
+    job: str
+    target: str
+    devices: int
+    step_time_s: Estimate
+    throughput_samples_per_s: Estimate
+    parts_s: Mapping[Bottleneck, float]
+    runs_as: str | None
+    micro_batch: int
+    accumulation_steps: int
+    zero_stage: int
+    memory_gib: float
+    device_memory_gib: float | None
+    training_time_h: Estimate | None
+    cost_usd: Estimate | None
+    is_extrapolating: bool
+    facts: tuple[Fact, ...] = field(default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record of ``advisor predict --json``."""
+        whole = {
+            name: None if estimate is None else estimate.to_record()
+            for name, estimate in (
+                ("training_time_h", self.training_time_h), ("cost_usd", self.cost_usd),
+            )
+        }  # fmt: skip
+        plain = ("job", "target", "devices", "runs_as", "micro_batch", "accumulation_steps",
+                 "zero_stage", "memory_gib", "device_memory_gib")  # fmt: skip
+        return {
+            "schema_version": SCHEMA_VERSION,
+            **{name: getattr(self, name) for name in plain},
+            "step_time_s": self.step_time_s.to_record(),
+            "throughput_samples_per_s": self.throughput_samples_per_s.to_record(),
+            "parts_s": dict(self.parts_s),
+            **whole,
+            "extrapolating": self.is_extrapolating,
+            "sources": [asdict(fact) for fact in self.facts],
+        }
+
+
+def estimate_on_type(
+    predictor: Predictor, job: Job, instance_type: str, *, provider: str | None = None,
+    count: int = 1, coverage: float = 0.9,
+) -> StepEstimate:  # fmt: skip
+    """Estimate a job on machines of one type of the catalogue.
+
+    Raises
+    ------
+    CatalogueError
+        If the type is unknown.
+    UsageError
+        If the job cannot run there, or the count makes no sense.
+    """
+    _check_count(count)
+    row = predictor.catalogue.instance_type(instance_type, provider=provider)
+    columns = predictor.step_columns(job, np.array([row.index]), np.array([count]))
+    where = f"{count} x {row.name} ({row.provider})"
+    _check_status(job, columns, where)
+    place = int(predictor.fleet.device[row.index])
+    device = predictor.fleet.devices[place] if place >= 0 else None
+    price = _price(predictor.catalogue, row.index)
+    found = _estimate(
+        predictor, job, columns, where, device, coverage,
+        price_usd_per_h=None if price is None else price * count,
+    )  # fmt: skip
+    if price is None or found.training_time_h is None:
+        return found
+    whole = predictor.predict(job, row.name, count=count, provider=row.provider, coverage=coverage)
+    return replace(found, training_time_h=whole.training_time_h, cost_usd=whole.cost_usd)
+
+
+def estimate_on_gpu(
+    predictor: Predictor, job: Job, gpu: str, *, count: int = 1, coverage: float = 0.9
+) -> StepEstimate:
+    """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
+
+    Raises
+    ------
+    UsageError
+        If the accelerator is unknown, the job has no steps or cannot run there.
+    """
+    _check_count(count)
+    if job.work is None:
+        raise UsageError(
+            f"{job.name} has no training steps, so no accelerator speeds it up",
+            hint="name a machine: --on g5.xlarge",
+        )
+    device = _accelerator(gpu)
+    return _on_device(predictor, job, device, f"{count} x {device.name}", count, coverage)
+
+
+def estimate_here(predictor: Predictor, job: Job, *, coverage: float = 0.9) -> StepEstimate:
+    """Estimate a job on this machine: its GPU where one was measured, its processor otherwise.
+
+    Raises
+    ------
+    UsageError
+        If the job has no steps or cannot run here.
+    """
+    if job.work is None:
+        raise UsageError(f"{job.name} has no training steps", hint="run it: it is here")
+    sheets = device_sheet.cached()
+    described = host.describe(benchmark=benchmark.cached_or_measured(), sheets=sheets)
+    kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
+    device = host_device(described, None, kind)
+    if device is None:
+        raise UsageError(
+            "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
+        )
+    named = device.name if kind == "cuda" else described.cpu_model
+    return _on_device(predictor, job, device, f"this machine ({named})", 1, coverage)
+
+
+def _on_device(
+    predictor: Predictor, job: Job, device: Device, where: str, count: int, coverage: float
+) -> StepEstimate:
+    lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
+    columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone)
+    _check_status(job, columns, where)
+    return _estimate(predictor, job, columns, where, device, coverage, price_usd_per_h=None)
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"--count {count} makes no sense", hint="give 1 or more")
+
+
+def _accelerator(name: str) -> Device:
+    device = devices.suite_device(name)
+    if device is None:
+        known = list(devices.accelerator_devices())
+        lowered = {one.lower(): one for one in known}
+        close = difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
+        meant = " or ".join(lowered[one] for one in close)
+        raise UsageError(
+            f"no accelerator is called {name!r}",
+            hint=f"did you mean {meant}?" if meant else f"one of: {', '.join(known)}",
+        )
+    return device
+
+
+def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
+    if columns.status[0]:
+        reason = STATUSES[int(columns.status[0])].replace("_", " ")
+        raise UsageError(
+            f"{job.name} cannot be estimated on {where}: {reason}",
+            hint="choose another type, count, batch or precision",
+        )
+
+
+def _price(catalogue: Catalogue, type_index: int) -> float | None:
+    """Return the lowest on-demand price of a type over its regions [USD/h]."""
+    row = catalogue.types.at(type_index)
+    pricing: tuple[Pricing, ...] = ("on-demand",)
+    offers = catalogue.select(
+        OfferFilter(providers=(row.provider,), types=(row.name,), pricing=pricing)
+    )
+    prices = offers.price_usd_per_h[offers.type_index == type_index]
+    return float(prices.min()) if prices.size else None
+
+
+def _estimate(
+    predictor: Predictor, job: Job, columns: TimeColumns, where: str, device: Device | None,
+    coverage: float, *, price_usd_per_h: float | None,
+) -> StepEstimate:  # fmt: skip
+    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
+    time_h = None
+    if job.total_source != NO_LENGTH:
+        from advisor.predict.completion import on_demand
+
+        time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+    work = job.work
+    facts = Facts(predictor, job, columns, device, price_usd_per_h)
+    return StepEstimate(
+        job=job.name,
+        target=where,
+        devices=int(columns.dp[0]),
+        step_time_s=step,
+        throughput_samples_per_s=Estimate(
+            value=job.global_batch / step.value,
+            low=job.global_batch / step.high,
+            high=job.global_batch / step.low,
+            coverage=coverage,
+        ),
+        parts_s={name: float(share[0]) * step.value for name, share in columns.shares.items()},
+        runs_as=None if work is None or device is None else runs_as(device, work.precision),
+        micro_batch=int(columns.micro_batch[0]),
+        accumulation_steps=int(columns.accumulation_steps[0]),
+        zero_stage=int(columns.zero_stage[0]),
+        memory_gib=float(columns.memory_bytes[0]) / _GIB,
+        device_memory_gib=None if device is None else device.memory_bytes / _GIB,
+        training_time_h=time_h,
+        cost_usd=None,
+        is_extrapolating=bool(columns.is_extrapolating[0]),
+        facts=tuple(facts.all()),
+    )

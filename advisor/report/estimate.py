@@ -1,0 +1,80 @@
+"""One estimate as text: the step and its parts, the whole job, and where the numbers are from."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Final
+
+from advisor.domain import Estimate
+from advisor.predict.estimate import StepEstimate
+from advisor.predict.facts import Fact
+from advisor.report.quantities import digits, hours, usd
+
+_INDENT: Final = 20
+_SHARE_SHOWN: Final = 0.005
+
+
+def text(estimate: StepEstimate, *, width: int = 80) -> str:
+    """Return the estimate for a terminal of ``width`` columns."""
+    step, unit = _in_unit(estimate.step_time_s)
+    lines = [f"{estimate.job} on {estimate.target}{_runs_as(estimate)}"]
+    lines.append(_row("step", f"{step} {unit}  ({_bounds(estimate.step_time_s)})"))
+    scale = 1e3 if unit == "ms" else 1.0
+    for name, seconds in sorted(estimate.parts_s.items(), key=lambda item: -item[1]):
+        share = seconds / estimate.step_time_s.value
+        if share >= _SHARE_SHOWN:
+            lines.append(_row(f"  {name}", f"{digits(seconds * scale)} {unit}  {share:.0%}"))
+    lines.append(_row("samples/s", digits(estimate.throughput_samples_per_s.value)))
+    lines.append(_row("memory of a device", _memory(estimate)))
+    lines.append(_row("layout", _layout(estimate)))
+    if estimate.training_time_h is not None:
+        value, bounds = hours(estimate.training_time_h)
+        lines.append(_row("whole job", f"{value}  ({bounds})"))
+    if estimate.cost_usd is not None:
+        value, bounds = usd(estimate.cost_usd)
+        lines.append(_row("cost", f"{value}  ({bounds})"))
+    if estimate.is_extrapolating:
+        lines.append("outside what the device model was fitted on: the interval is wider")
+    lines += ["", "where the numbers are from"]
+    for fact in estimate.facts:
+        lines += _fact(fact, width)
+    return "\n".join(lines)
+
+
+def _runs_as(estimate: StepEstimate) -> str:
+    return f", products in {estimate.runs_as}" if estimate.runs_as else ""
+
+
+def _in_unit(step: Estimate) -> tuple[str, str]:
+    return (digits(1e3 * step.value), "ms") if step.value < 1 else (digits(step.value), "s")
+
+
+def _bounds(step: Estimate) -> str:
+    scale = 1e3 if step.value < 1 else 1.0
+    return f"{step.coverage:.0%}: {digits(scale * step.low)}-{digits(scale * step.high)}"
+
+
+def _memory(estimate: StepEstimate) -> str:
+    there = estimate.device_memory_gib
+    return f"{digits(estimate.memory_gib)}{f' of {digits(there)}' if there else ''} GiB"
+
+
+def _layout(estimate: StepEstimate) -> str:
+    parts = [f"{estimate.devices} x {estimate.micro_batch} samples"]
+    if estimate.accumulation_steps > 1:
+        parts.append(f"{estimate.accumulation_steps} micro-batches a step")
+    if estimate.zero_stage:
+        parts.append(f"ZeRO stage {estimate.zero_stage}")
+    return ", ".join(parts)
+
+
+def _row(name: str, value: str) -> str:
+    return f"{name:{_INDENT}}{value}"
+
+
+def _fact(fact: Fact, width: int) -> list[str]:
+    words = f"{fact.what}: {fact.value}" + (f" ({fact.note})" if fact.note else "")
+    return textwrap.wrap(
+        words, width=max(width, 40), initial_indent=f"  {fact.source:11}",
+        subsequent_indent=" " * 13,
+    )  # fmt: skip

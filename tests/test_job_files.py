@@ -1,0 +1,106 @@
+"""Job files: what is written is read back, and nothing wrong gets in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.described import described_job, model_work
+from advisor.errors import RunError
+from advisor.job import Job
+from advisor.job_files import read_job, write_job
+from advisor.planners.nouns import Transformer
+
+MODEL = Transformer(layers=2, hidden=64, heads=2, sequence=32, vocabulary=100)
+
+
+@pytest.fixture
+def described() -> Job:
+    return described_job(
+        model_work(MODEL, micro_batch=4, precision="bf16"), name="tiny", samples=1e4
+    )
+
+
+def test_a_described_job_survives_the_way_to_disk(tmp_path: Path, described: Job) -> None:
+    write_job(described, tmp_path / "job.json")
+    assert read_job(tmp_path / "job.json") == described
+    assert described.total_steps == 2500
+
+
+def test_a_recorded_job_survives_with_its_host(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job()
+    write_job(job, tmp_path / "job.json")
+    assert read_job(tmp_path / "job.json") == job
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    *parents, last = path.split(".")
+
+    def change(record: dict[str, Any]) -> None:
+        place: Any = record
+        for name in parents:
+            place = place[int(name) if name.isdigit() else name]
+        place[last] = value
+
+    return change
+
+
+def _without(path: str) -> Callable[[dict[str, Any]], None]:
+    *parents, last = path.split(".")
+
+    def change(record: dict[str, Any]) -> None:
+        place: Any = record
+        for name in parents:
+            place = place[int(name) if name.isdigit() else name]
+        del place[last]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_set("schema_version", 2), "has schema version 2; this advisor reads 1"),
+        (_without("schema_version"), "has schema version None"),
+        (_set("kind", "recipe"), "is not a job file"),
+        (_without("job.work.operators.0.flop"), r"operators\[0\] lacks flop"),
+        (_set("job.work.operators.0.flop", 0.0), "'query' .forward. is a matmul without flop"),
+        (_set("job.work.operators.0.flop", -1.0), "impossible sizes"),
+        (_set("job.work.operators.0.bytes", "much"), "bytes must be float, got \"much\""),
+        (_set("job.work.operators.0.kind", "magic"), "kind is \"magic\"; one of: matmul"),
+        (_set("job.work.precision", "fp7"), "precision is \"fp7\"; one of"),
+        (_set("job.work.micro_batch", 0), "micro_batch must be at least 1"),
+        (_set("job.work.parameters", -5), "parameters is negative"),
+        (_set("job.global_batch", 0), "global_batch must be positive, got 0"),
+        (_set("job.total_steps", float("nan")), "total_steps is not a number"),
+        (_set("job.colour", "red"), "unknown fields: colour"),
+        (_set("job.work", None), "neither work nor program"),
+        (_set("job", []), "job must be an object"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_with_the_field(
+    tmp_path: Path, described: Job, change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    path = tmp_path / "job.json"
+    write_job(described, path)
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(RunError, match=says) as caught:
+        read_job(path)
+    assert caught.value.hint
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text("{")
+    with pytest.raises(RunError, match="cannot read"):
+        read_job(path)
+    with pytest.raises(RunError, match="cannot read"):
+        read_job(tmp_path / "nothing.json")
