@@ -11,7 +11,12 @@ from advisor.errors import UsageError
 from advisor.job import Job, with_surroundings
 from advisor.jobs import find_job, load_job
 from advisor.predict import Predictor
-from advisor.predict.estimate import StepEstimate, estimate_on_gpu, estimate_on_type
+from advisor.predict.estimate import (
+    StepEstimate,
+    estimate_here,
+    estimate_on_gpu,
+    estimate_on_type,
+)
 from advisor.ranking import Request, parse_hours
 from advisor.ranking import recommend as rank
 
@@ -30,14 +35,15 @@ def recommend(
     max_price: float | None = None,
     spot: bool = False,
     checkpoints: bool = True,
+    mixed: bool = False,
     catalogue: str | Path | None = None,
     coverage: float = 0.9,
     top: int = 10,
-    probes: bool = False,
     data: str | float | None = None,
     data_rate: str | float | None = None,
     results: str | float | None = None,
     validation: str | float | None = None,
+    probes: bool = False,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -64,17 +70,19 @@ def recommend(
         Admit spot prices beside on-demand ones.
     checkpoints : bool, default True
         The job can go on from a checkpoint; otherwise spot machines are refused.
+    mixed : bool, default False
+        Admit two types of machines rented together in one region.
     catalogue : str or Path, optional
         Folder of a snapshot other than the bundled (or updated) one.
     coverage : float, default 0.9
         Of the intervals: 0.5, 0.8, 0.9 or 0.95.
     top : int, default 10
         Most candidates shown.
-    probes : bool, default False
-        Also say which short real runs would help most to choose (``.probes``).
     data, data_rate, results, validation : str or float, optional
         What the job moves and what the ends of its epochs take, where the user knows better than
         the recording: see ``advisor.job.with_surroundings``.
+    probes : bool, default False
+        Also say which short real runs would help most to choose (``.probes``).
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -100,6 +108,7 @@ def recommend(
         max_price_usd_per_h=max_price,
         pricings=("on-demand", "spot") if spot else ("on-demand",),
         saves_checkpoints=checkpoints,
+        mixed=mixed,
         coverage=coverage,
         top=top,
         with_probes=probes,
@@ -129,7 +138,7 @@ def estimate(
     ----------
     job : Job
     on : str, optional
-        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
+        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``; ``"here"`` is this machine.
     gpu : str, optional
         An accelerator in place of a machine.
     count : int, default 1
@@ -151,6 +160,8 @@ def estimate(
     known_predictor = predictor or Predictor()
     if gpu is not None:
         return estimate_on_gpu(known_predictor, job, gpu, count=count, coverage=coverage)
+    if on == "here":
+        return estimate_here(known_predictor, job, coverage=coverage)
     provider, _, name = str(on).rpartition(":")
     return estimate_on_type(
         known_predictor, job, name, provider=provider or None, count=count, coverage=coverage

@@ -1,4 +1,4 @@
-"""Devices of the planners from facts: the accelerator sheet, the processor sheet, the host.
+"""Devices of the planners from facts: the accelerator sheet and the processor sheet.
 
 ``datasets/devices/accelerators.csv`` holds the peaks and, where measured, the sustained rates of
 accelerators; ``datasets/devices/cpus.csv`` what a core of a processor generation does per cycle
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from advisor import data
-from advisor.collectors.recording import Host
 from advisor.errors import CatalogueError, ModelError
 from advisor.planners.calibration import CalibrationParameters
 from advisor.planners.device import DeviceParameters, Efficiency
@@ -253,37 +252,6 @@ def cpu_device(
         cores=max(1, round(vcpus)),
         core_speed=speed,
     )
-
-
-def host_device(host: Host, threads: int | None) -> Device:
-    """Return the recorded machine as a device that computes with ``threads``.
-
-    Measured rates (``advisor doctor``) are taken where they are, the processor sheet otherwise.
-    """
-    used = float(min(threads or host.cpu_limit, host.cpu_limit))
-    device = cpu_device(
-        name="host",
-        vcpus=used,
-        memory_bytes=host.memory_limit_bytes,
-        cpu_model=host.cpu_model,
-        cpu_arch=host.system,
-    )
-    if host.benchmark is None:
-        return device
-    b = host.benchmark
-    share = (used - 1) / (host.cpu_limit - 1) if host.cpu_limit > 1 else 1.0
-    return replace(
-        device,
-        sustained_fp32_flop_per_s=_between(
-            b.matmul_one_core_flop_per_s, b.matmul_flop_per_s, share
-        ),
-        memory_bytes_per_s=_between(b.copy_one_core_bytes_per_s, b.copy_bytes_per_s, share),
-        core_speed=b.scalar_score,
-    )
-
-
-def _between(one: float, all_: float, share: float) -> float:
-    return one + (all_ - one) * min(max(share, 0.0), 1.0)
 
 
 def _read(path: Path | None) -> dict[str, Any]:

@@ -125,10 +125,12 @@ class Candidate:
         Why it stands here, in words.
     is_extrapolating : bool
         The estimate leaves what its models were fitted on.
-    is_learned : bool
-        A model that was learned from runs covers the candidate and has corrected its step.
     breakdown : mapping of str to Part
         Where the expected time and cost go; the parts sum to both.
+    is_learned : bool
+        A model that was learned from runs covers the candidate and has corrected its step.
+    on_demand_time_h, on_demand_cost_usd : Estimate or None
+        Of the same machines on demand, where the candidate is on spot ones and they are sold so.
     """
 
     rank: int
@@ -143,8 +145,10 @@ class Candidate:
     shares: Mapping[Bottleneck, float]
     reasons: tuple[str, ...]
     is_extrapolating: bool
-    is_learned: bool = False
     breakdown: Mapping[str, Part] = field(default_factory=dict)
+    is_learned: bool = False
+    on_demand_time_h: Estimate | None = None
+    on_demand_cost_usd: Estimate | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form (field names are kept within a schema version)."""
@@ -157,6 +161,8 @@ class Candidate:
             "training_time_h": self.training_time_h.to_record(),
             "cost_usd": self.cost_usd.to_record(),
             "breakdown": {name: asdict(part) for name, part in self.breakdown.items()},
+            "on_demand_time_h": self.on_demand_time_h and self.on_demand_time_h.to_record(),
+            "on_demand_cost_usd": self.on_demand_cost_usd and self.on_demand_cost_usd.to_record(),
             "memory_gib": self.memory_gib,
             "bottleneck": self.bottleneck,
             "shares": dict(self.shares),

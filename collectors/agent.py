@@ -194,12 +194,15 @@ class Agent:
         if self._plan.attached is not None:
             self._has_seen_enough = True
             return
+        self._monitor.update()  # the order may be a step some way ahead of all: count anew
+        limit = self._plan.limit_steps
+        from_step = 1
+        if limit is None or self._monitor.steps() < limit:
+            from_step = self._monitor.common_last_step()
+            self._orders.give(self._action, from_step)
         self._is_detached = self._plan.continues
         if not self._plan.continues:
-            self._escalation.begin()
-        limit = self._plan.limit_steps
-        if limit is None or self._monitor.steps() < limit:
-            self._orders.give(self._action, self._monitor.common_last_step())
+            self._escalation.begin(from_step)
 
     # What is said.
 

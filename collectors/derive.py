@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
@@ -246,7 +247,19 @@ def _communication(processes: list[Events]) -> dict[str, float] | None:
 
 
 def _peak_rss(log: ProfilerLog) -> int:
+    """Return the largest resident memory; what processes share counts once, where it is known.
+
+    Forked loader workers have their parent's pages in their own resident set too. Proportional
+    memory is read seldom: the largest share that it ever had is taken for all the time. It divides
+    by strangers as well, hence no less than the largest single process.
+    """
     sampled = max((reading.rss_bytes for reading in log.readings), default=0)
+    shares, before = [], None
+    for reading in log.readings:
+        if reading.pss_bytes is not None and reading.pss_bytes != before and reading.rss_bytes:
+            before = reading.pss_bytes
+            shares.append(min(1.0, reading.pss_bytes / reading.rss_bytes))
+    sampled = int(sampled * max(shares, default=1.0))
     return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 
@@ -262,10 +275,12 @@ def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:
 def _host(log: ProfilerLog, trainer: Events) -> Host:
     described = dict(log.header["host"])
     measured = described.pop("benchmark", None)
+    sheets = tuple(from_record(sheet) for sheet in described.pop("sheets", ()))
     torch = trainer.fact("torch")
     host = Host(
         **{**described, "gpus": tuple(described.get("gpus", ()))},
         benchmark=HostBenchmark(**measured) if measured else None,
+        sheets=sheets,
     )
     return replace(
         host,

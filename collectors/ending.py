@@ -84,10 +84,13 @@ class Escalation:
         self._patience_s = patience_s
         self._since = 0.0
         self._sent = 0
+        self._from_step = 0
+        self._steps = 0
 
-    def begin(self) -> None:
-        """Start to wait: the script has been asked."""
+    def begin(self, from_step: int) -> None:
+        """Start to wait: the script has been asked to end after step ``from_step``."""
         self._since = time.monotonic()
+        self._from_step = from_step
 
     @property
     def has_begun(self) -> bool:
@@ -96,6 +99,9 @@ class Escalation:
 
     def go_on(self) -> None:
         """Send the next signal, if it is time."""
+        before, self._steps = self._steps, self._monitor.steps()
+        if before < self._steps < self._from_step:  # on the way to where all can leave together
+            self._since = time.monotonic()
         if self._sent == len(_SIGNALS) or self._waited() <= self._sent * self._patience_s:
             return
         number = _SIGNALS[self._sent]

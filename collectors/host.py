@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 
 from advisor.collectors.cgroups import Groups
-from advisor.collectors.recording import Host, HostBenchmark
+from advisor.collectors.recording import DeviceSheet, Host, HostBenchmark
 
 
 def describe(
@@ -16,6 +16,7 @@ def describe(
     torch_version: str | None = None,
     gpus: tuple[str, ...] = (),
     benchmark: HostBenchmark | None = None,
+    sheets: tuple[DeviceSheet, ...] = (),
 ) -> Host:
     """Return this machine's description.
 
@@ -25,6 +26,7 @@ def describe(
         The recorded script's; by default this interpreter's, and unknown.
     gpus : tuple of str
     benchmark : HostBenchmark or None
+    sheets : tuple of DeviceSheet
     """
     groups = Groups.of()
     logical = os.cpu_count() or 1
@@ -42,6 +44,7 @@ def describe(
         python_version=python_version or platform.python_version(),
         torch_version=torch_version,
         benchmark=benchmark,
+        sheets=sheets,
     )
 
 

@@ -14,6 +14,10 @@ from advisor.collectors.records import Tail
 from advisor.collectors.stop_rule import StopRule, Verdict, judge
 from advisor.collectors.work import steps_per_epoch
 
+# The order is written within some ms of the count that it is made from, and read within 0.1 s; on
+# a machine where both wait for a core it may take ten times as long.
+_TIME_TO_HEAR_S = 2.0
+
 
 class Monitor:
     """Reads what the hooks append, and judges it by the stop rule."""
@@ -102,11 +106,11 @@ class Monitor:
         """Return a step that all processes can still stop at together; 1 for one process.
 
         Processes that train together wait for each other in every step: they must leave the loop
-        after the same one. They are at most a step apart; one second is time enough to read it.
+        after the same one, hence all read of it before one of them is there. They are at most a
+        step apart.
         """
         ranks = [one for one in self.processes if one.completed > 0]
-        mean = None if self.verdict is None else self.verdict.mean
-        if len(ranks) < 2 or mean is None or world_size_of(self.processes) < 2:
+        if len(ranks) < 2 or self.trainer is None or world_size_of(self.processes) < 2:
             return 1
-        ahead = 2 + math.ceil(1.0 / max(mean.raw_s, 1e-6))
+        ahead = 2 + math.ceil(_TIME_TO_HEAR_S * self.trainer.steps.fastest_per_s())
         return max(one.completed for one in ranks) + ahead

@@ -42,10 +42,51 @@ class HostBenchmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSheet:
+    """What a device of this machine sustains (``advisor doctor --device-sheet``).
+
+    Attributes
+    ----------
+    device : {"cpu", "cuda"}
+    name : str
+        As the processor or the driver names itself.
+    fp32_flop_per_s, ..., fp8_flop_per_s : float or None
+        Large products by precision, on all threads; None where the device has none. [flop/s]
+    copy_bytes_per_s : float
+        Traffic, read plus written, of a large copy. [bytes/s]
+    call_s : float
+        One small call from Python, many issued in a row. [s]
+    threads : tuple of int
+        Processors: the numbers of threads of the three lists below; empty for GPUs.
+    flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads : tuple of float
+        Large fp32 products [flop/s], copy [bytes/s], a small training step [s].
+    torch_version, measured_at : str
+        ISO 8601, UTC.
+    """
+
+    device: Literal["cpu", "cuda"]
+    name: str
+    fp32_flop_per_s: float
+    tf32_flop_per_s: float | None
+    bf16_flop_per_s: float | None
+    fp16_flop_per_s: float | None
+    fp8_flop_per_s: float | None
+    copy_bytes_per_s: float
+    call_s: float
+    threads: tuple[int, ...] = ()
+    flop_per_s_by_threads: tuple[float, ...] = ()
+    bytes_per_s_by_threads: tuple[float, ...] = ()
+    step_s_by_threads: tuple[float, ...] = ()
+    torch_version: str = ""
+    measured_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The machine that was recorded on.
 
     ``cpu_limit`` is what the process may use: affinity and cgroup quota together. [cores]
+    ``sheets`` is empty where nobody measured the devices.
     """
 
     cpu_model: str
@@ -59,6 +100,7 @@ class Host:
     python_version: str
     torch_version: str | None
     benchmark: HostBenchmark | None = None
+    sheets: tuple[DeviceSheet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from advisor.collectors import benchmark, host, remote, store
+from advisor.collectors import benchmark, device_sheet, host, remote, store
+from advisor.collectors.errors import RecordingError
 from advisor.collectors.plan import Plan
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import Root, new_run, read_recording
@@ -76,8 +77,13 @@ def plan(
     Raises
     ------
     RecordingError
-        If the run's folder cannot be made.
+        If this is not Linux, or the run's folder cannot be made.
     """
+    if sys.platform != "linux":
+        raise RecordingError(
+            "recording needs Linux: processes are read through /proc",
+            hint="record in a Linux container or virtual machine; everything else works here",
+        )
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
@@ -92,7 +98,7 @@ def plan(
         interval_s=interval_s,
         continues=continue_run,
         options=options,
-        host=asdict(host.describe(benchmark=measured)),
+        host=asdict(host.describe(benchmark=measured, sheets=device_sheet.cached())),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         progress_s=progress_s,
         patience_s=patience_s,

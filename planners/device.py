@@ -132,8 +132,8 @@ class StepColumns:
     ----------
     micro_batch_s, backward_s : ndarray of shape (n_devices, n_batches)
         Forward and backward of one micro-batch, and the backward part of it. [s]
-    optimizer_s : ndarray of shape (n_devices,)
-        Once per optimizer step. [s]
+    optimizer_s, optimizer_launch_s : ndarray of shape (n_devices,)
+        Once per optimizer step, and the part of it that is starting kernels. [s]
     compute_s, memory_s, launch_s : ndarray of shape (n_devices, n_batches)
         What bounds ``micro_batch_s``; they sum to it. [s]
     log_sd : ndarray of shape (n_devices,)
@@ -147,6 +147,7 @@ class StepColumns:
     micro_batch_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
     optimizer_s: NDArray[np.float64]
+    optimizer_launch_s: NDArray[np.float64]
     compute_s: NDArray[np.float64]
     memory_s: NDArray[np.float64]
     launch_s: NDArray[np.float64]
@@ -195,6 +196,7 @@ def step_time(
         micro_batch_s=compute + memory + launch,
         backward_s=np.sum(backward, axis=0),
         optimizer_s=np.sum(optimizer, axis=0)[:, 0],
+        optimizer_launch_s=optimizer[2][:, 0],
         compute_s=compute,
         memory_s=memory,
         launch_s=launch,
@@ -373,7 +375,8 @@ class _Rates:
             compute=by_pair[:, index, 0],
             memory=by_pair[:, index, 1],
             latency_s=np.array([parameters.latency_s[d.kind] for d in devices]) * launches,
-            dispatch_s=np.array([parameters.dispatch_s[d.kind] for d in devices]) * launches,
+            dispatch_s=np.array([d.call_s or parameters.dispatch_s[d.kind] for d in devices])
+            * launches,
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
             unhidden=parameters.unhidden_fraction,
         )

@@ -200,6 +200,8 @@ class Device:
     core_speed : float or None
         CPUs: CoreMark per virtual CPU. [1/s]
     tdp_w, release_year : float or None
+    call_s : float or None
+        What a call takes on the host, measured there; None: as devices of its kind. [s]
     """
 
     name: str
@@ -219,6 +221,7 @@ class Device:
     core_speed: float | None = None
     tdp_w: float | None = None
     release_year: float | None = None
+    call_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.memory_bytes > 0 and self.memory_bytes_per_s > 0):
@@ -232,7 +235,8 @@ class Link:
     Attributes
     ----------
     name : str
-        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``, ``"infiniband"``.
+        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``; ``"rdma"`` and ``"tcp"`` where it is known
+        whether messages bypass the kernel.
     bytes_per_s : float
         Nominal bandwidth per direction. [bytes/s]
     latency_s : float
@@ -242,6 +246,11 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float = 0.0
+
+    @property
+    def bypasses_kernel(self) -> bool | None:
+        """Whether messages go past the operating system; None where nobody says."""
+        return {"rdma": True, "tcp": False}.get(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

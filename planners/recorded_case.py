@@ -143,6 +143,7 @@ class RecordedCase:
             # The tp rings of a machine share its network.
             network_bytes_per_s=node.network.bytes_per_s / split.tp,
             network_latency_s=node.network.latency_s,
+            has_rdma=node.network.bypasses_kernel,
             zero_stage=self.zero,
             parameters=self.model.scaling,
         )

@@ -123,7 +123,7 @@ def unit_times(
     if len(parts) == 1:
         f_roof = b_roof = np.ones((batches.size, 1))
     else:
-        f_roof, b_roof = _rooflines(work, parts, device, batches, parameters, 1)
+        f_roof, b_roof = (x[0] for x in _rooflines(work, parts, [device], batches, parameters, 1))
     f_weight, b_weight = f_roof, b_roof
     if host is not None and gain and len(parts) > 1:
         f_seen, b_seen = _seen(work, parts, host, parameters)
@@ -131,7 +131,7 @@ def unit_times(
     f = forward[:, None] * f_weight / f_weight.sum(axis=1, keepdims=True)
     b = backward[:, None] * b_weight / b_weight.sum(axis=1, keepdims=True)
     if tp > 1 and len(parts) > 1:
-        f_part, b_part = _rooflines(work, parts, device, batches, parameters, tp)
+        f_part, b_part = (x[0] for x in _rooflines(work, parts, [device], batches, parameters, tp))
         f, b = f * np.minimum(f_part / f_roof, 1.0), b * np.minimum(b_part / b_roof, 1.0)
     return UnitTimes(
         micro_batches=batches,
@@ -142,15 +142,29 @@ def unit_times(
     )
 
 
+def unit_shares(
+    work: Work, parts: Sequence[Unit], targets: Sequence[Device], parameters: DeviceParameters
+) -> Floats:
+    """Return what share of a step each unit takes, the mean over devices, shape (n_units,).
+
+    By the roofline alone, at the recorded micro-batch: where many devices are compared at once,
+    one set of shares stands for all of them.
+    """
+    at = np.array([float(work.micro_batch)])
+    forward, backward = _rooflines(work, parts, targets, at, parameters, 1)
+    both = forward[:, 0] + backward[:, 0]
+    return np.asarray((both / both.sum(axis=1, keepdims=True)).mean(axis=0))
+
+
 def _rooflines(
     work: Work,
     parts: Sequence[Unit],
-    device: Device,
+    targets: Sequence[Device],
     batches: Floats,
     parameters: DeviceParameters,
     tp: int,
 ) -> tuple[Floats, Floats]:
-    """Return forward and backward of each unit by the roofline, (n_batches, n_units) [s]."""
+    """Return forward and backward by the roofline, (n_devices, n_batches, n_units) [s]."""
     found = []
     given = 0.0
     for part in parts:
@@ -160,11 +174,11 @@ def _rooflines(
             operators += _operators(layer, work, given, share)
             given = layer.output_bytes_per_sample
         columns = step_time(
-            replace(work, operators=tuple(operators)), [device], batches, parameters
+            replace(work, operators=tuple(operators)), targets, batches, parameters
         )
-        found.append((columns.micro_batch_s[0] - columns.backward_s[0], columns.backward_s[0]))
-    forward = np.stack([f for f, _ in found], axis=1)
-    backward = np.stack([b for _, b in found], axis=1)
+        found.append((columns.micro_batch_s - columns.backward_s, columns.backward_s))
+    forward = np.stack([f for f, _ in found], axis=2)
+    backward = np.stack([b for _, b in found], axis=2)
     return np.maximum(forward, _LEAST_S), np.maximum(backward, _LEAST_S)
 
 
@@ -201,11 +215,11 @@ def _seen(
     at = np.array([float(work.micro_batch)])
     found = []
     for roof, times in zip(
-        _rooflines(work, parts, host, at, parameters, 1),
+        _rooflines(work, parts, [host], at, parameters, 1),
         ([_sum(p, "forward_s") for p in parts], [_sum(p, "backward_s") for p in parts]),
         strict=True,
     ):
-        ratio = np.array([t / r if t else np.nan for t, r in zip(times, roof[0], strict=True)])
+        ratio = np.array([t / r if t else np.nan for t, r in zip(times, roof[0, 0], strict=True)])
         if np.isnan(ratio).all():
             found.append(np.ones(len(parts)))
             continue

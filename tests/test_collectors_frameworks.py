@@ -1,7 +1,7 @@
 """The training frameworks themselves, unchanged scripts: steps, total work, callbacks.
 
-These need the real libraries: the extra ``frameworks``, which ``dev`` includes. TensorFlow is left
-out of it for its size (1.3 GB); its test runs where ``tensorflow-cpu`` is installed.
+These need the real libraries: the extra ``frameworks``, which ``dev`` includes. Where one is not
+installed its tests are skipped, and say so.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_the_verdict_says_what_an_hour_must_be_worth() -> None:
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, job: Job) -> Job:
     """The latest run is the job: nothing is profiled here."""
-    monkeypatch.setattr(api, "load_job", lambda run=None, **length: job)
+    monkeypatch.setattr(api, "find_job", lambda **named: job)
     return job
 
 

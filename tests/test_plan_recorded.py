@@ -79,6 +79,7 @@ def test_one_device_takes_what_the_predictor_says(make_job: MakeJob) -> None:
 
 def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob) -> None:
     job = job_of(make_job, transformer())
+    assert job.measured is not None
     slow = replace(job, measured=replace(job.measured, step_s=4 * job.measured.step_s))
     for fast_way, slow_way in zip(
         sorted(planned(job, MIXED).choices, key=lambda c: c.name),

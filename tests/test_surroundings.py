@@ -123,6 +123,20 @@ def test_a_machine_that_is_taken_away_takes_its_data_along(job: Job, predictor: 
     assert added_h("spot") > added_h("on-demand")
 
 
+def test_a_spot_candidate_has_its_machines_on_demand_beside_it(
+    job: Job, predictor: Predictor
+) -> None:
+    loaded = with_surroundings(job, **WHOLE)
+    steady, spot = (
+        predictor.predict(loaded, "g5.xlarge", region="us-east-1", pricing=pricing)
+        for pricing in ("on-demand", "spot")
+    )
+    assert steady.on_demand_cost_usd is None
+    assert spot.on_demand_cost_usd == steady.cost_usd
+    assert spot.on_demand_time_h == steady.training_time_h
+    assert any(reason.startswith("on demand: ") for reason in spot.reasons)
+
+
 def test_what_failures_add_is_said_or_called_negligible(
     make_job: Callable[..., Job], predictor: Predictor
 ) -> None:

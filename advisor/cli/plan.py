@@ -188,9 +188,14 @@ def _coverage(value: float) -> float:
     return value
 
 
-def _checked_space(zero: int | None, recompute: str | None) -> None:
+def _checked_space(
+    tp: int | None, pp: int | None, zero: int | None, recompute: str | None
+) -> None:
     from advisor.errors import UsageError
 
+    for name, degree in (("tp", tp), ("pp", pp)):
+        if degree is not None and degree < 1:
+            raise UsageError(f"--{name} {degree} makes no sense", hint="1 or more")
     if zero is not None and zero not in (0, 1, 2, 3):
         raise UsageError(f"--zero {zero} makes no sense", hint="0, 1, 2 or 3")
     if recompute is not None:
@@ -203,10 +208,7 @@ def _recorded_space(
     from advisor.errors import UsageError
     from advisor.planners.recorded_layout import WAYS, RecordedSpace
 
-    _checked_space(zero, recompute)
-    for name, degree in (("tp", tp), ("pp", pp)):
-        if degree is not None and degree < 1:
-            raise UsageError(f"--{name} {degree} makes no sense", hint="1 or more")
+    _checked_space(tp, pp, zero, recompute)
     if recompute == "selective":
         raise UsageError(
             "a recorded run is recomputed by whole units of layers",
@@ -230,7 +232,7 @@ def _space(
 
     from advisor.plan.request import SPACE
 
-    _checked_space(zero, recompute)
+    _checked_space(tp, pp, zero, recompute)
     changes: dict[str, Any] = {"tp": tp, "pp": pp}
     if zero is not None:
         changes["zero_stages"] = (zero,)

@@ -12,7 +12,7 @@ import typer
 
 def command(
     on: Annotated[
-        str | None, typer.Option("--on", help="Machine type: g5.xlarge, aws:g5.xlarge.")
+        str | None, typer.Option("--on", help="Machine type: g5.xlarge, aws:g5.xlarge; or here.")
     ] = None,
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="Accelerator, whoever sells it: L4, H100, MI300X.")

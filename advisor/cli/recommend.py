@@ -41,6 +41,10 @@ def command(
     spot: Annotated[
         bool, typer.Option("--spot/--on-demand", help="Admit spot prices beside on-demand ones.")
     ] = False,
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="Admit two types of machines together, in one region."),
+    ] = False,
     checkpoints: Annotated[
         bool, typer.Option(help="Whether the job can go on from a checkpoint (spot needs it).")
     ] = True,
@@ -68,9 +72,6 @@ def command(
     ] = None,
     coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5, 0.8, 0.9, 0.95.")] = 0.9,
     top: Annotated[int, typer.Option("--top", "-n", help="Most candidates shown.")] = 10,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
-    ] = False,
     cluster_trace: Annotated[
         Path | None,
         typer.Option(help="Compare with your shared cluster: its sacct, kubectl or CSV export."),
@@ -90,6 +91,9 @@ def command(
     cluster_price: Annotated[
         float, typer.Option(help="What it charges, in USD per device and hour.")
     ] = 0.0,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a recorded run by training time and cost.
@@ -131,10 +135,11 @@ def command(
         max_price=max_price,
         spot=spot,
         checkpoints=checkpoints,
+        mixed=mixed,
         coverage=coverage,
         top=top,
-        probes=probe,
         predictor=predictor,
+        probes=probe,
     )
     own = own_cluster.comparison(
         wanted,

@@ -14,16 +14,29 @@ from advisor.validation.scores import Scores, Validation
 
 
 def command(
-    protocol: Annotated[str | None, typer.Argument(help="Which; none lists them.")] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROTOCOL|TABLE]",
+            help="A protocol (none lists them), or a CSV table in the form of a published suite.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Score the models against published measurements, whole groups left out."""
+    """Score the models against published measurements, or your own, whole groups left out."""
     if protocol is None:
         for name, (_, question) in validation.PROTOCOLS.items():
             typer.echo(f"{name:14} {question}")
+        return
+    if protocol not in validation.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists()):
+        from advisor.validation.tables import score_table
+
+        beside = data.shared() if folder is None else None
+        known = folder or (beside / "data" if beside is not None else None)
+        _print(score_table(Path(protocol), known), as_json)
         return
     if protocol not in validation.PROTOCOLS:
         raise UsageError(
@@ -40,6 +53,14 @@ def command(
             )
         folder = shared / "data"
     result = validation.run(protocol, folder)
+    _print(result, as_json)
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".csv") or "/" in name
+
+
+def _print(result: Validation, as_json: bool) -> None:
     typer.echo(json.dumps(result.to_record(), indent=2) if as_json else _text(result))
 
 
@@ -47,17 +68,23 @@ def _text(result: Validation) -> str:
     lines = [f"{result.protocol}: {result.description}", _HEADER]
     lines += [_line(group.group, group.scores) for group in result.groups]
     lines.append(_line("ALL", result.overall))
-    lines += [_line(f"baseline: {name}", s) for name, s in result.baselines.items()]
+    if result.baselines:
+        lines.append("baselines")
+        lines += [_line(f"  {name}", s) for name, s in result.baselines.items()]
     lines += [f"{name}: {value:.4g}" for name, value in result.figures.items()]
     return "\n".join(lines + [f"note: {note}" for note in result.notes])
 
 
-_HEADER = f"{'group':40}{'rows':>6}{'MAPE %':>8}{'p50':>7}{'p90':>7}{'bias':>7}{'cover':>7}"
+_HEADER = (
+    f"{'group':32}{'rows':>6}{'MAPE %':>7}{'p50':>7}{'p90':>7}{'bias':>6}{'rank r':>7}{'cover':>7}"
+)
 
 
 def _line(name: str, s: Scores) -> str:
-    cover = "" if s.coverage is None else f"{s.coverage:7.2f}"
-    return (
-        f"{name[:39]:40}{s.rows:6d}{100 * s.mape_fraction:8.1f}{100 * s.median_ape_fraction:7.1f}"
-        f"{100 * s.p90_ape_fraction:7.1f}{s.bias:7.2f}{cover}"
+    rank = "" if s.spearman is None else f"{s.spearman:.2f}"
+    cover = "" if s.coverage is None else f"{s.coverage:.2f}"
+    percent = (
+        100 * value for value in (s.mape_fraction, s.median_ape_fraction, s.p90_ape_fraction)
     )
+    errors = "".join(f"{value:7.1f}" if value < 1e4 else f"{value:7.0f}" for value in percent)
+    return f"{name[:31]:32}{s.rows:6d}{errors}{s.bias:6.2f}{rank:>7}{cover:>7}".rstrip()

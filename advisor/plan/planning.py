@@ -102,7 +102,7 @@ def _homogeneous(request: PlanRequest, model: LayoutModel) -> Plan:
         try:
             swapped = [transformer_swapping.swap(request, model)]
         except PlanningError as error:
-            left_out["layer swapping"] = str(error)
+            left_out["layer swapping"] = f"{error}; {error.hint}"
     try:
         result = _search(request, model, group, may_use_fewer=True)
     except PlanningError as error:

@@ -9,10 +9,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from advisor import devices
 from advisor.clusters import ClusterGroup, NamedCluster
 from advisor.domain import Estimate
 from advisor.errors import RunError, UsageError
+from advisor.host_device import host_device
 from advisor.job import Job
 from advisor.layout_model import load
 from advisor.plan.answer import Objective
@@ -143,7 +143,10 @@ class RecordedRequest:
     def _times(self, target: Device, tp: int) -> UnitTimes:
         raw = unit_times(self.work, self.parts, target, [1.0], self.constants.device)
         factor, log_sd = self.anchors.calibration([target], np.array([raw.log_sd]), self.constants)
-        measured_on = devices.host_device(self.job.measured.host, self.job.measured.threads)
+        seen = self.job.measured
+        measured_on = None
+        if seen is not None:
+            measured_on = host_device(seen.host, seen.threads, seen.device)
         return unit_times(
             self.work,
             self.parts,

@@ -35,6 +35,12 @@ def slowest_links(groups: Sequence[ClusterGroup]) -> dict[str, float]:
     }
 
 
+def bypass_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
+    """Whether all machines' networks bypass the kernel; None where that is unknown of one."""
+    known = [g.node.network.bypasses_kernel for g in groups]
+    return None if None in known else all(known)
+
+
 def reduced(
     request: RecordedRequest,
     groups: Sequence[ClusterGroup],
@@ -56,6 +62,7 @@ def reduced(
         nodes=nodes,
         devices_per_node=devices / nodes,
         parameters=request.constants.scaling,
+        has_rdma=bypass_kernel(groups),
         **slowest_links(groups),
     )
 
@@ -76,6 +83,7 @@ def gather_s(
             links["network_bytes_per_s"],
             links["network_latency_s"],
             request.constants.scaling.collectives,
+            has_rdma=bypass_kernel(groups),
         )
     )
 

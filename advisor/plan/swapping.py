@@ -145,7 +145,8 @@ def _described(
             "gain_over_pipeline": gain,
         },
         notes=(
-            f"an even pipeline over the same network takes {rival_s:.3g} s: {gain:.2f} x as long",
+            f"{gain:.2f} x the throughput of an even pipeline over the same network "
+            f"({rival_s:.3g} s a step)",
             "every GPU averages with the others each step; no released framework does this "
             "(ATOM's code is not published)",
         ),

@@ -39,8 +39,8 @@ def show(plan: Plan, *, width: int | None = None) -> str:
     others = [c for c in [*plan.choices[1:], *plan.front] if c is not best]
     if others:
         lines += ["", "also:"]
-        lines += [f"  {_label(c)}: {_speed(c)}" for c in others]
-        lines += [f"  {n}" for c in others for n in _said_of_others(c)]
+        for c in others:
+            lines += [f"  {_label(c)}: {_speed(c)}", *_said_of_others(c)]
     lines += [f"  {name}: not possible: {why}" for name, why in plan.left_out.items()]
     lines = [part for line in lines for part in _wrapped(line, columns)]
     lines += ["", "run:"]
@@ -57,7 +57,7 @@ def _said_of_others(choice: Choice) -> list[str]:
     """Return what a way that nobody can run yet has to say for itself."""
     if "gain_over_pipeline" not in choice.details:
         return []
-    return [f"  {note}" for note in choice.notes]
+    return [f"    {note}" for note in choice.notes]
 
 
 def _wrapped(line: str, columns: int) -> list[str]:

@@ -30,6 +30,7 @@ from advisor.predict.constants import Constants, constants
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.predict.fleet import Fleet, fleet
 from advisor.predict.learned import Learned
+from advisor.predict.mixed import DeviceTimes, MixedCase
 from advisor.predict.programs import program_columns
 
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
@@ -64,18 +65,11 @@ class Predictor:
         self._constants = constants
         self._fleet: Fleet | None = None
         self._side_prices: SidePrices | None = None
-        self._home: Predictor | None = None  # whose catalogue the real runs were made on
 
     @property
     def constants(self) -> Constants:
         """The fitted constants in use."""
         return self._constants if self._constants is not None else constants()
-
-    def on_fleet(self, machines: Fleet) -> Predictor:
-        """Return a predictor whose types are those of ``machines``; real runs stay anchors."""
-        other = Predictor(self.catalogue, constants=self._constants)
-        other._fleet, other._home = machines, self._home or self
-        return other
 
     def calibration_factor(self, job: Job, device: Device | None) -> float | None:
         """Return by what measured steps change the model's step on ``device``; None without."""
@@ -139,7 +133,7 @@ class Predictor:
             Other machines than the catalogue's, e.g. the user's own.
         """
         columns = self.physics_columns(job, type_index, count, fleet=fleet)
-        if self.learned is None or fleet is not None or self._home is not None:
+        if self.learned is None or fleet is not None:
             return columns  # what was learned is asked about machines of the catalogue
         return self.learned.corrected(job, self.catalogue, columns)
 
@@ -165,9 +159,24 @@ class Predictor:
                 count=count,
             )
         shipped = self.constants
-        anchors = (self._home or self).anchors(job, job.work, shipped)
+        anchors = self.anchors(job, job.work, shipped)
         return time_columns(
             job, job.work, machines, anchors, shipped, type_index=type_index, count=count
+        )
+
+    def mixed_case(self, job: Job) -> MixedCase | None:
+        """Return what estimates two types of machines together; None for a job without steps."""
+        if job.work is None:
+            return None
+        shipped = self._constants if self._constants is not None else constants()
+        anchors = self.anchors(job, job.work, shipped)
+        return MixedCase(
+            job=job,
+            work=job.work,
+            fleet=self.fleet,
+            anchors=anchors,
+            constants=shipped,
+            times=DeviceTimes.of(job.work, self.fleet, anchors, shipped),
         )
 
     def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
@@ -328,11 +337,12 @@ class Predictor:
                 f"{job.name} cannot be estimated on {count} x {instance_type}: {reason}",
                 hint="choose another type or count",
             )
+        steady = on_demand(job, columns, coverage)
         if pricing == "spot":
             band = offers.spot_interruption_band[[cheapest]]
             completion = on_spot(job, columns, np.array([0]), band, coverage)
         else:
-            completion = on_demand(job, columns, coverage)
+            completion = steady
         return self.candidate(
             job,
             columns,
@@ -343,6 +353,7 @@ class Predictor:
             column=0,
             completion_row=0,
             coverage=coverage,
+            steady=steady,
         )
 
     def candidate(
@@ -358,8 +369,12 @@ class Predictor:
         completion_row: int,
         coverage: float,
         rank: int = 1,
+        steady: Completion | None = None,
     ) -> Candidate:
-        """Make the object of one row of the columns, rented by one offer."""
+        """Make the object of one row of the columns, rented by one offer.
+
+        ``steady`` are the columns' completions on demand, to set beside a spot offer.
+        """
         return candidate(
             job,
             self.catalogue,
@@ -370,6 +385,7 @@ class Predictor:
             column=column,
             completion_row=completion_row,
             side=side,
+            steady=steady,
             host_core_speed=host_core_speed(job),
             coverage=coverage,
             rank=rank,

@@ -8,8 +8,8 @@ machine in place of another starts the program and brings in the data again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,31 @@ class Completion:
     checkpoint_interval_s: Floats
     is_negligible: NDArray[np.bool_]
     parts_h: Mapping[str, Floats]
+
+    def taken(self, rows: Integers) -> Completion:
+        """Return some rows."""
+        columns = {
+            f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "parts_h"
+        }
+        return Completion(
+            **columns, parts_h={name: part[rows] for name, part in self.parts_h.items()}
+        )
+
+    def with_rows(self, rows: Integers, others: Completion) -> Completion:
+        """Return the completions with those of ``rows`` replaced, in their order."""
+
+        def put(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+            out = np.array(old)
+            out[rows] = new
+            return out
+
+        columns = {
+            f.name: put(getattr(self, f.name), getattr(others, f.name))
+            for f in fields(self)
+            if f.name != "parts_h"
+        }
+        parts = {name: put(part, others.parts_h[name]) for name, part in self.parts_h.items()}
+        return Completion(**columns, parts_h=parts)
 
     def estimates(
         self, row: int, price_usd_per_h: float, coverage: float, *, once_usd: float = 0.0

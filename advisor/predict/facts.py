@@ -94,6 +94,14 @@ class Facts:
         precision = runs_as(device, work.precision)
         peak = peak_flop_per_s(device, precision) or 0.0
         note = "" if precision == work.precision else f"{work.precision} runs as {precision} here"
+        if device.call_s is not None:
+            yield Fact(
+                what="products, memory and calls of this machine", source="measured",
+                value=f"{(measured_flop_per_s(device, precision) or peak) / 1e12:.4g} Tflop/s, "
+                f"{device.memory_bytes_per_s / 1e9:,.1f} GB/s, {1e6 * device.call_s:.1f} us",
+                note="advisor doctor --device-sheet",
+            )  # fmt: skip
+            return
         yield Fact(
             what=f"{precision} peak and memory of {device.name}", source="looked up",
             value=f"{peak / 1e12:.4g} Tflop/s, {device.memory_bytes_per_s / 1e9:,.0f} GB/s, "
@@ -123,7 +131,7 @@ class Facts:
         is_measured = measured_flop_per_s(device, precision) is not None
         yield Fact(
             what="sustained products", value=f"{rate / 1e12:.4g} Tflop/s",
-            source="looked up" if is_measured else "learned",
+            source=("measured" if device.call_s else "looked up") if is_measured else "learned",
             note=devices.sheet_sources(device.name).get("sustained_source", "")
             if is_measured else "limits of arithmetic and power, device model",
         )  # fmt: skip

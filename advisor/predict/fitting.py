@@ -63,7 +63,7 @@ def fit_in_memory(
         )  # fmt: skip
         largest[open_rows] = np.minimum(fits, local[open_rows])
         stage[open_rows] = zero_stage
-    largest = np.where(_host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
+    largest = np.where(host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
     accumulation = -(-local // np.maximum(largest, 1))
     micro_batch = np.where(largest < 1, 0, -(-local // accumulation))
     needed = training_memory_bytes(
@@ -78,7 +78,7 @@ def fit_in_memory(
     )
 
 
-def _host_fits(
+def host_fits(
     job: Job, work: Work, fleet: Fleet, type_index: Integers, is_cpu: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Whether main memory holds the processes: one a device, each as large as the recorded one.

@@ -121,16 +121,16 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         devices=(device,),
         device=np.zeros(1, dtype=np.int64),
         per_node=np.array([count]),
-        is_accelerated=np.array([True]),
+        is_accelerated=np.array([device.kind != "cpu"]),
         is_supported=np.array([True]),
         intra_bytes_per_s=unlimited if count == 1 else np.array([link or through_host]),
         intra_latency_s=np.array([LATENCY_S["nvlink" if link else "host"]]),
         network_bytes_per_s=unlimited,
         network_latency_s=np.array([LATENCY_S["rdma"]]),
         is_rdma=np.array([True]),
-        vcpus=unlimited,
-        core_speed=np.array([np.nan]),
-        host_memory_bytes=unlimited,
+        vcpus=unlimited if device.kind != "cpu" else np.array([float(device.cores or 1)]),
+        core_speed=np.array([device.core_speed or np.nan]),
+        host_memory_bytes=unlimited if device.kind != "cpu" else np.array([device.memory_bytes]),
     )
 
 

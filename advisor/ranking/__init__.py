@@ -15,6 +15,7 @@ from advisor.job import Job
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front, spread_out
+from advisor.ranking.mixed import MixedRows, mixed_rows
 from advisor.ranking.probes import advise
 from advisor.ranking.request import Request, parse_hours
 from advisor.ranking.rows import Rows, price_rows
@@ -59,21 +60,38 @@ def recommend(
     rejected, feasible = _reject(request, rows, columns)
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
-    front = pareto_front(rows.time_h[feasible], rows.cost_usd[feasible])
+    time_h, cost = rows.time_h, rows.cost_usd
+    mixed: MixedRows | None = None
+    if request.mixed:
+        steady = time_h[feasible], cost[feasible]
+        mixed = mixed_rows(job, request, predictor, offers, side, steady)
+    if mixed is not None:
+        # Mixed clusters are numbered behind those of equal machines.
+        feasible = np.concatenate([feasible, len(time_h) + np.arange(len(mixed.time_h))])
+        time_h = np.concatenate([time_h, mixed.time_h])
+        cost = np.concatenate([cost, mixed.cost_usd])
+        rejected.update(mixed.rejected)
+    front = pareto_front(time_h[feasible], cost[feasible])
     rejected["dominated"] += int(feasible.size - front.size)
     chosen = feasible[front]
-    shown = chosen[spread_out(rows.time_h[chosen], rows.cost_usd[chosen], request.top)]
+    shown = chosen[spread_out(time_h[chosen], cost[chosen], request.top)]
     nearest = _nearest(request, rows) if chosen.size == 0 else chosen[:0]
 
-    def show(places: Integers) -> tuple[Candidate, ...]:
-        made = (
-            predictor.candidate(
-                job, columns, rows.completion_of(row), offers, side,
-                offer_row=int(rows.offer[row]), column=int(rows.column[row]),
-                completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
-            )
-            for rank, row in enumerate(places.tolist(), start=1)
+    def candidate(row: int, rank: int) -> Candidate:
+        if mixed is not None and row >= len(rows.offer):
+            return mixed.candidate(
+                row - len(rows.offer), job, predictor, offers, side,
+                coverage=request.coverage, rank=rank,
+            )  # fmt: skip
+        return predictor.candidate(
+            job, columns, rows.completion_of(row), offers, side,
+            offer_row=int(rows.offer[row]), column=int(rows.column[row]),
+            completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
+            steady=rows.steady,
         )  # fmt: skip
+
+    def show(places: Integers) -> tuple[Candidate, ...]:
+        made = (candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
         return tuple(_placed(one, request, len(places)) for one in made)
 
     return Recommendation(
@@ -83,16 +101,27 @@ def recommend(
         catalogue_offers=len(offers.type_index),
         predictor=predictor.name,
         predictor_version=predictor.version,
-        considered=len(rows.offer) + rejected["no_price"],
+        considered=len(rows.offer)
+        + rejected["no_price"]
+        + (mixed.considered if mixed is not None else 0),
         rejected={reason: number for reason, number in rejected.items() if number},
         front=show(shown),
         nearest=show(nearest),
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
             *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
-            *_unpriced(job, side, rows.offer[shown if chosen.size else nearest]),
+            *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
         ),
     )
+
+
+def _offers_of(rows: Rows, mixed: MixedRows | None, places: Integers) -> Integers:
+    """Return the offers that candidates are made of, both of a mixed one."""
+    equal = places[places < len(rows.offer)]
+    if mixed is None:
+        return rows.offer[equal]
+    others = places[places >= len(rows.offer)] - len(rows.offer)
+    return np.concatenate([rows.offer[equal], *(x[others] for x in mixed.clusters.offers)])
 
 
 def _filter(request: Request) -> OfferFilter:

@@ -38,6 +38,8 @@ class Request:
         Of one machine.
     saves_checkpoints : bool
         Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
+    mixed : bool
+        Admit two types of machines rented together in one region.
     coverage : float
         Of the intervals shown.
     top : int
@@ -55,6 +57,7 @@ class Request:
     pricings: tuple[Pricing, ...] = ("on-demand",)
     max_price_usd_per_h: float | None = None
     saves_checkpoints: bool = True
+    mixed: bool = False
     coverage: float = 0.9
     top: int = 10
     with_probes: bool = False

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from advisor import devices
+from advisor.host_device import processor
 from advisor.importers import minicloud
 from advisor.importers.hosts import host_of
 from advisor.planners.device import step_time
@@ -55,7 +56,7 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
         key = (record.job.job_id, threads)
         if key not in speedups:
             work = _work(record.job)
-            pair = [devices.host_device(host, n) for n in (1, threads)]
+            pair = [processor(host, n) for n in (1, threads)]
             columns = step_time(work, pair, [work.micro_batch], constants)
             one, several = (columns.micro_batch_s[:, 0] + columns.optimizer_s).tolist()
             speedups[key] = one / several

@@ -78,19 +78,39 @@ def read_layers(data: Path) -> LayerRows:
     ModelError
         If the table cannot be read, or a time is not positive or implausible.
     """
-    path = data / TABLE
+    return layer_rows(layer_frame(data / TABLE))
+
+
+def layer_frame(path: Path) -> pd.DataFrame:
+    """Read the rows of a table of layer profiles whose sizes are stated.
+
+    Raises
+    ------
+    ModelError
+        If the table cannot be read or has other columns.
+    """
     try:
         rows = pd.read_csv(path)
         rows = rows[rows["hidden"].notna() & rows["params_per_layer"].notna()]
-        rows = rows[[suite_device(g) is not None for g in rows["gpu"]]].reset_index(drop=True)
-        return _columns(rows)
+        return rows[[suite_device(g) is not None for g in rows["gpu"]]].reset_index(drop=True)
     except (OSError, KeyError, ValueError) as error:
         raise ModelError(
             f"cannot read {path}: {error}", hint="name the measurements with --data"
         ) from error
 
 
-def _columns(rows: pd.DataFrame) -> LayerRows:
+def layer_rows(rows: pd.DataFrame) -> LayerRows:
+    """Join layer profiles with the specifications of their GPUs.
+
+    Raises
+    ------
+    ModelError
+        If no row is left, or a time is not positive or implausible; the error shows the row.
+    """
+    if rows.empty:
+        raise ModelError(
+            "no layer has stated sizes and a GPU of the device sheet", hint="hidden and gpu"
+        )
     devices = [d for d in map(suite_device, rows["gpu"]) if d is not None]
     seconds = (rows["fwd_ms"] + rows["bwd_ms"]).to_numpy(float) / 1e3
     model = rows["model"].str.replace("deepspeed", "").str.replace("llamav2", "llama")

@@ -19,6 +19,7 @@ __all__ = ["ON_OUR_RUNS", "PROTOCOLS", "Group", "Scores", "Validation", "run", "
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "spot": ("spot", "When a 10 h job on spot nodes ends: second halves of traces from first."),
     "queue": ("queue", "Completion times of jobs on a shared cluster, against Tiresias."),
+    "failures": ("failures", "What do saves, restarts and faults cost?"),
     "instance": ("instance", "How long does a profiled job take on an unseen instance type?"),
     "layers": ("layers", "How long is a transformer layer on an unseen GPU?"),
     "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),

@@ -62,27 +62,31 @@ def run(data: Path) -> Validation:
     )
 
 
+def cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the median throughput per accelerator of small systems by (accelerator, model)."""
+    rows = rows[
+        rows["dup_of"].isna()
+        & (rows["division"] == "closed")
+        & rows["n_accelerators"].between(2, 16)
+        & (rows["samples_per_s_per_acc"] > 0)
+    ]
+    rows = rows.assign(batch=rows["global_batch_size"] / rows["n_accelerators"])
+    found = rows.groupby(["accelerator", "model"]).agg(
+        throughput=("samples_per_s_per_acc", "median"),
+        batch=("batch", "median"),
+        count=("samples_per_s_per_acc", "size"),
+    )
+    found = found.reset_index().rename(columns={"accelerator": "gpu"}).assign(precision="fp16")
+    return found[[_is_gpu(name) for name in found["gpu"]]].reset_index(drop=True)
+
+
 def _cells(path: Path) -> pd.DataFrame:
     try:
-        rows = pd.read_csv(path, low_memory=False)
-        rows = rows[
-            rows["dup_of"].isna()
-            & (rows["division"] == "closed")
-            & rows["n_accelerators"].between(2, 16)
-            & (rows["samples_per_s_per_acc"] > 0)
-        ]
-        rows = rows.assign(batch=rows["global_batch_size"] / rows["n_accelerators"])
-        cells = rows.groupby(["accelerator", "model"]).agg(
-            throughput=("samples_per_s_per_acc", "median"),
-            batch=("batch", "median"),
-            count=("samples_per_s_per_acc", "size"),
-        )
+        return cells(pd.read_csv(path, low_memory=False))
     except (OSError, KeyError, ValueError) as error:
         raise ModelError(
             f"cannot read {path}: {error}", hint="name the measurements with --data"
         ) from error
-    cells = cells.reset_index().rename(columns={"accelerator": "gpu"}).assign(precision="fp16")
-    return cells[[_is_gpu(name) for name in cells["gpu"]]].reset_index(drop=True)
 
 
 def _is_gpu(name: str) -> bool:

@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
-from advisor.train.device_model import Array, LayerModel, LayerRows, Mask, read_layers
+from advisor.devices import suite_device
+from advisor.train.device_model import (
+    TABLE,
+    Array,
+    LayerModel,
+    LayerRows,
+    Mask,
+    layer_frame,
+    layer_rows,
+    read_layers,
+)
 from advisor.validation.scores import Group, Scores, Validation, score
 
 # How much of one row's error is taken to be the GPU's: the rest is that model's and batch's.
@@ -29,8 +40,53 @@ def run(data: Path) -> Validation:
         If the table cannot be read or a row is implausible.
     """
     rows = read_layers(data)
+    return _validation(rows, np.ones(rows.log_s.size, bool))
+
+
+def run_table(path: Path, data: Path | None) -> Validation:
+    """Score the layer model on a table's GPUs, known the published rows on other GPUs.
+
+    Raises
+    ------
+    ModelError
+        If the table cannot be read or a row is implausible.
+    """
+    frame = layer_frame(path)
+    own = len(frame)
+    reference = data / TABLE if data is not None else None
+    if reference is not None and reference.exists() and not reference.samefile(path):
+        others = layer_frame(reference)
+        named = {d.name for d in map(suite_device, frame["gpu"]) if d is not None}
+        is_other = [d is None or d.name not in named for d in map(suite_device, others["gpu"])]
+        frame = pd.concat([frame, others[is_other]], ignore_index=True)
+    return _validation(layer_rows(frame), np.arange(len(frame)) < own)
+
+
+def _validation(rows: LayerRows, is_scored: Mask) -> Validation:
+    seen, unseen = _left_out(rows, is_scored)
+    figures: dict[str, float] = {}
+    for precision, is_half in (("fp16", True), ("fp32", False)):
+        mask = (rows.is_half == is_half) & is_scored
+        if mask.any():
+            figures |= _figures(precision, rows, seen, unseen, mask)
+    return Validation(
+        protocol="layers",
+        description="a layer's forward and backward, GPU type and model left out",
+        overall=_scores(rows, unseen, is_scored),
+        groups=[
+            Group(group=str(g), scores=_scores(rows, unseen, is_scored & (rows.gpu == g)))
+            for g in np.unique(rows.gpu[is_scored])
+        ],
+        baselines=_baselines(rows, is_scored),
+        figures=figures,
+        notes=("the form of the rate and the priors' means were written after seeing this table",),
+    )
+
+
+def _left_out(rows: LayerRows, is_scored: Mask) -> tuple[Array, Array]:
+    """Return ln(seconds) with the GPU left out, and with GPU and model left out."""
     seen, unseen = np.full(rows.log_s.size, np.nan), np.full(rows.log_s.size, np.nan)
-    for gpu in np.unique(rows.gpu):
+    for gpu in np.unique(rows.gpu[is_scored]):
         is_gpu = rows.gpu == gpu
         model = LayerModel(rows).fit(~is_gpu)
         start = model.parameters_
@@ -39,37 +95,33 @@ def run(data: Path) -> Validation:
             is_model = rows.model == name
             out = is_gpu & is_model
             unseen[out] = model.fit(~is_gpu & ~is_model, start).log_s()[out]
-    figures: dict[str, float] = {}
-    for precision, mask in (("fp16", rows.is_half), ("fp32", ~rows.is_half)):
-        figures[f"{precision} GPU unseen, median APE"] = _scores(
-            rows, seen, mask
-        ).median_ape_fraction
-        both = _scores(rows, unseen, mask)
-        figures[f"{precision} GPU and model unseen, median APE"] = both.median_ape_fraction
-        figures[f"{precision} GPU and model unseen, MAPE"] = both.mape_fraction
-        one = _one_row(rows, unseen, mask)
-        figures[f"{precision} and one row of another model, median APE"] = one.median_ape_fraction
-    groups = [
-        Group(group=str(g), scores=_scores(rows, unseen, rows.gpu == g))
-        for g in np.unique(rows.gpu)
-    ]
-    return Validation(
-        protocol="layers",
-        description="a layer's forward and backward, GPU type and model left out",
-        overall=_scores(rows, unseen, np.ones(unseen.size, bool)),
-        groups=groups,
-        baselines={"ratio of peak FLOP/s, model known on others": _ratio(rows)},
-        figures=figures,
-        notes=("the form of the rate and the priors' means were written after seeing this table",),
-    )
+    return seen, unseen
+
+
+def _figures(
+    precision: str, rows: LayerRows, seen: Array, unseen: Array, mask: Mask
+) -> dict[str, float]:
+    both = _scores(rows, unseen, mask)
+    found = {
+        "GPU unseen, median APE": _scores(rows, seen, mask).median_ape_fraction,
+        "GPU and model unseen, median APE": both.median_ape_fraction,
+        "GPU and model unseen, MAPE": both.mape_fraction,
+    }
+    one = _one_row(rows, unseen, mask)
+    if one is not None:
+        found["and one row of another model, median APE"] = one.median_ape_fraction
+    return {f"{precision} {name}": value for name, value in found.items()}
 
 
 def _scores(rows: LayerRows, log_s: Array, mask: Mask) -> Scores:
     return score(np.exp(log_s[mask]), np.exp(rows.log_s[mask]))
 
 
-def _one_row(rows: LayerRows, log_s: Array, mask: Mask) -> Scores:
-    """Correct each model's rows by one row of another model on the same GPU, several draws."""
+def _one_row(rows: LayerRows, log_s: Array, mask: Mask) -> Scores | None:
+    """Correct each model's rows by one row of another model on the same GPU, several draws.
+
+    None where no GPU has rows of two models.
+    """
     rng = np.random.default_rng(0)
     error = rows.log_s - log_s
     predicted, measured = [], []
@@ -81,21 +133,53 @@ def _one_row(rows: LayerRows, log_s: Array, mask: Mask) -> Scores:
             for row in rng.permutation(others)[:ROWS_DRAWN]:
                 predicted.append(log_s[mine] + ROW_SHARE * error[row])
                 measured.append(rows.log_s[mine])
+    if not predicted:
+        return None
     return score(np.exp(np.concatenate(predicted)), np.exp(np.concatenate(measured)))
 
 
-def _ratio(rows: LayerRows) -> Scores:
-    """Scale each other GPU's time of the same row by the ratio of peaks, as a mean over GPUs."""
+def _baselines(rows: LayerRows, is_scored: Mask) -> dict[str, Scores]:
+    """Return what simple rules make of the rows.
+
+    Ratios take the same row on the other GPUs, as a mean of logarithms; a plain roofline the
+    larger of arithmetic at the peak and traffic at the bandwidth; constant MFU the median share of
+    the peak on the other GPUs.
+    """
+    ratios = _ratios(rows, is_scored)
+    compute = np.log(rows.flop / rows.peak)
+    traffic = np.log(3 * (rows.scores + rows.weights + 8 * rows.tokens) / rows.bandwidth)
+    share = np.full(rows.log_s.size, np.nan)
+    for gpu in np.unique(rows.gpu[is_scored]):
+        others = rows.gpu != gpu
+        if others.any():
+            share[rows.gpu == gpu] = np.median((rows.log_s - compute)[others])
+    simple = ratios | {
+        "plain roofline": np.maximum(compute, traffic),
+        "constant MFU": compute + share,
+    }
+    return {
+        name: _scores(rows, values, good)
+        for name, values in simple.items()
+        if (good := is_scored & np.isfinite(values)).any()
+    }
+
+
+def _ratios(rows: LayerRows, is_scored: Mask) -> dict[str, Array]:
+    """Carry the same row over from the other GPUs by the ratio of peaks and of bandwidths."""
     keys: dict[tuple[object, ...], list[int]] = {}
     sizes = zip(rows.model, rows.is_half, rows.flop, strict=True)
     for i, key in enumerate(sizes):
         keys.setdefault(key, []).append(i)
-    predicted, measured = [], []
+    rates = {
+        "mean of the other GPUs": np.zeros(rows.log_s.size),
+        "ratio of peak FLOP/s": np.log(rows.peak),
+        "ratio of bandwidth": np.log(rows.bandwidth),
+    }
+    found = {name: np.full(rows.log_s.size, np.nan) for name in rates}
     for same in keys.values():
         for i in same:
             others = [k for k in same if rows.gpu[k] != rows.gpu[i]]
-            if others:
-                scaled = rows.log_s[others] + np.log(rows.peak[others] / rows.peak[i])
-                predicted.append(float(np.mean(scaled)))
-                measured.append(rows.log_s[i])
-    return score(np.exp(predicted), np.exp(measured))
+            if others and is_scored[i]:
+                for name, rate in rates.items():
+                    found[name][i] = np.mean(rows.log_s[others] + rate[others]) - rate[i]
+    return found

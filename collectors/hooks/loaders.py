@@ -24,6 +24,7 @@ class Loader:
         self.iterator: Any = None  # a weak reference to the last one
         self.iterators = self.steps = self.batches = self.samples = 0
         self.inside_ns = self.inside_cpu_ns = 0
+        self.batch_cpu_ns = 0
         self.workers_cpu_ns = 0
         self.is_described = False
         self.is_recorded = False
@@ -69,9 +70,14 @@ class Loaders:
         Since the last step.
     has_begun : bool
         An iterator began since the last step.
+    asks_cpu : bool
+        Whether the next batch's CPU time is to be taken. That is a call into the kernel, unlike
+        reading a clock: quick batches, whose cost it would add to, count as the last one measured.
     """
 
     _RECORD_NS = 1_000_000_000
+    _QUICK_NS = 300_000
+    _MEASURED = 8  # one quick batch in so many
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -81,6 +87,7 @@ class Loaders:
         self.last: Loader | None = None
         self.wait_ns = self.batches = self.samples = 0
         self.has_begun = False
+        self.asks_cpu = True
 
     def begun(self, loader: Any, iterator: Any) -> None:
         """Note a new iterator over ``loader``."""
@@ -97,7 +104,11 @@ class Loaders:
         self.has_begun = True
 
     def fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
-        """Note one batch; ``begin_ns`` and ``cpu_ns`` are the clocks before it was asked for."""
+        """Note one batch.
+
+        ``begin_ns`` and ``cpu_ns`` are the clocks before it was asked for, the latter -1 where it
+        was not read.
+        """
         now_ns = time.monotonic_ns()
         known = getattr(iterator, "_advisor_loader", None)
         if known is None:
@@ -112,10 +123,14 @@ class Loaders:
         known.is_recorded = False
         known.batches += 1
         known.samples += samples
-        known.inside_ns += now_ns - begin_ns
-        known.inside_cpu_ns += time.thread_time_ns() - cpu_ns
+        took_ns = now_ns - begin_ns
+        known.inside_ns += took_ns
+        if cpu_ns >= 0:
+            known.batch_cpu_ns = time.thread_time_ns() - cpu_ns
+        known.inside_cpu_ns += known.batch_cpu_ns
+        self.asks_cpu = took_ns > self._QUICK_NS or known.batches % self._MEASURED == 0
         self.last = known
-        self.wait_ns += now_ns - begin_ns
+        self.wait_ns += took_ns
         self.batches += 1
         self.samples += samples
         is_last = getattr(iterator, "_tasks_outstanding", 1) == 0
@@ -124,16 +139,13 @@ class Loaders:
             self._writer.write(fmt.LOADER, known.record(now_ns))
             self._next_record_ns = now_ns + self._RECORD_NS
 
-    def followed(self) -> None:
-        """Count a step as the last fetched loader's."""
-        if self.last is not None:
-            self.last.steps += 1
-            self.last.is_recorded = False
-
-    def restart(self) -> None:
-        """Begin a new step's counts."""
+    def tick(self, completes: bool) -> None:
+        """Begin new counts after a tick; a whole step is the last fetched loader's."""
         self.wait_ns = self.batches = self.samples = 0
         self.has_begun = False
+        if completes and self.last is not None:
+            self.last.steps += 1
+            self.last.is_recorded = False
 
     def start_counting(self) -> None:
         """Begin anew: from now on another clock says what a step is."""

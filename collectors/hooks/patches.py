@@ -74,7 +74,7 @@ def _autograd(session: Session, module: Any) -> None:
 
 
 def _loader(session: Session, module: Any) -> None:
-    iterator, loader = module._BaseDataLoaderIter, module.DataLoader
+    iterator, loader, loaders = module._BaseDataLoaderIter, module.DataLoader, session.loaders
     original_next, original_iter = iterator.__next__, loader.__iter__
     thread_time_ns, monotonic_ns = time.thread_time_ns, time.monotonic_ns
 
@@ -82,7 +82,8 @@ def _loader(session: Session, module: Any) -> None:
         deep = session.deep
         if deep is not None:
             deep.loader_runs(True)
-        cpu_ns, begin_ns = thread_time_ns(), monotonic_ns()
+        cpu_ns = thread_time_ns() if loaders.asks_cpu else -1
+        begin_ns = monotonic_ns()
         try:
             batch = original_next(self)
         except BaseException:

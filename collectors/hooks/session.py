@@ -235,12 +235,10 @@ class Session:
             )  # fmt: skip
         except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
             self.writer.lost += 1
-        loaders.restart()
+        loaders.tick(completes)
         self.backwards = 0
         if is_first:
             loaders.start_counting()
-        elif completes:
-            loaders.followed()
         if completes:
             self.steps += 1
             self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0

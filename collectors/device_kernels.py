@@ -1,0 +1,217 @@
+"""The measurements of a device sheet, run in a process of their own (about 30 seconds).
+
+The same code times a processor and a CUDA device: wall time of many repetitions between two
+synchronisations, and the best of several rounds, so that neighbours cost little. Products are
+large enough to sustain the device's rate; the copy is larger than any cache; the small call is
+what a kernel costs however little it does. On a processor everything is measured again with
+1, 2, 4, ... threads, besides a small training step that shows what threads are worth in a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from advisor.collectors.host import cpu_model, usable_cpus
+from advisor.collectors.recording import DeviceSheet
+
+# Side of the square product: sustains a processor in a tenth of a second, a GPU in milliseconds.
+_SIDE: Final = {"cpu": 2048, "cuda": 8192}
+_COPY_BYTES: Final = {"cpu": 256 * 2**20, "cuda": 2**30}
+_ROUND_S: Final = 0.15
+_ROUNDS: Final = 5
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
+# The small training step: a perceptron of three layers over 256 samples.
+_STEP_WIDTH: Final = 512
+_STEP_BATCH: Final = 256
+
+
+def measure() -> list[DeviceSheet]:
+    """Measure the processor, then each kind of CUDA device that PyTorch sees."""
+    import torch
+
+    sheets = [_sheet("cpu", cpu_model(), "cpu")]
+    names: dict[str, int] = {}
+    for index in range(torch.cuda.device_count()):
+        names.setdefault(torch.cuda.get_device_name(index), index)
+    return sheets + [_sheet("cuda", name, f"cuda:{index}") for name, index in names.items()]
+
+
+def _sheet(kind: str, name: str, device: str) -> DeviceSheet:
+    import torch
+
+    threads = _thread_counts() if kind == "cpu" else []
+    by_threads = [_with_threads(number, device) for number in threads]
+    most = torch.get_num_threads() if kind == "cuda" else threads[-1]
+    with _threads(most):
+        return DeviceSheet(
+            device="cuda" if kind == "cuda" else "cpu",
+            name=name,
+            fp32_flop_per_s=_product(device, "float32"),
+            tf32_flop_per_s=_tf32(device) if kind == "cuda" else None,
+            fp8_flop_per_s=_fp8(device) if kind == "cuda" else None,
+            copy_bytes_per_s=_copy(device),
+            call_s=_call_s(device),
+            threads=tuple(threads),
+            flop_per_s_by_threads=tuple(flop for flop, _, _ in by_threads),
+            bytes_per_s_by_threads=tuple(moved for _, moved, _ in by_threads),
+            step_s_by_threads=tuple(step for _, _, step in by_threads),
+            torch_version=str(torch.__version__),
+            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            **{f"{p}_flop_per_s": _tried(_product, device, d) for p, d in _DTYPES.items()},
+        )
+
+
+def _thread_counts() -> list[int]:
+    """Return 1, 2, 4, ... and all processors that may be used."""
+    most = usable_cpus()
+    counts = [1]
+    while counts[-1] * 2 <= most:
+        counts.append(counts[-1] * 2)
+    return counts if counts[-1] == most else [*counts, most]
+
+
+def _with_threads(number: int, device: str) -> tuple[float, float, float]:
+    with _threads(number):
+        return _product(device, "float32"), _copy(device), _step_s(device)
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _best_s(run: Callable[[], object], device: str) -> float:
+    """Return the least mean time of a call over the rounds. [s]."""
+    import torch
+
+    def settle() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+
+    run()
+    settle()
+    begin = time.perf_counter()
+    run()
+    settle()
+    calls = max(1, int(_ROUND_S / max(time.perf_counter() - begin, 1e-7)))
+    least = float("inf")
+    for _ in range(_ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            run()
+        settle()
+        least = min(least, (time.perf_counter() - begin) / calls)
+    return least
+
+
+def _tried(measured: Callable[..., float], *arguments: Any) -> float | None:
+    """Return the measurement, None where the device or this PyTorch cannot do it."""
+    try:
+        return measured(*arguments)
+    except (RuntimeError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _product(device: str, dtype: str) -> float:
+    """Return the rate of a large square product [flop/s]."""
+    import torch
+
+    side = _SIDE[device.partition(":")[0]]
+    kind = getattr(torch, dtype)
+    a, b = (torch.rand(side, side, device=device).to(kind) for _ in range(2))
+    out = torch.empty(side, side, device=device, dtype=kind)
+    return float(2.0 * side**3 / _best_s(lambda: torch.mm(a, b, out=out), device))
+
+
+def _tf32(device: str) -> float | None:
+    """Return the rate of fp32 products that may round to TF32 [flop/s]."""
+    import torch
+
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return _product(device, "float32")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _fp8(device: str) -> float | None:
+    """Return the rate of scaled 8-bit products [flop/s]."""
+    import torch
+
+    if torch.cuda.get_device_capability(device) < (8, 9):
+        return None
+
+    def rate() -> float:
+        side = _SIDE["cuda"]
+        a, b = (torch.rand(side, side, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+        one = torch.ones((), device=device)
+
+        def run() -> object:
+            return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+        return float(2.0 * side**3 / _best_s(run, device))
+
+    return _tried(rate)
+
+
+def _copy(device: str) -> float:
+    """Return the traffic, read plus written, of a large copy [bytes/s]."""
+    import torch
+
+    size = _COPY_BYTES[device.partition(":")[0]]
+    source = torch.ones(size // 4, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * size / _best_s(lambda: target.copy_(source), device)
+
+
+def _call_s(device: str) -> float:
+    """Return what one small call takes from Python, many issued in a row [s]."""
+    import torch
+
+    small = torch.ones(16, device=device)
+    return _best_s(lambda: small.add_(1.0), device)
+
+
+def _step_s(device: str) -> float:
+    """Return a step of a small perceptron: forward, backward, update [s]."""
+    import torch
+
+    torch.manual_seed(0)
+    width = _STEP_WIDTH
+    layers: list[Any] = []
+    for _ in range(2):
+        layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.rand(_STEP_BATCH, width, device=device)
+    y = torch.zeros(_STEP_BATCH, dtype=torch.long, device=device)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        loss: Any = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+    return _best_s(run, device)
+
+
+def main() -> None:
+    """Print the sheets as JSON."""
+    sys.stdout.write(json.dumps([asdict(sheet) for sheet in measure()]))

@@ -1,0 +1,102 @@
+"""What this machine's devices sustain, measured once and kept: the user's own device sheet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from advisor.collectors import benchmark
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.recording import DeviceSheet
+
+_VERSION = 1
+_PATIENCE_S = 240.0
+
+
+def sheet_path() -> Path:
+    """Return where the sheets are kept: beside the host's figures, one file a machine."""
+    host = benchmark.cache_path()
+    return host.with_name(f"sheets-v{_VERSION}-{host.name.removeprefix('host-')}")
+
+
+def cached() -> tuple[DeviceSheet, ...]:
+    """Return the remembered sheets; none where nothing was measured or it cannot be read."""
+    try:
+        return tuple(from_record(one) for one in json.loads(sheet_path().read_text()))
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+def from_record(record: Mapping[str, Any]) -> DeviceSheet:
+    """Make a sheet of its JSON form.
+
+    Raises
+    ------
+    TypeError
+        If a field is missing or unknown.
+    """
+    lists = {
+        name: tuple(record.get(name, ()))
+        for name in ("threads", "flop_per_s_by_threads", "bytes_per_s_by_threads",
+                     "step_s_by_threads")
+    }  # fmt: skip
+    return DeviceSheet(**{**record, **lists})
+
+
+def measure_and_remember() -> tuple[DeviceSheet, ...]:
+    """Measure every device that PyTorch sees, in a process of its own, and remember the sheets.
+
+    Raises
+    ------
+    RecordingError
+        If PyTorch is not there, or the measurement fails.
+    """
+    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "from advisor.collectors.device_kernels import main; main()"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, root],
+            capture_output=True, text=True, timeout=_PATIENCE_S, check=True,
+        )  # fmt: skip
+        sheets = tuple(from_record(one) for one in json.loads(done.stdout))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise RecordingError(
+            f"the devices could not be measured: {said[-1] if said else error}",
+            hint="PyTorch must be importable by the interpreter that runs advisor",
+        ) from error
+    path = sheet_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps([asdict(sheet) for sheet in sheets]))
+    unfinished.replace(path)
+    return sheets
+
+
+def sheet_lines(sheet: DeviceSheet) -> list[str]:
+    """Return a sheet in words, a line each."""
+    rates = [
+        f"{precision} {rate / 1e12:.3g}"
+        for precision in ("fp32", "tf32", "bf16", "fp16", "fp8")
+        if (rate := getattr(sheet, f"{precision}_flop_per_s"))
+    ]
+    lines = [
+        f"{sheet.name} ({sheet.device}): products {', '.join(rates)} Tflop/s sustained",
+        f"  memory copy {sheet.copy_bytes_per_s / 1e9:.1f} GB/s, a small call takes "
+        f"{1e6 * sheet.call_s:.1f} us",
+    ]
+    for i, threads in enumerate(sheet.threads):
+        lines.append(
+            f"  {threads} threads: {sheet.flop_per_s_by_threads[i] / 1e9:.0f} Gflop/s, "
+            f"{sheet.bytes_per_s_by_threads[i] / 1e9:.1f} GB/s, a small training step "
+            f"{1e3 * sheet.step_s_by_threads[i]:.2f} ms"
+        )
+    return [*lines, f"  measured {sheet.measured_at}, torch {sheet.torch_version}"]
