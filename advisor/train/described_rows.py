@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import pandas as pd
@@ -183,7 +183,8 @@ def _lambda(path: Path) -> Iterator[_Row]:
     frame = pd.read_csv(path)
     frame = frame[(frame["n_gpus"] == 1) & (frame["model"].isin(["resnet50", *LAMBDA_BERT]))]
     cells = frame.groupby(["gpu", "precision", "model"])[["throughput", "batch_per_gpu"]].median()
-    for (gpu, precision, name), cell in cells.dropna().iterrows():  # type: ignore[misc]
+    for key, cell in cells.dropna().iterrows():
+        gpu, precision, name = (str(part) for part in cast("tuple[str, str, str]", key))
         device = suite_device(gpu)
         if device is None or cell["batch_per_gpu"] < 1:
             continue
