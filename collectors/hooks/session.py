@@ -10,6 +10,7 @@ import time
 
 from . import format as fmt
 from .chores import Chores
+from .control import NEVER
 from .loaders import Loaders
 from .optimizers import Optimizers
 from .writer import Writer
@@ -37,6 +38,8 @@ class Session:
         The leading clock, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
+    last_step : int
+        After which the profiler wants the script to stop, or to be let go.
 
     Notes
     -----
@@ -54,6 +57,7 @@ class Session:
         self.clock = -1
         self.steps = 0
         self.backwards = 0
+        self.last_step = NEVER
         self._chores = Chores(self, folder)
         self._release: list[Callable[[], None]] = []
         self._ticks = [0, 0, 0, 0]
@@ -86,7 +90,7 @@ class Session:
                 self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
         except Exception as error:
             self.failed("optimizer step", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
 
     def backward_begins(self) -> None:
@@ -104,7 +108,7 @@ class Session:
             self._tick(fmt.CLOCK_BACKWARD, 0, True)
         except Exception as error:
             self.failed("backward", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_BACKWARD)
 
     def batch_missing(self) -> None:
@@ -129,7 +133,7 @@ class Session:
                 self._tick(fmt.CLOCK_LOADER, 0, True)
         except Exception as error:
             self.failed("loader", error)
-        if self.clock == fmt.CLOCK_LOADER and self.steps >= self._chores.control.from_step:
+        if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
             self._obey(fmt.CLOCK_LOADER)
 
     def loader_begun(self, loader: Any, iterator: Any) -> None:
@@ -155,7 +159,7 @@ class Session:
             self._tick(fmt.CLOCK_MARKER, 0, True)
         except Exception as error:
             self.failed("marker", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
 
     def replicas_made(self, module: Any) -> None:
