@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from advisor.train import device_model, layout_model, memory_model, models, scaling
+from advisor.train import device_fit, layout_model, memory_model, models, scaling
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -12,7 +12,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Fit the models' constants again from measurements.",
 )
-app.command("device-model")(device_model.command)
+app.command("device-model")(device_fit.command)
 app.command("scaling")(scaling.command)
 app.command("memory")(memory_model.command)
 app.command("layout-model")(layout_model.command)

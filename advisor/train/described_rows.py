@@ -183,16 +183,18 @@ def _lambda(path: Path) -> Iterator[_Row]:
     frame = pd.read_csv(path)
     frame = frame[(frame["n_gpus"] == 1) & (frame["model"].isin(["resnet50", *LAMBDA_BERT]))]
     cells = frame.groupby(["gpu", "precision", "model"])[["throughput", "batch_per_gpu"]].median()
-    for (gpu, precision, name), cell in cells.dropna().iterrows():  # type: ignore[misc]
-        device = suite_device(gpu)
+    for cell in cells.dropna().reset_index().to_dict("records"):
+        precision, name = str(cell["precision"]), str(cell["model"])
+        device = suite_device(str(cell["gpu"]))
         if device is None or cell["batch_per_gpu"] < 1:
             continue
-        batch, asked = int(cell["batch_per_gpu"]), "fp16" if precision == "fp16" else "fp32"
+        batch = int(cell["batch_per_gpu"])
+        asked: Precision = "fp16" if precision == "fp16" else "fp32"
         if name == "resnet50":
             work = convolutional_work(
                 parse_network(RESNET50),
                 micro_batch=batch,
-                precision=asked,  # type: ignore[arg-type]
+                precision=asked,
             )
         else:
             layers, hidden, heads = LAMBDA_BERT[name]
@@ -200,7 +202,7 @@ def _lambda(path: Path) -> Iterator[_Row]:
                 layers=layers, hidden=hidden, heads=heads, sequence=_BERT_TOKENS,
                 vocabulary=30522, is_causal=False, has_flash_attention=False, has_head=False,
             )  # fmt: skip
-            work = transformer_work(model, micro_batch=batch, precision=asked)  # type: ignore[arg-type]
+            work = transformer_work(model, micro_batch=batch, precision=asked)
         yield _Row(
             seconds=batch / cell["throughput"], operators=work.operators, device=device,
             is_half=precision == "fp16", model=name,
