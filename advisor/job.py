@@ -266,7 +266,7 @@ def job_from_recording(
     )
 
 
-def _checkpoint(saves: Saves | None, parameter_bytes: float) -> dict[str, float]:
+def _checkpoint(saves: Saves | None, parameter_bytes: float) -> dict[str, Any]:
     """Return size and standstill of the checkpoints seen, if they may hold the parameters."""
     # Stored in 16 bits they are half as large; a shard or a small file says nothing of a whole.
     if saves is None or not saves.size_bytes or saves.size_bytes < 0.45 * parameter_bytes:
