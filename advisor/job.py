@@ -243,6 +243,7 @@ def job_from_recording(
     recorded_global = local_batch * recording.world_size
     steps, source = _length(recording, recorded_global, epochs, total_steps, total_samples)
     batch = global_batch or recorded_global
+    saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     return Job(
         name=recording.run_id,
@@ -262,16 +263,17 @@ def job_from_recording(
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
-        **_checkpoint(recording.saves, recording.deep_step.parameter_bytes),
+        checkpoint_bytes=None if saves is None else saves.size_bytes,
+        checkpoint_s=None if saves is None else saves.seconds,
     )
 
 
-def _checkpoint(saves: Saves | None, parameter_bytes: float) -> dict[str, float]:
-    """Return size and standstill of the checkpoints seen, if they may hold the parameters."""
+def _checkpoints(saves: Saves | None, parameter_bytes: float) -> Saves | None:
+    """Return the checkpoints that were seen, if they may hold the parameters."""
     # Stored in 16 bits they are half as large; a shard or a small file says nothing of a whole.
-    if saves is None or not saves.size_bytes or saves.size_bytes < 0.45 * parameter_bytes:
-        return {}
-    return {"checkpoint_bytes": float(saves.size_bytes), "checkpoint_s": saves.seconds}
+    if saves is None or (saves.size_bytes or 0) < 0.45 * parameter_bytes:
+        return None
+    return saves
 
 
 def with_surroundings(
