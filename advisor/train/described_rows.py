@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -183,17 +183,18 @@ def _lambda(path: Path) -> Iterator[_Row]:
     frame = pd.read_csv(path)
     frame = frame[(frame["n_gpus"] == 1) & (frame["model"].isin(["resnet50", *LAMBDA_BERT]))]
     cells = frame.groupby(["gpu", "precision", "model"])[["throughput", "batch_per_gpu"]].median()
-    for key, cell in cells.dropna().iterrows():
-        gpu, precision, name = (str(part) for part in cast("tuple[str, str, str]", key))
-        device = suite_device(gpu)
+    for cell in cells.dropna().reset_index().to_dict("records"):
+        precision, name = str(cell["precision"]), str(cell["model"])
+        device = suite_device(str(cell["gpu"]))
         if device is None or cell["batch_per_gpu"] < 1:
             continue
-        batch, asked = int(cell["batch_per_gpu"]), "fp16" if precision == "fp16" else "fp32"
+        batch = int(cell["batch_per_gpu"])
+        asked: Precision = "fp16" if precision == "fp16" else "fp32"
         if name == "resnet50":
             work = convolutional_work(
                 parse_network(RESNET50),
                 micro_batch=batch,
-                precision=asked,  # type: ignore[arg-type]
+                precision=asked,
             )
         else:
             layers, hidden, heads = LAMBDA_BERT[name]
@@ -201,7 +202,7 @@ def _lambda(path: Path) -> Iterator[_Row]:
                 layers=layers, hidden=hidden, heads=heads, sequence=_BERT_TOKENS,
                 vocabulary=30522, is_causal=False, has_flash_attention=False, has_head=False,
             )  # fmt: skip
-            work = transformer_work(model, micro_batch=batch, precision=asked)  # type: ignore[arg-type]
+            work = transformer_work(model, micro_batch=batch, precision=asked)
         yield _Row(
             seconds=batch / cell["throughput"], operators=work.operators, device=device,
             is_half=precision == "fp16", model=name,

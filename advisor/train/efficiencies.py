@@ -96,7 +96,7 @@ class StepModel:
         begin = self._mean if start is None else start
         # From another fit's solution a few steps are enough.
         found = least_squares(
-            residuals, begin, max_nfev=20 if start is None else 8, x_scale=self._sd
+            residuals, begin, max_nfev=20 if start is None else 5, x_scale=self._sd
         )
         values = np.exp(found.x[: len(PRIORS)])
         return Fitted(

@@ -23,6 +23,7 @@ from advisor.train.described_rows import (
     read_described,
 )
 from advisor.train.efficiencies import StepModel
+from advisor.validation.described import rules
 from advisor.validation.scores import Group, Scores, Validation, score
 
 # Name in the table -> name here.
@@ -57,7 +58,7 @@ def run(data: Path) -> Validation:
             Group(group=str(d), scores=score(predicted[device == d], measured[device == d]))
             for d in np.unique(device)
         ],
-        baselines=_baselines(table) | _rules(rows, ours),
+        baselines=_baselines(table) | rules(rows, ours),
         figures={
             "nothing of NeuSight's suite known, MAPE": score(
                 np.exp(zero[ours]), measured
@@ -112,30 +113,3 @@ def _baselines(table: pd.DataFrame) -> dict[str, Scores]:
                 rows["label_all_e2e_latency"].to_numpy(float),
             )
     return found
-
-
-def _rules(rows: DescribedRows, ours: np.ndarray) -> dict[str, Scores]:
-    """Constant MFU of the other devices, and the ratio of bandwidths."""
-    flop = np.bincount(rows.row, rows.flop, rows.log_s.size)
-    moved = np.bincount(rows.row, rows.bytes, rows.log_s.size)
-    rates = {
-        "constant MFU": np.log(flop / rows.peak),
-        "constant share of bandwidth": np.log(moved / rows.bandwidth),
-    }
-    found = {}
-    for name, ideal in rates.items():
-        predicted = np.full(rows.log_s.size, np.nan)
-        for device in np.unique(rows.device[ours]):
-            others = ours & (rows.device != device)
-            here = ours & (rows.device == device)
-            if others.any():
-                predicted[here] = ideal[here] + np.median((rows.log_s - ideal)[others])
-        good = ours & np.isfinite(predicted)
-        if good.any():
-            found[name] = score(np.exp(predicted[good]), np.exp(rows.log_s[good]))
-    plain = np.bincount(
-        rows.row,
-        np.maximum(rows.flop / rows.peak[rows.row], rows.bytes / rows.bandwidth[rows.row]),
-        rows.log_s.size,
-    )
-    return found | {"plain roofline": score(plain[ours], np.exp(rows.log_s[ours]))}
