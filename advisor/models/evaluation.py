@@ -96,6 +96,7 @@ def evaluate(
     seed: int = 0,
     n_jobs: int | None = None,
     has_intervals: bool = True,
+    most_folds: int | None = None,
 ) -> Split:
     """Score an estimator on one split; each fold is fitted from scratch.
 
@@ -113,6 +114,8 @@ def evaluate(
         Folds at once, through joblib: a Dask or Ray backend runs them on its cluster.
     has_intervals : bool
         Calibrate intervals in every fold (slower).
+    most_folds : int or None
+        Of more folds as many are scored, evenly spread: ``both`` has one a pair.
 
     Raises
     ------
@@ -120,6 +123,8 @@ def evaluate(
         If there is nothing that can be left out.
     """
     folds = list(left_out(problem.records, split, seed))
+    if most_folds is not None and len(folds) > most_folds:
+        folds = [folds[i] for i in np.linspace(0, len(folds) - 1, most_folds).astype(int)]
     tasks = [(problem, build(), train, test, coverage, has_intervals) for _, train, test in folds]
     bands = np.vstack(run(f"split {split}", _fold, tasks, n_jobs))
     baselines = [_baselines(problem, train, test) for _, train, test in folds]

@@ -296,7 +296,7 @@ def _mapped(columns: Any, change: Any) -> Any:
             values[f.name] = None
         elif isinstance(value, tuple):
             values[f.name] = tuple(change(v) for v in value)
-        else:
+        elif value is not None:
             values[f.name] = change(value)
     changed: Any = replace(columns, **values)
     return changed
@@ -315,6 +315,8 @@ def _put(columns: MixedColumns, rows: Integers, part: MixedColumns) -> MixedColu
             return None
         if isinstance(old, tuple):
             return tuple(put(a, b) for a, b in zip(old, new, strict=True))
+        if old is None:
+            return None
         out = np.array(old)
         out[rows] = new
         return out
