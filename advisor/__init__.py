@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from advisor.domain import Recommendation as Recommendation
     from advisor.job import Job as Job
     from advisor.predict import Predictor as Predictor
+    from advisor.simulation.own_cluster import compare_with_cluster as compare_with_cluster
 
 _HOME = {
     "Candidate": "advisor.domain",
@@ -33,6 +34,7 @@ _HOME = {
     "Offer": "advisor.domain",
     "Predictor": "advisor.predict",
     "Recommendation": "advisor.domain",
+    "compare_with_cluster": "advisor.simulation.own_cluster",
     "hugging_face_callback": "advisor.collectors.callbacks",
     "lightning_callback": "advisor.collectors.callbacks",
     "load_job": "advisor.api",
@@ -49,6 +51,7 @@ __all__ = [
     "Offer",
     "Predictor",
     "Recommendation",
+    "compare_with_cluster",
     "hugging_face_callback",
     "lightning_callback",
     "load_job",

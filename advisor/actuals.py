@@ -1,4 +1,4 @@
-"""What real runs took: measured steps of recorded jobs on rented machines.
+"""What real runs took: measured steps, times and bills of recorded jobs on rented machines.
 
 They are kept beside the runs in ``actuals.jsonl`` (one JSON object a line, append-only) and narrow
 the estimates of that job, or of any job recorded from the same run.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from advisor.errors import RunError, UsageError
@@ -30,6 +30,8 @@ class Actual:
         Machines.
     step_s : float
         Mean optimizer step. [s]
+    time_h, cost_usd : float or None
+        Of the whole job, where it was made to its end. [h], [USD]
     """
 
     run: str
@@ -37,6 +39,8 @@ class Actual:
     instance_type: str
     count: int
     step_s: float
+    time_h: float | None = None
+    cost_usd: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
@@ -68,11 +72,13 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     if not path.exists():
         return ()
     names = {field.name for field in fields(Actual)}
+    optional = {field.name for field in fields(Actual) if field.default is not MISSING}
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             row = json.loads(line)
-            actual = Actual(**{name: row[name] for name in names})
+            given = names - (optional - set(row))
+            actual = Actual(**{name: row[name] for name in given})
         except (ValueError, KeyError, TypeError, UsageError) as error:
             raise RunError(
                 f"{path}, line {number}: not a measurement ({error})", hint="mend or delete it"

@@ -8,7 +8,7 @@ from typing import Any
 from advisor.catalogue import Catalogue, parse_gpus
 from advisor.domain import QUANTILES, Recommendation
 from advisor.errors import UsageError
-from advisor.job import Job
+from advisor.job import Job, with_surroundings
 from advisor.jobs import find_job, load_job
 from advisor.predict import Predictor
 from advisor.predict.estimate import (
@@ -35,9 +35,15 @@ def recommend(
     max_price: float | None = None,
     spot: bool = False,
     checkpoints: bool = True,
+    mixed: bool = False,
     catalogue: str | Path | None = None,
     coverage: float = 0.9,
     top: int = 10,
+    data: str | float | None = None,
+    data_rate: str | float | None = None,
+    results: str | float | None = None,
+    validation: str | float | None = None,
+    probes: bool = False,
     predictor: Predictor | None = None,
     **length: Any,
 ) -> Recommendation:
@@ -64,12 +70,19 @@ def recommend(
         Admit spot prices beside on-demand ones.
     checkpoints : bool, default True
         The job can go on from a checkpoint; otherwise spot machines are refused.
+    mixed : bool, default False
+        Admit two types of machines rented together in one region.
     catalogue : str or Path, optional
         Folder of a snapshot other than the bundled (or updated) one.
     coverage : float, default 0.9
         Of the intervals: 0.5, 0.8, 0.9 or 0.95.
     top : int, default 10
         Most candidates shown.
+    data, data_rate, results, validation : str or float, optional
+        What the job moves and what the ends of its epochs take, where the user knows better than
+        the recording: see ``advisor.job.with_surroundings``.
+    probes : bool, default False
+        Also say which short real runs would help most to choose (``.probes``).
     predictor : Predictor, optional
         Keeps a loaded catalogue between calls; in place of ``catalogue``.
     **length
@@ -95,10 +108,18 @@ def recommend(
         max_price_usd_per_h=max_price,
         pricings=("on-demand", "spot") if spot else ("on-demand",),
         saves_checkpoints=checkpoints,
+        mixed=mixed,
         coverage=coverage,
         top=top,
+        with_probes=probes,
     )
-    job = run if isinstance(run, Job) else load_job(run, **length)
+    job = with_surroundings(
+        run if isinstance(run, Job) else load_job(run, **length),
+        data=data,
+        data_rate=data_rate,
+        results=results,
+        validation=validation,
+    )
     return rank(job, request, predictor=predictor or Predictor(Catalogue.load(catalogue)))
 
 

@@ -18,6 +18,14 @@ def root(folder: str) -> Path:
     return inside if inside.is_dir() else package.parent / folder
 
 
+def own_models() -> Path:
+    """Return the folder of models that the user fitted: ``$XDG_DATA_HOME/advisor/models``."""
+    named = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if named.is_absolute():  # the specification says to ignore a relative one
+        return named / "advisor" / "models"
+    return Path(os.path.expanduser("~")) / ".local" / "share" / "advisor" / "models"
+
+
 def shared() -> Path | None:
     """Return the folder of public measurements, or None where there is none.
 

@@ -12,10 +12,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from advisor import data
 from advisor.errors import CatalogueError, ModelError
@@ -24,6 +24,12 @@ from advisor.planners.device import DeviceParameters, Efficiency
 from advisor.planners.nouns import Device
 from advisor.planners.units import GB, TERA
 
+if TYPE_CHECKING:
+    from advisor.catalogue import Accelerator
+
+_PEAKS: Final = (
+    "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
+)  # fmt: skip
 PARAMETERS: Final = "device_model/parameters.json"
 SCHEMA_VERSION: Final = 1
 
@@ -171,6 +177,34 @@ def gpu_device(row: Mapping[str, Any]) -> Device | None:
         release_year=_scaled(row.get("release_year"), 1.0),
         **cast(Any, rates),
     )
+
+
+def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device | None:
+    """Return an accelerator of the catalogue: the device sheet's row, which knows sustained rates.
+
+    None where nothing is known of its arithmetic or bandwidth. A share of a card (time-sliced or
+    partitioned) has that share of every rate and of the memory.
+    """
+    if row is None or not row.memory_bytes_per_s:
+        return None
+    device = accelerator_devices().get(row.name)
+    if device is None:
+        rates = {name: getattr(row, name) for name in _PEAKS}
+        if not any(rates.values()):
+            return None
+        device = Device(
+            name=row.name, kind="gpu", vendor=row.vendor, architecture=row.architecture,
+            memory_bytes=row.memory_bytes, memory_bytes_per_s=row.memory_bytes_per_s,
+            tdp_w=row.tdp_w, release_year=row.release_year, **rates,
+        )  # fmt: skip
+    if share >= 1.0:
+        return device
+    scaled = {
+        f.name: value * share
+        for f in fields(Device)
+        if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
+    }
+    return replace(device, name=f"{row.name}/{1 / share:.3g}", **scaled)
 
 
 def cpu_device(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from advisor.planners.nouns import Layout
@@ -58,6 +58,25 @@ class Estimate:
             coverage=self.coverage,
         )
 
+    def above(self, limit: float) -> float:
+        """Return the probability of more than ``limit``: half a log-normal on each side.
+
+        Examples
+        --------
+        >>> round(Estimate(value=10.0, low=8.0, high=15.0, coverage=0.9).above(15.0), 3)
+        0.05
+        """
+        if limit <= 0:
+            return 1.0
+        from statistics import NormalDist
+
+        bound = self.high if limit >= self.value else self.low
+        if bound == self.value:
+            return float(limit < self.value)
+        reach = NormalDist().inv_cdf(0.5 + self.coverage / 2)
+        sds = reach * math.log(limit / self.value) / abs(math.log(bound / self.value))
+        return 1.0 - NormalDist().cdf(sds)
+
     def to_record(self) -> dict[str, float]:
         """Return the JSON form."""
         return {
@@ -100,6 +119,14 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one part of a job takes of its expected time and cost; None: not priced [h], [USD]."""
+
+    time_h: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A configuration, a layout on it, and what the job would take.
 
@@ -117,6 +144,14 @@ class Candidate:
         Why it stands here, in words.
     is_extrapolating : bool
         The estimate leaves what its models were fitted on.
+    breakdown : mapping of str to Part
+        Where the expected time and cost go; the parts sum to both.
+    is_learned : bool
+        A model that was learned from runs covers the candidate and has corrected its step.
+    late_probability : float or None
+        That the deadline is missed; None where none was given.
+    on_demand_time_h, on_demand_cost_usd : Estimate or None
+        Of the same machines on demand, where the candidate is on spot ones and they are sold so.
     """
 
     rank: int
@@ -131,6 +166,11 @@ class Candidate:
     shares: Mapping[Bottleneck, float]
     reasons: tuple[str, ...]
     is_extrapolating: bool
+    breakdown: Mapping[str, Part] = field(default_factory=dict)
+    is_learned: bool = False
+    late_probability: float | None = None
+    on_demand_time_h: Estimate | None = None
+    on_demand_cost_usd: Estimate | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form (field names are kept within a schema version)."""
@@ -142,11 +182,94 @@ class Candidate:
             "throughput_samples_per_s": self.throughput_samples_per_s.to_record(),
             "training_time_h": self.training_time_h.to_record(),
             "cost_usd": self.cost_usd.to_record(),
+            "breakdown": {name: asdict(part) for name, part in self.breakdown.items()},
+            "late_probability": self.late_probability,
+            "on_demand_time_h": self.on_demand_time_h and self.on_demand_time_h.to_record(),
+            "on_demand_cost_usd": self.on_demand_cost_usd and self.on_demand_cost_usd.to_record(),
             "memory_gib": self.memory_gib,
             "bottleneck": self.bottleneck,
             "shares": dict(self.shares),
             "reasons": list(self.reasons),
             "extrapolating": self.is_extrapolating,
+            "learned": self.is_learned,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Candidates for configurations that were named, in their order; ``rank`` is the place."""
+
+    candidates: tuple[Candidate, ...]
+
+    def __len__(self) -> int:
+        """Return how many configurations were asked about."""
+        return len(self.candidates)
+
+    def __getitem__(self, place: int) -> Candidate:
+        """Return the candidate of one configuration."""
+        return self.candidates[place]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a configuration; bounds are columns of their own."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(candidate) for candidate in self.candidates])
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a job takes what it takes on some configurations.
+
+    Attributes
+    ----------
+    rows : tuple of mapping
+        A mapping a configuration: ``configuration``, ``learned``, ``share_NAME`` of the step by
+        what it waits for, and ``effect_GROUP``: by which factor what is known of the GROUP (job,
+        anchor, series, configuration, layout, physics) moves the learned answer from that of a
+        median run; nan where physics alone answers.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a configuration."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAdvice:
+    """A short real run that is worth its price before the job is started.
+
+    Attributes
+    ----------
+    offer : Offer
+        One machine to run on for ``minutes``.
+    minutes : float
+    price_usd : float
+    gain_usd : float
+        Expected saving of the choice that is made after it, its price not subtracted. [USD]
+    log_sd_before, log_sd_after : float
+        Error of ln(time) of the candidate that would be chosen now, without the probe and with.
+    """
+
+    offer: Offer
+    minutes: float
+    price_usd: float
+    gain_usd: float
+    log_sd_before: float
+    log_sd_after: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "configuration": _part(self.offer, 1),
+            "minutes": self.minutes,
+            "price_usd": self.price_usd,
+            "gain_usd": self.gain_usd,
+            "log_sd_before": self.log_sd_before,
+            "log_sd_after": self.log_sd_after,
         }
 
 
@@ -173,6 +296,8 @@ class Recommendation:
         Fastest first; none beats another in both time and cost.
     nearest : tuple of Candidate
         Where ``front`` is empty: what would come closest to the constraints.
+    probes : tuple of ProbeAdvice
+        Where they were asked for: short runs that are worth their price, best first.
     """
 
     run: str
@@ -186,6 +311,7 @@ class Recommendation:
     front: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    probes: tuple[ProbeAdvice, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record of ``advisor recommend --json``."""
@@ -200,6 +326,7 @@ class Recommendation:
             "front": [candidate.to_record() for candidate in self.front],
             "nearest": [candidate.to_record() for candidate in self.nearest],
             "notes": list(self.notes),
+            "probes": [probe.to_record() for probe in self.probes],
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -248,4 +375,5 @@ def _flat(candidate: Candidate) -> dict[str, Any]:
         "memory_gib": candidate.memory_gib,
         "bottleneck": candidate.bottleneck,
         "extrapolating": candidate.is_extrapolating,
+        "learned": candidate.is_learned,
     }

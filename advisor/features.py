@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.analytic import analytic_time_s, communication_s
+from advisor.errors import ModelError
 from advisor.records import AnchorRun, Fact, ResourceSeries, RunRecord
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 Group = Literal["job", "anchor", "series", "configuration", "layout", "physics"]
 Floats = NDArray[np.float64]
 
@@ -127,7 +128,29 @@ FEATURES: Final[tuple[Feature, ...]] = (
     ),
 )
 NAMES: Final = tuple(feature.name for feature in FEATURES)
+# They grow with the length of the job, or are set by who sells the machine: the ratio of two times
+# of one job depends on neither, and a model that sees them takes a longer job for another one.
+NO_RATIO_DEPENDS_ON: Final = ("steps", "anchor_time_s", "analytic_time_s", "price_usd_per_h")
 _IS_LOG: Final = np.array([feature.is_log for feature in FEATURES])
+
+
+def require_same(about: Mapping[str, Any], where: str) -> None:
+    """Refuse a model's ``features.json`` that lists other features than this version's.
+
+    Raises
+    ------
+    ModelError
+        Naming ``where`` and some of the features that differ.
+    """
+    names = tuple(about.get("names", ()))
+    if about.get("schema_version") == SCHEMA_VERSION and names == NAMES:
+        return
+    odd = sorted(set(names) ^ set(NAMES))[:3]
+    raise ModelError(
+        f"{where}: was fitted on other features"
+        + (f" ({', '.join(odd)}, ...)" if odd else " (another order or version)"),
+        hint="fit it again: advisor train models",
+    )
 
 
 def table(records: Sequence[RunRecord]) -> Floats:
@@ -151,6 +174,26 @@ def table(records: Sequence[RunRecord]) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         values[:, _IS_LOG] = np.where(logs > 0, np.log(logs), math.nan)
     return values
+
+
+def is_watched() -> NDArray[np.bool_]:
+    """Return which features bound what a model covers, shape (n_features,).
+
+    Not the course of the partial run and not the mix of operators: they describe the program, and
+    how wrong a model is on programs unlike those it has seen is what its intervals are made of.
+    """
+    return np.array([
+        f.group != "series" and not f.name.startswith(("flop_share_", "operator_share_"))
+        and f.name not in ("step_time_cv", "loading_fraction")
+        for f in FEATURES
+    ])  # fmt: skip
+
+
+def without_length_and_price(rows: Floats) -> Floats:
+    """Return the rows with ``NO_RATIO_DEPENDS_ON`` unknown: what a ratio may be learned from."""
+    kept = rows.copy()
+    kept[:, [NAMES.index(name) for name in NO_RATIO_DEPENDS_ON]] = math.nan
+    return kept
 
 
 def sequences(records: Sequence[RunRecord]) -> Floats:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from advisor.collectors.recording import DeviceSheet, Host
 from advisor.devices import cpu_device, suite_device
-from advisor.errors import RunError
 from advisor.planners.nouns import Device
 
 # A large copy reaches this share of a GPU's nominal bandwidth (measured, A100 and H100:
@@ -21,7 +20,7 @@ _STREAM_SHARE: Final = 0.856
 _PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
-def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device:
+def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device | None:
     """Return what a job computed on: the host's processor with ``threads``, or its GPU.
 
     Parameters
@@ -32,13 +31,16 @@ def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device:
     kind : str
         ``"cpu"``, or PyTorch's name of an accelerator (``"cuda"``, ``"cuda:0"``).
 
-    Raises
-    ------
-    RunError
-        If a GPU is neither in the device sheet nor measured.
+    Returns
+    -------
+    Device or None
+        None for a GPU that has no row in the device sheet.
     """
-    if not kind.startswith("cpu"):
-        return _gpu(host)
+    return processor(host, threads) if kind.startswith("cpu") else _gpu(host)
+
+
+def processor(host: Host, threads: int | None) -> Device:
+    """Return the host's processor with so many threads; None takes all it may use."""
     used = float(min(threads or host.cpu_limit, host.cpu_limit))
     device = cpu_device(
         name="host",
@@ -78,18 +80,13 @@ def _measured_cpu(device: Device, sheet: DeviceSheet, threads: float) -> Device:
     )
 
 
-def _gpu(host: Host) -> Device:
+def _gpu(host: Host) -> Device | None:
     name = host.gpus[0] if host.gpus else ""
     sheet = next(
         (s for s in host.sheets if s.device == "cuda" and s.name == (name or s.name)), None
     )
     device = suite_device(name or (sheet.name if sheet else ""))
-    if device is None:
-        raise RunError(
-            f"the GPU of the recorded machine, {name or 'unnamed'}, is not in the device sheet",
-            hint="add its row to datasets/devices/accelerators.csv, or a name to suite_names.csv",
-        )
-    if sheet is None:
+    if device is None or sheet is None:
         return device
     rates: dict[str, Any] = {}
     for precision in _PRECISIONS:

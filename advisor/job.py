@@ -7,14 +7,16 @@ that was measured. Everything the predictors know of the user's script passes th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from advisor.actuals import Actual
 from advisor.collectors.recording import DeepStep, Host, Loading, Recording, StepTime, TotalWork
+from advisor.collectors.resources import Resources, resources
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
+from advisor.transfers import Transfers, parse_bytes, parse_share, recorded_data
 
 # One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
 # by 8-10 % (reference: repeated Lambda and MLPerf measurements).
@@ -113,6 +115,10 @@ class Job:
         What the end of an epoch (validation, checkpoints) takes, in steps.
     actuals : tuple of Actual
         Steps measured in real runs of the job.
+    resources : Resources or None
+        What its recorded steps used over time.
+    transfers : Transfers
+        What is moved before and after it.
     """
 
     name: str
@@ -129,6 +135,21 @@ class Job:
     epochs: float = 0.0
     epoch_end_steps: float = 0.0
     actuals: tuple[Actual, ...] = ()
+    resources: Resources | None = None
+    transfers: Transfers = field(default_factory=Transfers)
+
+    @property
+    def state_bytes(self) -> float:
+        """Size of one checkpoint: parameters and optimizer state; 0 for a program. [bytes]."""
+        if self.work is None:
+            return 0.0
+        return float(self.work.parameter_bytes + self.work.optimizer_state_bytes)
+
+    @property
+    def result_bytes(self) -> float:
+        """What leaves the cloud at the end: as given, otherwise one checkpoint. [bytes]."""
+        given = self.transfers.result_bytes
+        return self.state_bytes if given is None else given
 
     @property
     def paid_steps(self) -> float:
@@ -144,6 +165,8 @@ class Job:
             "total_steps_source": self.total_source,
             "startup_s": self.startup_s,
             "epoch_end_steps": self.epoch_end_steps,
+            "epochs_that_end": self.epochs,
+            "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [
                 f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
@@ -218,7 +241,54 @@ def job_from_recording(
         startup_s=recording.startup_s or 0.0,
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
+        resources=resources(recording),
+        transfers=recorded_data(
+            loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
+        ),
     )
+
+
+def with_surroundings(
+    job: Job,
+    *,
+    data: str | float | None = None,
+    data_rate: str | float | None = None,
+    results: str | float | None = None,
+    validation: str | float | None = None,
+) -> Job:
+    """Return the job with what the user knows better than the recording of all that is no step.
+
+    Parameters
+    ----------
+    job : Job
+    data, results : str or float, optional
+        Brought to every machine, and taken out of the cloud at the end: ``"120GB"``, or bytes.
+    data_rate : str or float, optional
+        Most that one machine gets from where the data lies: ``"100MB/s"``.
+    validation : str or float, optional
+        What the ends of epochs (validation above all) take, as a share of the training steps:
+        ``"5%"``, or 0.05.
+
+    Raises
+    ------
+    UsageError
+        If one of them makes no sense.
+    """
+    moved = job.transfers
+    if data is not None:
+        moved = replace(moved, data_bytes=parse_bytes(str(data)), data_source="given: --data")
+    if data_rate is not None:
+        rate = parse_bytes(str(data_rate))
+        if rate <= 0:
+            raise UsageError(f"not a rate: {data_rate}", hint="write e.g. 100MB/s")
+        moved = replace(moved, data_bytes_per_s=rate)
+    if results is not None:
+        moved = replace(moved, result_bytes=parse_bytes(str(results)))
+    if validation is not None:
+        epochs = job.epochs or 1.0
+        steps = parse_share(str(validation)) * job.total_steps / epochs
+        job = replace(job, epochs=epochs, epoch_end_steps=steps)
+    return replace(job, transfers=moved)
 
 
 def _check_lengths(*given: float | None) -> None:
@@ -326,6 +396,7 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
                 saved_bytes_per_sample=layer.saved_bytes / deep.samples,
                 forward_s=layer.forward_s / passes,
                 backward_s=layer.backward_s / passes,
+                kind=layer.kind,
             )
             for layer in deep.layers
         ),

@@ -120,13 +120,22 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
     )
 
 
-def _checked(submit_s: float, start_s: float, duration_s: float, devices: int) -> _Job | str:
-    """Return a job, or why it is none."""
+def _checked(
+    where: str, submit_s: float, start_s: float, duration_s: float, devices: int
+) -> _Job | str:
+    """Return a job, or why it is none; one that ends before it starts is an error of the file."""
+    if duration_s < 0 or start_s < submit_s:
+        raise TraceError(
+            f"{where}: {'ends' if duration_s < 0 else 'starts'} "
+            f"{-duration_s if duration_s < 0 else submit_s - start_s:g} s before it "
+            f"{'starts' if duration_s < 0 else 'was submitted'}",
+            hint="export the file again, all times in one time zone",
+        )
     if devices < 1:
         return "without a device"
     if not duration_s > 0:
         return "that never ran"
-    return _Job(submit_s, devices, duration_s, max(start_s - submit_s, 0.0))
+    return _Job(submit_s, devices, duration_s, start_s - submit_s)
 
 
 def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
@@ -159,7 +168,8 @@ def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
             continue
         try:
             submit, start = _date(where, row["Submit"]), _date(where, row["Start"])
-            yield _checked(submit, start, _elapsed_s(where, row, start), _sacct_devices(row))
+            elapsed = _elapsed_s(where, row, start)
+            yield _checked(where, submit, start, elapsed, _sacct_devices(row))
         except _LeaveOutError as reason:
             yield str(reason)
 
@@ -192,6 +202,8 @@ def _elapsed_s(where: str, row: Mapping[str, str], start_s: float) -> float:
 def _date(where: str, value: str) -> float:
     if value in ("Unknown", "None", "N/A", ""):
         raise _LeaveOutError("without a start or an end")
+    if value.isdigit():  # SLURM_TIME_FORMAT=%s
+        return float(value)
     try:
         return datetime.fromisoformat(value).timestamp()
     except ValueError:
@@ -251,7 +263,7 @@ def _kubernetes_item(where: str, item: Mapping[str, Any]) -> _Job | str:
         start, ended = _date(where, status.get("startTime", "")), max(finished, default="")
     else:
         return f"of kind {kind}"
-    return _checked(submit, start, _date(where, ended) - start, devices)
+    return _checked(where, submit, start, _date(where, ended) - start, devices)
 
 
 def _container_devices(spec: Mapping[str, Any]) -> int:
@@ -283,7 +295,7 @@ def _table(path: Path, text: str) -> Iterator[_Job | str]:
             )
         at = _seconds_or_date(where, row[submit])
         count, length = _plain(where, row[devices]), _plain(where, row[duration])
-        job = _checked(at, at, length, int(count))
+        job = _checked(where, at, at, length, int(count))
         yield _Job(at, job.devices, job.duration_s, np.nan) if isinstance(job, _Job) else job
 
 

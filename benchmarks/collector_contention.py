@@ -1,6 +1,7 @@
 """The same script recorded as the machine is, and beside two processes that burn.
 
-What a step takes on an idle machine should come out both times; the wall time does not.
+What a step takes on an idle machine should come out both times; the wall time does not. With
+``--cores 1`` the script, the burners and the profiler share one core.
 
 python benchmarks/collector_contention.py
 """
@@ -35,7 +36,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--burners", type=int, default=2)
+    parser.add_argument("--cores", type=int, default=0, help="use only so many; 0 for all")
     options = parser.parse_args()
+    if options.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     os.environ["OMP_NUM_THREADS"] = "1"
     devnull = os.open(os.devnull, os.O_WRONLY)
     shown = os.dup(1)
@@ -60,11 +64,9 @@ def main() -> None:
                 f"(waiting {alone.delay_fraction:.0%} -> {beside.delay_fraction:.0%})\n"
             )
             os.write(shown, text.encode())
-    text = (
-        f"median ratio: raw {statistics.median(raw):.2f}, "
-        f"corrected {statistics.median(corrected):.2f}\n"
-    )
-    os.write(shown, text.encode())
+    for name, ratios in (("raw", raw), ("corrected", corrected)):
+        text = f"{name}: median ratio {statistics.median(ratios):.2f}"
+        os.write(shown, f"{text} ({min(ratios):.2f} to {max(ratios):.2f})\n".encode())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What the hooks cost a training step, measured where they run.
+"""What the hooks cost a training step, measured where they run: in turns with and without.
 
-The entries into the hooks that do something every step are timed inside a real training loop, so
-that caches are as cold as in practice: the wider the model, the colder. What timing itself costs
-there is measured on an entry that does nothing, and taken off. The median is shown beside the
-mean: on a busy machine the mean has other programs' time slices in it.
+One process trains; every few steps everything that the hooks put into a step (the optimizer's
+hook, the wrappers around the backward pass and the loader) is taken out or put back, so that both
+sides meet the same caches and the same neighbours. What counts is the CPU time of the training
+thread, the median step of each block; the cost is the median difference of neighbouring blocks.
+Wider models leave colder caches to the hooks.
 
 python benchmarks/collector_hooks.py
 """
@@ -15,84 +16,98 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizer_module
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks import patches
 from advisor.collectors.hooks.session import Session
 
-ENTRIES = ("optimizer_stepped", "batch_fetched")
+_BLOCK = 30
+_SETTLED = 60  # the hooks' own repetitions (traced steps, descriptions) are over by then
+_WRAPPED: tuple[tuple[Any, str], ...] = (
+    (torch.autograd, "backward"),
+    (_BaseDataLoaderIter, "__next__"),
+)
 
 
-class Timed:
-    """A session whose every entry is timed; ``spent_ns`` is the sum since it was last reset."""
+class Switch:
+    """The hooks of a session in this process, to be taken out and put back."""
 
-    def __init__(self, session: Session) -> None:
-        self.spent_ns = self.entries = 0
-        for name in ENTRIES:
-            setattr(session, name, self._timed(getattr(session, name)))
-        self.nothing = self._timed(lambda: None)
+    def __init__(self, folder: Path) -> None:
+        self._plain = [getattr(owner, name) for owner, name in _WRAPPED]
+        payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
+        (folder / fmt.CONTROL_FILE).write_bytes(payload)
+        session = Session(str(folder))
+        for name, patch in patches.of(session).items():
+            if name in sys.modules:
+                patch(sys.modules[name])
+        self._hooked = [getattr(owner, name) for owner, name in _WRAPPED]
+        self._steps = optimizer_module._global_optimizer_post_hooks
+        self._step_hooks = dict(self._steps)
 
-    def _timed(self, entry: Any) -> Any:
-        def run(*args: Any) -> None:
-            begin = time.perf_counter_ns()
-            entry(*args)
-            self.spent_ns += time.perf_counter_ns() - begin
-            self.entries += 1
+    def turn(self, is_on: bool) -> None:
+        """Put the hooks in, or take them out."""
+        chosen = self._hooked if is_on else self._plain
+        for (owner, name), function in zip(_WRAPPED, chosen, strict=True):
+            setattr(owner, name, function)
+        self._steps.clear()
+        if is_on:
+            self._steps.update(self._step_hooks)
 
-        return run
 
-    def take(self) -> tuple[float, int]:
-        """Return the microseconds spent and the entries made, and begin anew."""
-        taken = self.spent_ns / 1e3, self.entries
-        self.spent_ns = self.entries = 0
-        return taken
+def steps(width: int, count: int) -> Iterator[float]:
+    """Train, and yield the CPU time of every step and of the batch before it. [us]."""
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loader = DataLoader(TensorDataset(torch.randn(64 * count, 1)), batch_size=64)
+    inputs = torch.randn(64, width)
+    begin = time.thread_time_ns()
+    for (_,) in loader:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        end = time.thread_time_ns()
+        yield (end - begin) / 1e3
+        begin = time.thread_time_ns()
+
+
+def blocks(width: int, pairs: int) -> Iterator[tuple[float, float]]:
+    """Yield the median step without and with hooks of neighbouring blocks. [us]."""
+    switch = Switch(Path(tempfile.mkdtemp()))
+    training = steps(width, _SETTLED + 2 * pairs * _BLOCK)
+    for _ in range(_SETTLED):
+        next(training)
+    for pair in range(pairs):
+        medians = {}
+        for is_on in (pair % 2 == 0, pair % 2 == 1):
+            switch.turn(is_on)
+            taken = [next(training) for _ in range(_BLOCK)]
+            medians[is_on] = statistics.median(taken[2:])  # the first two meet the other's caches
+        yield medians[False], medians[True]
 
 
 def main() -> None:
     """Train, and print what the hooks took of each step."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--width", type=int, default=700)
-    steps, width = vars(parser.parse_args()).values()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    folder = Path(tempfile.mkdtemp())
-    payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
-    (folder / fmt.CONTROL_FILE).write_bytes(payload)
-    session = Session(str(folder))
-    timed = Timed(session)
-    for name, patch in patches.of(session).items():
-        if name in sys.modules:
-            patch(sys.modules[name])
-    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    loader = DataLoader(TensorDataset(torch.randn(64 * steps, width // 100)), batch_size=64)
-    inputs = torch.randn(64, width)
-    hook_us, step_ms, nothing_us = [], [], []
-    for (_,) in loader:
-        begin = time.perf_counter_ns()
-        optimizer.zero_grad()
-        model(inputs).square().mean().backward()
-        optimizer.step()
-        step_ms.append((time.perf_counter_ns() - begin) / 1e6)
-        spent_us, entries = timed.take()
-        hook_us.append(spent_us)
-        model(inputs).square().mean()
-        timed.nothing()
-        nothing_us.append(timed.take()[0])
-    timing_us = entries * statistics.median(nothing_us)
-    settled = [us - timing_us for us in hook_us[60:]]  # traced steps and descriptions are over
-    print(f"step: median {statistics.median(step_ms):.2f} ms over {len(settled)} steps")
-    tail = sorted(settled)[int(0.9 * len(settled))]
+    seen = list(blocks(options.width, options.pairs))
+    plain = statistics.median(without for without, _ in seen)
+    costs = sorted(hooked - without for without, hooked in seen)
+    low, middle, high = statistics.quantiles(costs, n=4)
     print(
-        f"hooks: median {statistics.median(settled):.1f} us a step, mean "
-        f"{statistics.mean(settled):.1f}, 90th percentile {tail:.1f} "
-        f"(less {timing_us:.1f} for timing {entries} entries)"
+        f"step {plain / 1e3:.2f} ms; hooks {middle:.1f} us a step "
+        f"(half of {len(seen)} pairs between {low:.1f} and {high:.1f}), {middle / plain:.2%}"
     )
 
 

@@ -16,7 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 TARGET = """
 import sys, time
@@ -28,8 +30,11 @@ while True:
 """
 TRACKER = """
 import sys, time
-from resource_tracker.tracker import PidTracker
-PidTracker(pid=int(sys.argv[1]), interval=float(sys.argv[2]), output_file=sys.argv[3])
+try:
+    from resource_tracker import ProcessTracker
+except ImportError:  # before 0.4
+    from resource_tracker.tracker import PidTracker as ProcessTracker
+ProcessTracker(pid=int(sys.argv[1]), interval=float(sys.argv[2]), output_file=sys.argv[3])
 """
 
 
@@ -83,43 +88,75 @@ def tree_of(pid: int) -> list[int]:
     return found
 
 
-def cost(command: list[str], *, warm_s: float, seconds: float) -> tuple[float, float]:
-    """Run a sampler and return its share of a core [%] and its proportional memory [MiB]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a sampler took: share of a core [%], proportional and resident memory [MiB]."""
+
+    core_percent: float
+    pss_mib: float
+    rss_mib: float
+
+
+def cost(command: list[str], *, warm_s: float, seconds: float) -> Cost:
+    """Run a sampler, and say what it cost once its start is over."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         time.sleep(warm_s)
         pids = tree_of(run.pid)
         before, begin = sum(map(cpu_ns, pids)), time.monotonic()
         time.sleep(seconds)
         share = (sum(map(cpu_ns, pids)) - before) / 1e7 / (time.monotonic() - begin)
-        memory = 0
+        memory = {"Pss": 0, "Rss": 0}
         for pid in pids:
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    memory += int(line.split()[1])
+                name, _, value = line.partition(":")
+                if name in memory:
+                    memory[name] += int(value.split()[0])
         run.kill()
-    return share, memory / 1024
+    return Cost(core_percent=share, pss_mib=memory["Pss"] / 1024, rss_mib=memory["Rss"] / 1024)
+
+
+def watched(name: str, hz: float, target_mib: int, seconds: float) -> Cost:
+    """Start the target and one sampler on it."""
+    arguments = [sys.executable, "-c", TARGET, str(target_mib)]
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(arguments) as target:
+        try:
+            command = SAMPLERS[name][1](target.pid, hz, Path(folder))
+            return cost(command, warm_s=4.0, seconds=seconds)
+        finally:
+            target.kill()
+
+
+CASES = ((1.0, 50), (10.0, 50), (10.0, 2000))
 
 
 def main() -> None:
-    """Print a table: sampler, rate, target's memory, CPU share, memory."""
+    """Print a table: sampler, rate, target's memory; medians of all rounds and their spread."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="one sampler")
     options = parser.parse_args()
-    print(f"{'sampler':18}{'Hz':>4}{'target MiB':>12}{'CPU %':>8}{'MiB':>7}")
-    for name, (module, command) in SAMPLERS.items():
-        if (options.only and name != options.only) or importlib.util.find_spec(module) is None:
-            continue
-        for hz, target_mib in ((1.0, 50), (10.0, 50), (10.0, 2000)):
-            arguments = [sys.executable, "-c", TARGET, str(target_mib)]
-            with tempfile.TemporaryDirectory() as folder, subprocess.Popen(arguments) as target:
-                try:
-                    share, memory = cost(
-                        command(target.pid, hz, Path(folder)), warm_s=4.0, seconds=options.seconds
-                    )
-                finally:
-                    target.kill()
-            print(f"{name:18}{hz:4.0f}{target_mib:12}{share:8.3f}{memory:7.1f}", flush=True)
+    names = [
+        name
+        for name, (module, _) in SAMPLERS.items()
+        if options.only in (None, name) and importlib.util.find_spec(module) is not None
+    ]
+    seen: dict[tuple[str, float, int], list[Cost]] = {}
+    for _ in range(options.rounds):  # every sampler once a round: all meet the same machine
+        for hz, target_mib in CASES:
+            for name in names:
+                one = watched(name, hz, target_mib, options.seconds)
+                seen.setdefault((name, hz, target_mib), []).append(one)
+    heads = f"{'sampler':18}{'Hz':>4}{'target MiB':>12}{'core %':>9}  {'(spread)':17}"
+    print(f"{heads}{'PSS':>7}{'RSS':>7}")
+    for (name, hz, target_mib), costs in sorted(seen.items()):
+        shares = [one.core_percent for one in costs]
+        spread = f"({min(shares):.3f} to {max(shares):.3f})"
+        print(
+            f"{name:18}{hz:4.0f}{target_mib:12}{median(shares):9.3f}  {spread:17}"
+            f"{median([one.pss_mib for one in costs]):7.1f}"
+            f"{median([one.rss_mib for one in costs]):7.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -18,11 +18,19 @@ from typing import Final
 
 from advisor.collectors import summary
 from advisor.collectors.cgroups import Groups
-from advisor.collectors.child import Child, become_subreaper, send_signal
+from advisor.collectors.child import (
+    NOT_STARTED,
+    Child,
+    allow_more_files,
+    become_subreaper,
+    send_signal,
+)
 from advisor.collectors.derive import recording, rule_of
+from advisor.collectors.ending import Escalation, Limits
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.writer import start_ticks
-from advisor.collectors.monitor import Monitor, Progress, duration_text
+from advisor.collectors.live import PERIOD_S, PREFIX, Live, columns, write
+from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import Plan
 from advisor.collectors.processes import ProcessTree, is_python, parent_of
@@ -32,15 +40,13 @@ from advisor.collectors.sampler import Sampler
 
 _WATCHED: Final = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground group has it already
+_SAME_INTERRUPT_S: Final = 2.0  # what our own parent passes on within is the terminal's again
 
 _CHECK_S: Final = 1.0
 _SYNC_S: Final = 5.0
-_PROGRESS_S: Final = 5.0
 _FAST_S: Final = 60.0  # after that a reading a second is enough
 _SLOW_INTERVAL_S: Final = 1.0
 _HOOKS_UP_S: Final = 1.0  # hooks come up within ms of an interpreter's start
-_FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
-_LEAVING_S: Final = 30.0  # for a script that obeyed: checkpoints, closing of process groups
 _FAREWELL_S: Final = 0.5  # for helpers that end with the command
 
 
@@ -56,12 +62,14 @@ class Agent:
         self._tree = ProcessTree(plan.attached)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
         self._child = Child(plan.attached)
+        self._limits = Limits(plan, self._monitor)
+        self._live = Live(plan, self._tree, self._monitor)
+        self._escalation = Escalation(self._tree, self._monitor, plan.patience_s)
         self._start_ns = time.monotonic_ns()
         self._status = self._reason = ""  # of an end that was asked for
-        self._stopping_at = 0.0
-        self._escalated = 0
+        self._interrupted_at = 0.0
+        self._has_seen_enough = False  # of a process that is somebody else's: it is let be
         self._is_detached = False
-        self._shown = (self._start_ns, 0)
         self._warned: set[str] = set()
         self._first_seen: dict[int, float] = {}
 
@@ -72,8 +80,9 @@ class Agent:
         self._write_header()
         if self._plan.limit_steps is not None:  # the hooks count for themselves, exactly
             self._orders.give(self._action, self._plan.limit_steps)
-        if self._plan.attached is None:
-            self._child.spawn(self._plan.command, self._plan.run)
+        if self._plan.attached is None and not self._start_command():
+            return NOT_STARTED
+        allow_more_files()  # after the command has begun with the limit it was given
         self._watch()
         self._finish()
         self._summarise()
@@ -84,6 +93,18 @@ class Agent:
     @property
     def _action(self) -> int:
         return fmt.ACTION_DETACH if self._plan.continues else fmt.ACTION_STOP
+
+    def _start_command(self) -> bool:
+        try:
+            self._child.spawn(self._plan.command, self._plan.run)
+        except OSError as error:
+            reason = f"{self._plan.command[0]!r} cannot be started: {error.strerror}"
+            end = {"status": "failed", "stop_reason": reason, "exit_code": NOT_STARTED}
+            self._log.write_json(fmt.END, {**end, "t_ns": time.monotonic_ns()})
+            hint = "run it without the advisor first; a script without #! needs its interpreter"
+            write(2, f"error: {reason}\nhint: {hint}\n")
+            return False
+        return True
 
     def _write_header(self) -> None:
         header = {
@@ -108,7 +129,7 @@ class Agent:
             now = time.monotonic()
             elapsed = now - self._start_ns / 1e9
             if now >= due["reading"]:
-                self._log.write(fmt.READING, self._sampler.read())
+                self._read()
                 is_slow = elapsed > _FAST_S or self._is_detached
                 due["reading"] = now + max(self._plan.interval_s, _SLOW_INTERVAL_S * is_slow)
             if now >= due["check"]:
@@ -118,17 +139,24 @@ class Agent:
                 self._sync()
                 due["sync"] = now + _SYNC_S
             if now >= due["show"]:
-                self._show(elapsed)
-                due["show"] = now + (self._plan.progress_s or _PROGRESS_S)
+                self._live.say(elapsed, self._until(elapsed))
+                due["show"] = now + (self._plan.progress_s or PERIOD_S)
             if self._has_ended_watching():
                 return
             self._wait(max(0.0, min(due.values()) - time.monotonic()))
+
+    def _read(self) -> None:
+        """Take a reading; one that fails is said and costs no other."""
+        try:
+            self._log.write(fmt.READING, self._sampler.read())
+        except Exception as error:
+            self._warn(f"a reading failed: {error!r}")
 
     def _has_ended_watching(self) -> bool:
         """Whether an attached process is gone or has been watched enough; children are reaped."""
         if self._plan.attached is None:
             return False
-        return self._stopping_at > 0 or not self._tree.processes
+        return self._has_seen_enough or not self._tree.processes
 
     def _wait(self, pause_s: float) -> None:
         info = signal.sigtimedwait(_WATCHED, pause_s)
@@ -139,62 +167,42 @@ class Agent:
             return
         self._status = "interrupted"
         self._reason = f"{signal.Signals(info.si_signo).name} received"
+        now = time.monotonic()
         if self._plan.attached is not None:
-            self._stopping_at = time.monotonic()
-        elif info.si_code != _SI_KERNEL:
+            self._has_seen_enough = True
+        elif info.si_code == _SI_KERNEL:
+            self._interrupted_at = now
+        elif now - self._interrupted_at > _SAME_INTERRUPT_S:
             send_signal(self._child.pid, info.si_signo)
 
     def _check(self, elapsed: float) -> None:
         """Look at what the hooks wrote, and stop when it is time."""
         self._monitor.update()
         self._orders.beat()
-        if self._stopping_at:
-            self._escalate()
+        if self._escalation.has_begun:
+            self._escalation.go_on()
             return
         self._warn_of_silent_pythons(elapsed)
-        reason = self._reason_to_stop(elapsed)
+        reason = self._limits.reason(elapsed)
         if reason and not self._status:
             self._stop(reason)
 
-    def _reason_to_stop(self, elapsed: float) -> str:
-        plan, monitor = self._plan, self._monitor
-        first_ns = monitor.first_step_ns()
-        since = elapsed if not first_ns else (time.monotonic_ns() - first_ns) / 1e9
-        limit_s = plan.limit_s
-        if monitor.expects_steps and not first_ns:
-            limit_s = max(limit_s, _FIRST_STEP_S)
-        if plan.limit_steps is not None and monitor.steps() >= plan.limit_steps:
-            return f"{plan.limit_steps} steps"
-        if since >= limit_s:
-            return f"{duration_text(limit_s)} are over"
-        if plan.limit_steps is None and monitor.verdict is not None and monitor.verdict.is_settled:
-            return "the step time has settled"
-        return ""
-
     def _stop(self, reason: str) -> None:
         self._status, self._reason = "stopped", reason
+        self._sampler.look_at_everything()  # sockets and files that are about to be closed
+        self._read()
+        if self._plan.attached is not None:
+            self._has_seen_enough = True
+            return
+        self._monitor.update()  # the order may be a step some way ahead of all: count anew
+        limit = self._plan.limit_steps
+        from_step = 1
+        if limit is None or self._monitor.steps() < limit:
+            from_step = self._monitor.common_last_step()
+            self._orders.give(self._action, from_step)
         self._is_detached = self._plan.continues
         if not self._plan.continues:
-            self._stopping_at = time.monotonic()
-        limit = self._plan.limit_steps
-        if limit is None or self._monitor.steps() < limit:
-            self._orders.give(self._action, self._monitor.common_last_step())
-
-    def _escalate(self) -> None:
-        """End what did not end when it was asked to: first gently, then for good."""
-        waited = time.monotonic() - self._stopping_at
-        mean = None if self._monitor.verdict is None else self._monitor.verdict.mean
-        patience = self._plan.patience_s + 3 * (mean.raw_s if mean else 0.0)
-        if self._monitor.has_obeyed:
-            patience = max(patience, _LEAVING_S)
-        elif self._monitor.trainer is None:
-            waited += patience  # nobody is there who could hear the question
-        if waited > patience + self._escalated * self._plan.patience_s and self._escalated < 2:
-            number = (signal.SIGTERM, signal.SIGKILL)[self._escalated]
-            self._escalated += 1
-            self._tree.refresh()
-            for pid in list(self._tree.processes):
-                send_signal(pid, number)
+            self._escalation.begin(from_step)
 
     # What is said.
 
@@ -217,32 +225,10 @@ class Agent:
                     "environment): resources only"
                 )
 
-    def _show(self, elapsed: float) -> None:
-        if not self._plan.progress_s and self._plan.progress_fd < 0:
-            return
-        text = self._progress(elapsed).to_text()
-        if self._plan.progress_fd >= 0:
-            line = json.dumps({"elapsed_s": elapsed, "text": text})
-            _write(self._plan.progress_fd, line + "\n")
-        if self._plan.progress_s and elapsed > _CHECK_S:
-            _write(2, f"[advisor] {text}\n")
-
-    def _progress(self, elapsed: float) -> Progress:
-        usage = self._tree.read(is_full=False)
-        now_ns = time.monotonic_ns()
-        before_ns, cpu_before_ns = self._shown
-        self._shown = now_ns, usage.cpu_ns
-        verdict = self._monitor.verdict
-        waiting = f"waits for {verdict.waiting_for}" if verdict else "waits for the first step"
-        return Progress(
-            elapsed_s=elapsed,
-            steps=self._monitor.steps(),
-            verdict=verdict,
-            samples_per_s=self._monitor.samples_per_s(),
-            cores=max(0.0, (usage.cpu_ns - cpu_before_ns) / max(1, now_ns - before_ns)),
-            rss_bytes=usage.rss_bytes,
-            waiting_for=f"ends: {self._reason}" if self._reason else waiting,
-        )
+    def _until(self, elapsed: float) -> str:
+        if self._is_detached:
+            return f"let go, as {self._reason}"
+        return f"ends, as {self._reason}" if self._reason else self._limits.until(elapsed)
 
     def _sync(self) -> None:
         """Bring everybody's records to the disk: only a power cut could still lose them."""
@@ -288,19 +274,12 @@ class Agent:
             return
         seen = recording(self._run)
         if self._plan.summary == "json":
-            _write(1, json.dumps(summary.record(seen)) + "\n")
+            write(1, json.dumps(summary.record(seen)) + "\n")
         else:
-            _write(2, "".join(f"[advisor] {line}\n" for line in summary.lines(seen)))
+            write(2, summary.text(seen, columns(), PREFIX))
         if (problem := summary.problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
-            _write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")
-
-
-def _write(fd: int, text: str) -> None:
-    try:
-        os.write(fd, text.encode())
-    except OSError:  # a closed terminal or pipe must not end the recording
-        return
+            write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")
 
 
 def main(plan: str) -> int:

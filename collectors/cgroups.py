@@ -45,7 +45,7 @@ class Groups:
             return cls()
         path_of = {}
         for line in memberships:
-            _, controllers, path = line.split(":", 2)
+            _, controllers, path = (*line.split(":", 2), "", "")[:3]
             for controller in controllers.split(",") if controllers else [""]:
                 path_of[controller] = path
         cpu = _folders(path_of.get("cpu"), "cpu", mounts)
@@ -67,18 +67,12 @@ class Groups:
         return min((one for one in limits if one and one < _NO_LIMIT_BYTES), default=None)
 
     def throttled_ns(self) -> int:
-        """Return how long the own group was kept from running by its quota [ns]."""
-        if not self.cpu:
-            return 0
+        """Return how long the groups with a quota were kept from running by it [ns]."""
         if not self._stat:
-            self._stat.append(KeptFile(self.cpu[0] / "cpu.stat"))
-        for line in self._stat[0].read().splitlines():
-            name, _, value = line.partition(b" ")
-            if name == b"throttled_usec":
-                return int(value) * 1000
-            if name == b"throttled_time":
-                return int(value)
-        return 0
+            limited = [one for one in self.cpu if _quota(one, self.version) is not None]
+            for folder in limited or self.cpu[:1]:
+                self._stat.append(KeptFile(folder / "cpu.stat"))
+        return sum(_throttled_ns(stat.read()) for stat in self._stat)
 
 
 def _mounts(mountinfo: str) -> Iterator[tuple[str, str, set[str] | None]]:
@@ -111,6 +105,17 @@ def _folders(
             found.append(found[-1].parent)
         return tuple(found)
     return ()
+
+
+def _throttled_ns(stat: bytes) -> int:
+    """Return the throttled time in a ``cpu.stat``; version 2 counts in us, version 1 in ns."""
+    for line in stat.splitlines():
+        name, _, value = line.partition(b" ")
+        if name == b"throttled_usec":
+            return int(value) * 1000
+        if name == b"throttled_time":
+            return int(value)
+    return 0
 
 
 def _quota(folder: Path, version: int) -> float | None:

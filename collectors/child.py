@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ _INJECT: Final = Path(__file__).parent / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
 _RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 _PR_SET_CHILD_SUBREAPER: Final = 36
+NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and cannot run
 
 
 class Child:
@@ -83,6 +85,15 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def allow_more_files() -> None:
+    """Raise the limit on open files as far as it goes: a watched process takes four."""
+    import resource
+
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def become_subreaper() -> None:

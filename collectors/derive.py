@@ -22,7 +22,7 @@ from advisor.collectors.records import parse
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
 from advisor.collectors.tracing import deep_step
-from advisor.collectors.work import GivenWork, batches_per_step, total_work
+from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
 EVENT_FILES = "ev-*.bin"
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
@@ -150,7 +150,7 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
     verdict = judge(
         trainer.steps,
         rule_of(log.header.get("options", {})),
-        epoch_steps=trainer.loader_fact().get("batches_per_epoch"),
+        epoch_steps=steps_per_epoch(trainer),
         epochs_begun=trainer.epochs_begun,
     )
     # On an accelerator waiting for a core and computing overlap: a step is not shorter than there.
@@ -198,13 +198,13 @@ def _loading(trainer: Events) -> Loading | None:
 
 
 def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
-    """Return one process's samples in a step: the loader's count, else the traced step's."""
+    """Return one process's samples in a step: marked, by the loader, else in the traced step."""
+    marked = trainer.fact("marker").get("samples")
     batch = trainer.loader_fact().get("batch")
-    if batch and trainer.training_loader() is not None:
+    if not marked and batch and trainer.training_loader() is not None:
         return float(batch * batches_per_step(trainer))
     if trainer.samples:
         return trainer.samples / trainer.intervals
-    marked = trainer.fact("marker").get("samples")
     return float(marked) if marked else (None if traced is None else float(traced))
 
 
@@ -247,7 +247,19 @@ def _communication(processes: list[Events]) -> dict[str, float] | None:
 
 
 def _peak_rss(log: ProfilerLog) -> int:
+    """Return the largest resident memory; what processes share counts once, where it is known.
+
+    Forked loader workers have their parent's pages in their own resident set too. Proportional
+    memory is read seldom: the largest share that it ever had is taken for all the time. It divides
+    by strangers as well, hence no less than the largest single process.
+    """
     sampled = max((reading.rss_bytes for reading in log.readings), default=0)
+    shares, before = [], None
+    for reading in log.readings:
+        if reading.pss_bytes is not None and reading.pss_bytes != before and reading.rss_bytes:
+            before = reading.pss_bytes
+            shares.append(min(1.0, reading.pss_bytes / reading.rss_bytes))
+    sampled = int(sampled * max(shares, default=1.0))
     return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.collectors.cgroups import Groups
-from advisor.collectors.monitor import bytes_text
+from advisor.collectors.gpu import Gpus
 from advisor.collectors.recording import Host
+from advisor.collectors.sockets import TcpCounters
+from advisor.collectors.units import bytes_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +26,17 @@ class Ability:
 
 def abilities() -> tuple[Ability, ...]:
     """Return what can be recorded here."""
-    groups = Groups.of()
+    groups, gpus = Groups.of(), Gpus().names
     return (
         Ability(
             what="process tree",
             is_there=Path("/proc/self/task").is_dir(),
             remark="/proc; without it nothing is sampled",
+        ),
+        Ability(
+            what="network by process",
+            is_there=TcpCounters().is_there,
+            remark="TCP bytes by sock_diag; else none",
         ),
         Ability(
             what="CPU time in ns",
@@ -50,6 +57,11 @@ def abilities() -> tuple[Ability, ...]:
             what="control groups",
             is_there=groups.version > 0,
             remark=f"version {groups.version}: limits and throttling of a container",
+        ),
+        Ability(
+            what="GPU",
+            is_there=bool(gpus),
+            remark=", ".join(gpus) or "no NVML library, or no device behind it",
         ),
         Ability(
             what="hooks",

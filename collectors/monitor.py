@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,74 +12,11 @@ from advisor.collectors.derive import EVENT_FILES, trainer_of, world_size_of
 from advisor.collectors.events import Events
 from advisor.collectors.records import Tail
 from advisor.collectors.stop_rule import StopRule, Verdict, judge
+from advisor.collectors.work import steps_per_epoch
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What a recording knows while it goes on.
-
-    Attributes
-    ----------
-    elapsed_s : float
-        Since the command began.
-    steps : int
-    verdict : Verdict or None
-        None before any clock ticked.
-    samples_per_s : float or None
-        Over all processes.
-    cores : float
-        Mean since the last progress. [cores]
-    rss_bytes : int
-    waiting_for : str
-        Why it goes on, or what has ended it.
-    """
-
-    elapsed_s: float
-    steps: int
-    verdict: Verdict | None
-    samples_per_s: float | None
-    cores: float
-    rss_bytes: int
-    waiting_for: str
-
-    def to_text(self) -> str:
-        """Return one line for a person."""
-        parts = [f"{self.elapsed_s:.0f} s"]
-        mean = None if self.verdict is None else self.verdict.mean
-        if mean is not None:
-            share = 100 * mean.half_width_s / mean.corrected_s if mean.corrected_s else 0.0
-            parts.append(f"step {self.steps}")
-            parts.append(f"{duration_text(mean.corrected_s)} ±{share:.0f} %")
-        if self.samples_per_s is not None:
-            parts.append(f"{self.samples_per_s:.4g} samples/s")
-        parts += [f"{self.cores:.1f} cores", bytes_text(self.rss_bytes)]
-        if self.waiting_for:
-            parts.append(self.waiting_for)
-        return " · ".join(parts)
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration in the unit that suits it.
-
-    >>> duration_text(0.0123), duration_text(2.5), duration_text(4000)
-    ('12.3 ms', '2.50 s', '1.1 h')
-    """
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 120:
-        return f"{seconds:.3g} s" if seconds >= 10 else f"{seconds:.2f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
-
-
-def bytes_text(size: float) -> str:
-    """Return a size in binary units.
-
-    >>> bytes_text(800 * 2**20), bytes_text(3 * 2**30)
-    ('800 MiB', '3.0 GiB')
-    """
-    return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
+# The order is written within some ms of the count that it is made from, and read within 0.1 s; on
+# a machine where both wait for a core it may take ten times as long.
+_TIME_TO_HEAR_S = 2.0
 
 
 class Monitor:
@@ -105,7 +41,7 @@ class Monitor:
             self.verdict = judge(
                 trainer.steps,
                 self._rule,
-                epoch_steps=trainer.loader_fact().get("batches_per_epoch"),
+                epoch_steps=steps_per_epoch(trainer),
                 epochs_begun=trainer.epochs_begun,
             )
 
@@ -170,11 +106,11 @@ class Monitor:
         """Return a step that all processes can still stop at together; 1 for one process.
 
         Processes that train together wait for each other in every step: they must leave the loop
-        after the same one. They are at most a step apart; one second is time enough to read it.
+        after the same one, hence all read of it before one of them is there. They are at most a
+        step apart.
         """
         ranks = [one for one in self.processes if one.completed > 0]
-        mean = None if self.verdict is None else self.verdict.mean
-        if len(ranks) < 2 or mean is None or world_size_of(self.processes) < 2:
+        if len(ranks) < 2 or self.trainer is None or world_size_of(self.processes) < 2:
             return 1
-        ahead = 2 + math.ceil(1.0 / max(mean.raw_s, 1e-6))
+        ahead = 2 + math.ceil(_TIME_TO_HEAR_S * self.trainer.steps.fastest_per_s())
         return max(one.completed for one in ranks) + ahead

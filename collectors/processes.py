@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +57,8 @@ class Process:
         # Process CPU clocks are numbered by the complement of the pid, see clock_getcpuclockid(3).
         self._clock = (~pid << 3) | 2
         self._statm = os.open(f"{folder}/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._stat = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        # The others may be missing, or somebody else's: then their figures stay zero.
+        self._stat = _open(f"{folder}/stat")
         self._io = _open(f"{folder}/io")
         self._schedstat = _open(f"{folder}/schedstat")
 
@@ -76,7 +76,7 @@ class Process:
             usage.rss_bytes = resident * _PAGE_BYTES
             if self._schedstat >= 0:
                 usage.run_delay_ns = int(os.pread(self._schedstat, 64, 0).split(None, 2)[1])
-            if is_full:
+            if is_full and self._stat >= 0:
                 fields = os.pread(self._stat, 512, 0).rpartition(b")")[2].split(None, 11)
                 usage.major_faults = int(fields[9])
             if is_full and self._io >= 0:
@@ -111,6 +111,8 @@ class ProcessTree:
         self._attached = attached
         self._proc = proc
         self._gone = Usage()
+        # Some kernels are built without these files (CONFIG_PROC_CHILDREN).
+        self._lists_children = os.path.exists(f"{proc}/{os.getpid()}/task/{os.getpid()}/children")
         self._last_pid = b""
         self._loadavg = KeptFile(proc / "loadavg")
 
@@ -124,8 +126,12 @@ class ProcessTree:
         if last_pid and last_pid == self._last_pid:
             return False
         self._last_pid = last_pid
-        pending = [self._attached] if self._attached is not None else list(self._own_children())
-        pending += list(self.processes)
+        known = {} if self._lists_children else self._families()
+        pending = list(self.processes)
+        if self._attached is not None:
+            pending.append(self._attached)
+        else:
+            pending += known.get(os.getpid(), []) or self._children(os.getpid())
         visited: set[int] = set()
         while pending:
             pid = pending.pop()
@@ -137,7 +143,7 @@ class ProcessTree:
                     self.processes[pid] = Process(pid, self._proc)
                 except OSError:
                     continue
-            pending += self._children(pid)
+            pending += known.get(pid, []) or self._children(pid)
         return True
 
     def read(self, *, is_full: bool = True) -> Usage:
@@ -175,8 +181,13 @@ class ProcessTree:
                 return None
         return total
 
-    def _own_children(self) -> Iterator[int]:
-        yield from self._children(os.getpid())
+    def _families(self) -> dict[int, list[int]]:
+        """Return all children by parent, from every process's own word: dear, but everywhere."""
+        found: dict[int, list[int]] = {}
+        for name in os.listdir(self._proc):
+            if name.isdigit():
+                found.setdefault(parent_of(int(name), self._proc), []).append(int(name))
+        return found
 
     def _children(self, pid: int) -> list[int]:
         """Return the children of all threads: those of other threads than the first count too."""
@@ -213,10 +224,10 @@ def is_python(pid: int) -> bool:
         return False
 
 
-def parent_of(pid: int) -> int:
+def parent_of(pid: int, proc: Path = Path("/proc")) -> int:
     """Return a process's parent, 0 where it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0

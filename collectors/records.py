@@ -95,7 +95,8 @@ class Appender:
     def write(self, kind: int, payload: bytes) -> None:
         """Append one record; a full disk loses it and nothing else."""
         try:
-            if os.write(self._fd, fmt.frame(kind, payload)) < len(payload):
+            frame = fmt.frame(kind, payload)
+            if os.write(self._fd, frame) < len(frame):
                 self.lost += 1
         except OSError:
             self.lost += 1

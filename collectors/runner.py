@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from advisor.collectors import benchmark, device_sheet, host, remote, store
+from advisor.collectors.errors import RecordingError
 from advisor.collectors.plan import Plan
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import Root, new_run, read_recording
@@ -75,8 +77,13 @@ def plan(
     Raises
     ------
     RecordingError
-        If the run's folder cannot be made.
+        If this is not Linux, or the run's folder cannot be made.
     """
+    if sys.platform != "linux":
+        raise RecordingError(
+            "recording needs Linux: processes are read through /proc",
+            hint="record in a Linux container or virtual machine; everything else works here",
+        )
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
@@ -148,10 +155,22 @@ def run(wanted: Plan, *, on_progress: Callable[[str], None] | None = None) -> in
     )
     if on_progress:
         os.close(write_fd)
-        with open(read_fd, encoding="utf-8") as lines:
-            for line in lines:
-                on_progress(json.loads(line)["text"])
-    return agent.wait()
+        try:
+            with open(read_fd, encoding="utf-8") as lines:
+                for line in lines:
+                    on_progress(json.loads(line)["text"])
+        except KeyboardInterrupt:
+            agent.send_signal(signal.SIGINT)
+    return _await(agent)
+
+
+def _await(agent: subprocess.Popen[bytes]) -> int:
+    """Wait for the agent, also if it is this process that is interrupted: nothing is lost."""
+    while True:
+        try:
+            return agent.wait()
+        except KeyboardInterrupt:
+            agent.send_signal(signal.SIGINT)
 
 
 def become_agent(wanted: Plan) -> NoReturn:

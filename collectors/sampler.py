@@ -91,11 +91,15 @@ class Sampler:
             now_ns, usage.processes, usage.cpu_ns, usage.run_delay_ns, usage.rss_bytes,
             slow.pss_bytes, usage.read_bytes, usage.write_bytes,
             self._tcp.received_bytes, self._tcp.sent_bytes,
-            self._groups.throttled_ns() - self._throttled_before_ns,
+            max(0, self._groups.throttled_ns() - self._throttled_before_ns),
             slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
             slow.gpu.busy_fraction, slow.gpu.memory_bytes, slow.gpu.power_w, slow.gpu.clock_mhz,
             slow.with_pcie.received_bytes_per_s, slow.with_pcie.sent_bytes_per_s,
         )  # fmt: skip
+
+    def look_at_everything(self) -> None:
+        """Have the next reading look at what is read more seldom, as far as that is cheap."""
+        self._due.update(tree=0, network=0, disk=0, system=0)
 
     def _is_due(self, what: str, now_ns: int, period_ns: int) -> bool:
         """Whether it is time for a probe; if so the next time is a period from now.

@@ -44,6 +44,7 @@ class TcpCounters:
         self.received_bytes = 0
         self._before: dict[int, tuple[int, int]] = {}
         self._is_first = True
+        self._sequence = 0
         self._traffic = -1
         self._interfaces = KeptFile("/proc/net/dev")
         try:
@@ -76,15 +77,18 @@ class TcpCounters:
             sent_before, received_before = self._before.get(inode, start)
             self.sent_bytes += max(0, sent - sent_before)
             self.received_bytes += max(0, received - received_before)
-        self._before = found
+        # An answer may be cut short: whoever still has a socket has not begun anew.
+        kept = {inode: counts for inode, counts in self._before.items() if inode in inodes}
+        self._before = {**kept, **found}
         self._is_first = False
 
     def _dump(self) -> Iterator[tuple[int, int, int]]:
         """Yield (inode, bytes sent and acknowledged, bytes received) of every TCP socket."""
         assert self._socket is not None
         for family in (socket.AF_INET, socket.AF_INET6):
+            self._sequence += 1
             request = _REQUEST.pack(
-                _REQUEST.size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 0, 0,
+                _REQUEST.size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, self._sequence, 0,
                 family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _ALL_STATES,
             )  # fmt: skip
             try:
@@ -99,8 +103,13 @@ class TcpCounters:
             data = self._socket.recv(1 << 16)
             at = 0
             while at + _HEADER.size <= len(data):
-                length, kind, *_ = _HEADER.unpack_from(data, at)
-                if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _HEADER.size:
+                length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
+                if length < _HEADER.size:
+                    return
+                if sequence != self._sequence:  # left over from an answer that came too late
+                    at += (length + 3) & ~3
+                    continue
+                if kind in (_NLMSG_DONE, _NLMSG_ERROR):
                     return
                 counters = _counters(data[at + _HEADER.size : at + length])
                 if counters is not None:

@@ -91,6 +91,14 @@ class Steps:
         """Mean wall time of steps ``begin`` to ``end`` [s]."""
         return (self.wall_ns[end] - self.wall_ns[begin]) / (end - begin) / 1e9
 
+    def fastest_per_s(self) -> float:
+        """Return the pace of the last second, or of all steps where that is faster [1/s]."""
+        if not self.end_ns:
+            return 0.0
+        span_s = max(self.wall_ns[-1] / 1e9, 1e-9)
+        recent = self.count - bisect_left(self.end_ns, self.end_ns[-1] - 1_000_000_000)
+        return max(self.count / span_s, float(recent))
+
     def warmup(self) -> int:
         """Return how many of the first steps are warm-up; they are looked at, not assumed."""
         sums = self.corrected_ns[: _LONGEST_WARMUP + _WARMUP_WINDOW + 2]

@@ -47,14 +47,16 @@ class Verdict:
     waiting_for: str
 
 
-def judge(steps: Steps, rule: StopRule, *, epoch_steps: int | None, epochs_begun: int) -> Verdict:
+def judge(
+    steps: Steps, rule: StopRule, *, epoch_steps: float | None, epochs_begun: int
+) -> Verdict:
     """Say whether ``steps`` have settled.
 
     Parameters
     ----------
     steps : Steps
     rule : StopRule
-    epoch_steps : int or None
+    epoch_steps : float or None
         Steps in an epoch, where known.
     epochs_begun : int
         Iterators over the training data so far.
@@ -68,7 +70,7 @@ def judge(steps: Steps, rule: StopRule, *, epoch_steps: int | None, epochs_begun
 
 
 def _missing(
-    steps: Steps, rule: StopRule, now: Mean | None, epoch_steps: int | None, epochs_begun: int
+    steps: Steps, rule: StopRule, now: Mean | None, epoch_steps: float | None, epochs_begun: int
 ) -> str:
     """Return the first condition that does not hold yet; empty if all do."""
     if now is None:

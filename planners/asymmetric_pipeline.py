@@ -132,10 +132,11 @@ def ring_s(payload_bytes: float, ring_bytes_per_s: Sequence[float], *, factor: f
 def share_counts(workers: Sequence[Worker], micro_batch: int, micro_batches: int) -> Ints:
     """Share micro-batches over a group's GPUs by speed; the fastest takes the remainder."""
     both = _both_s(workers, micro_batch)[1]
-    return _proportional(1.0 / both, micro_batches)
+    return proportional(1.0 / both, micro_batches)
 
 
-def _proportional(speed: Floats, total: int) -> Ints:
+def proportional(speed: Floats, total: int) -> Ints:
+    """Share a whole number out by speed; the fastest takes the remainder."""
     shares: Ints = np.floor(total * speed / speed.sum() + 1e-9).astype(np.int64)
     shares[int(np.argmax(speed))] += total - int(shares.sum())
     return shares
@@ -172,7 +173,7 @@ def share_layers(group_s: Floats, layers: int, degree: int) -> list[Ints]:
             f"{layers} layers do not fill {group_s.size} groups x {degree} ministages",
             hint="use fewer groups or a smaller interleave degree",
         )
-    even = np.maximum(_proportional(1.0 / group_s, layers) // degree, 1)
+    even = np.maximum(proportional(1.0 / group_s, layers) // degree, 1)
     while even.sum() * degree > layers:
         # At least one layer a ministage may ask for more than there are: the slowest gives.
         can_give = np.flatnonzero(even > 1)

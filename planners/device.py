@@ -129,8 +129,8 @@ class StepColumns:
     ----------
     micro_batch_s, backward_s : ndarray of shape (n_devices, n_batches)
         Forward and backward of one micro-batch, and the backward part of it. [s]
-    optimizer_s : ndarray of shape (n_devices,)
-        Once per optimizer step. [s]
+    optimizer_s, optimizer_launch_s : ndarray of shape (n_devices,)
+        Once per optimizer step, and the part of it that is starting kernels. [s]
     compute_s, memory_s, launch_s : ndarray of shape (n_devices, n_batches)
         What bounds ``micro_batch_s``; they sum to it. [s]
     log_sd : ndarray of shape (n_devices,)
@@ -144,6 +144,7 @@ class StepColumns:
     micro_batch_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
     optimizer_s: NDArray[np.float64]
+    optimizer_launch_s: NDArray[np.float64]
     compute_s: NDArray[np.float64]
     memory_s: NDArray[np.float64]
     launch_s: NDArray[np.float64]
@@ -192,6 +193,7 @@ def step_time(
         micro_batch_s=compute + memory + launch,
         backward_s=np.sum(backward, axis=0),
         optimizer_s=np.sum(optimizer, axis=0)[:, 0],
+        optimizer_launch_s=optimizer[2][:, 0],
         compute_s=compute,
         memory_s=memory,
         launch_s=launch,

@@ -75,6 +75,8 @@ class Layer:
         Activation handed to the next layer, and activations kept for the backward pass. [bytes]
     forward_s, backward_s : float or None
         Measured at the recorded micro-batch on the host; None where not measured. [s]
+    kind : str
+        The module's class as the framework names it, e.g. ``"Conv2d"``; empty where unknown.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Layer:
     saved_bytes_per_sample: float = 0.0
     forward_s: float | None = None
     backward_s: float | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +235,8 @@ class Link:
     Attributes
     ----------
     name : str
-        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``, ``"infiniband"``.
+        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``; ``"rdma"`` and ``"tcp"`` where it is known
+        whether messages bypass the kernel.
     bytes_per_s : float
         Nominal bandwidth per direction. [bytes/s]
     latency_s : float
@@ -242,6 +246,11 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float = 0.0
+
+    @property
+    def bypasses_kernel(self) -> bool | None:
+        """Whether messages go past the operating system; None where nobody says."""
+        return {"rdma": True, "tcp": False}.get(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

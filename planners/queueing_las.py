@@ -168,6 +168,10 @@ class Lines(Engine):
         else:
             self.back += 1
             line.append((self.back, job))
+        self._plan_return(job)
+
+    def _plan_return(self, job: int) -> None:
+        """Make a job's entries stale; the starved get one for their return."""
         self.version[job] += 1
         ratio = self.parameters.starvation_ratio
         if ratio > 0 and self.queue[job] > 0:
@@ -186,6 +190,9 @@ class Lines(Engine):
     def _promote(self, job: int, now: float) -> None:
         line = self.waiting[self.queue[job]][self.devices[job]]
         line.remove(next(entry for entry in line if entry[1] == job))
+        self._back_to_first(job, now)
+
+    def _back_to_first(self, job: int, now: float) -> None:
         self.queue[job] = 0
         self.done[job] = self.waited[job] = 0.0
         self.since[job] = now

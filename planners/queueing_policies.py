@@ -43,7 +43,7 @@ def engine(
     PlanningError
         If there is no such policy, or it lacks what it needs.
     """
-    from advisor.planners import queueing_las, queueing_preemptive
+    from advisor.planners import queueing_gittins, queueing_las, queueing_preemptive
 
     if policy in ("fifo", "fit-first"):
         return Waiting(jobs, cluster, placement, is_strict=policy == "fifo")
@@ -58,6 +58,8 @@ def engine(
                 hint="give service samples, or take las-2d, which needs none",
                 exit_code=2,
             )
+        if placement == "count" and not parameters.as_published:
+            return queueing_gittins.GittinsLines(jobs, cluster, parameters)
         return queueing_preemptive.Gittins(jobs, cluster, placement, parameters)
     if policy in ("las", "las-2d"):
         by_service = policy == "las-2d"

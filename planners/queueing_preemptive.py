@@ -86,8 +86,11 @@ class Ordered(Engine):
         passed = now - self.last
         table[LEFT_S] -= passed * runs
         table[DONE_S] += passed * runs
-        table[WAITED_S] += np.where((runs == 0) & (table[DONE_S] > 0), passed, 0.0)
+        if self.parameters.starvation_ratio > 0:
+            table[WAITED_S] += np.where((runs == 0) & (table[DONE_S] > 0), passed, 0.0)
         self.last = now
+        if now < self.event - ROUNDING_S:  # an arrival before anything else happens
+            return False
         is_over = (runs == 1) & (table[LEFT_S] <= ROUNDING_S)
         if not is_over.any():
             return False
@@ -122,18 +125,7 @@ class Ordered(Engine):
         """Return who runs when jobs of these sizes are placed in order, skipping misfits."""
         if self.per_node:
             return self._fitting_nodes(sizes)
-        rest, free = np.arange(sizes.size), float(self.capacity)
-        fits = np.full(sizes.size, sizes.sum() <= free)
-        while not fits.all() and rest.size:
-            used = np.cumsum(sizes[rest])
-            count = int(np.searchsorted(used, free, side="right"))
-            fits[rest[:count]] = True
-            if count == rest.size:
-                break
-            free -= used[count - 1] if count else 0.0
-            rest = rest[count + 1 :]
-            rest = rest[sizes[rest] <= free]
-        return fits
+        return fitting(sizes, self.capacity)
 
     def _fitting_nodes(self, sizes: Column) -> NDArray[np.bool_]:
         """Do the same on nodes, best fit first: a job that fits one node gets one node."""
@@ -162,6 +154,21 @@ class Ordered(Engine):
     def _next(self, now: float) -> float:
         left = self.table[LEFT_S, self.table[RUNS] == 1]
         return now + float(left.min()) if left.size else NEVER
+
+
+def fitting(sizes: Column, free: float) -> NDArray[np.bool_]:
+    """Return who gets devices when jobs of these sizes come in order, misfits skipped."""
+    rest, fits = np.arange(sizes.size), np.full(sizes.size, sizes.sum() <= free)
+    while not fits.all() and rest.size:
+        used = np.cumsum(sizes[rest])
+        count = int(np.searchsorted(used, free, side="right"))
+        fits[rest[:count]] = True
+        if count == rest.size:
+            break
+        free -= used[count - 1] if count else 0.0
+        rest = rest[count + 1 :]
+        rest = rest[sizes[rest] <= free]
+    return fits
 
 
 class Shortest(Ordered):

@@ -11,13 +11,14 @@ here                   meaning, unit
 
 1. The history is repeated end to end and the job replayed exactly from starts spread over it.
 2. The future drifts away from the past: every replay is repeated with availability moved by d.
-3. A replay counts by how alike its start is to now: same state, alike age of the state; a tenth of
+3. A replay counts by how alike its start is to now: same state, alike age of the state; a share of
    the weight goes to other zones, for what this zone has not shown yet.
-4. The answer is the weighted 10th, 50th and 90th percentile.
+4. The answer is the weighted 10th, 50th and 90th percentile; with other zones in it, whose spread
+   is wider than what one zone meets, percentiles closer to the median.
 
-The scheme comes from a trial on first and second halves of 16 public traces. Drift and pooling
-were compared on the second halves themselves (0 to 0.4 and 10 to 20 % cover 79-82 %), so its
-coverage there is not blind. ``advisor validate spot`` scores it.
+The scheme comes from a trial on first and second halves of 16 public traces. Its constants were
+chosen without a look at any second half, by a rule and on first halves only
+(``benchmarks/spot_constants.py``); ``advisor validate spot`` scores them on the second.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class ForecastParameters:
     Attributes
     ----------
     drift : float
-        tau of step 2: standard deviation of the change of the logit of availability. Replays
-        already vary within the history, so it is far below the 1.06 measured between halves.
+        tau of step 2: standard deviation of the change of the logit of availability; measured
+        between halves of the public traces: 1.06, between quarters 1.21.
     drift_levels : int
         Equally likely values of d.
     pooled_fraction : float
@@ -52,14 +53,17 @@ class ForecastParameters:
         Step 3: kernel ``exp(-((log(age_i + floor) - log(age + floor)) / width)^2 / 2)``.
     starts : int
         Step 1: starts per level of drift.
+    level_scale : float
+        Step 4: with other zones the levels stand closer to the median by this factor.
     """
 
-    drift: float = 0.2
+    drift: float = 1.2
     drift_levels: int = 5
-    pooled_fraction: float = 0.1
+    pooled_fraction: float = 0.3
     age_floor_h: float = 0.25
     age_width: float = 1.0
     starts: int = 200
+    level_scale: float = 0.84
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,9 @@ def forecast(
     weight /= weight.sum(axis=1, keepdims=True)
     order = np.argsort(outcome, kind="stable")
     ranked, reached = outcome[order], np.cumsum(weight[:, order], axis=1)
-    at = [np.sum(reached < level - 1e-12, axis=1) for level in levels]
+    scale = parameters.level_scale if others else 1.0
+    scaled = [0.5 + (level - 0.5) * scale for level in levels]
+    at = [np.sum(reached < level - 1e-12, axis=1) for level in scaled]
     quantiles = np.stack([ranked[np.minimum(k, ranked.size - 1)] for k in at], axis=1)
     finite = np.isfinite(outcome)
     mean = weight[:, finite] @ outcome[finite]

@@ -1,5 +1,7 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,9 @@ from hypothesis import settings
 from advisor.collectors.recording import Host, HostBenchmark
 from advisor.job import Feed, Job, Measured
 from advisor.planners.nouns import Operator, Work
+
+# Models that the user of this machine has fitted are not those that are tested.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="advisor-tests-")
 
 # The same examples in every run, and no time limit a test: machines are shared and noisy.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
+from typer.testing import CliRunner
 
+from advisor.cli import app
 from advisor.errors import ModelError, UsageError
 from advisor.models.linear import Ridge
+from advisor.models.trained import TrainedModel
+from advisor.records import AnchorRun, JobFacts, Machines, RunRecord, write_records
 from advisor.train.backends import workers
+from advisor.train.labelled import read_runs
+from advisor.train.model_card import spread_card
+from advisor.train.on_dask import train_on_dask
 
 
 def fitted() -> np.ndarray:
@@ -65,6 +74,60 @@ def test_a_ray_cluster_gives_the_same_model() -> None:
     with workers("ray"):
         there = fitted()
     assert np.array_equal(there, fitted())
+
+
+def write_runs(folder: Path, files: int = 4) -> list[Path]:
+    """Write runs that take 1.2 times physics on average, some programs more; in several files."""
+    rng = np.random.default_rng(0)
+    made: list[list[RunRecord]] = [[] for _ in range(files)]
+    for program in range(20):
+        over = 1.2 * math.exp(rng.normal(0, 0.05))
+        for run in range(12):
+            cores, anchor_s = float(rng.uniform(0.25, 2.0)), float(rng.uniform(1, 100))
+            made[program % files].append(RunRecord(
+                record_id=f"{program}/{run}", source="made up", time_kind="job",
+                job=JobFacts(job_id=f"{program}-{run}", family=f"program-{program}",
+                             facts={"batch": float(rng.integers(1, 64)), "steps": 100.0}),
+                configuration=(Machines(provider="p", instance_type="m", vcpus=cores),),
+                layout={"workers": 1.0, "threads": 2.0},
+                time_s=over * anchor_s / min(cores, 2.0) * math.exp(rng.normal(0, 0.02)),
+                anchor=AnchorRun(machines=Machines(provider="p", instance_type="c", vcpus=1.0),
+                                 time_s=anchor_s, facts={"step_time_s": anchor_s / 100}),
+            ))  # fmt: skip
+    paths = [folder / f"part-{i}.jsonl" for i in range(files)]
+    for path, records in zip(paths, made, strict=True):
+        write_records(path, records)
+    return paths
+
+
+@pytest.mark.slow
+def test_trees_are_grown_where_the_runs_are(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    paths = write_runs(tmp_path)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        workers("dask", cluster.scheduler_address),
+    ):
+        model, found = train_on_dask(paths, rounds=60)
+    records = read_runs(paths)
+    assert model.about["records"] == len(records)
+    answer = model.predict(records)
+    ratio = answer.value / np.array([r.time_s for r in records], float)
+    assert abs(float(np.mean(ratio)) - 1.0) < 0.05
+    assert found["left_out"][0]["overall"]["mape_fraction"] < 0.1
+    assert (answer.low < answer.value).all()
+    assert not answer.is_extrapolating.any()
+    model.save(tmp_path / "m", spread_card(model, len(paths)))
+    again = TrainedModel.load(tmp_path / "m").predict(records)
+    assert np.array_equal(again.value, answer.value)
+
+
+def test_runs_are_left_on_the_workers_of_dask_only() -> None:
+    done = CliRunner().invoke(app, ["train", "--spread", "--data", "runs.jsonl"])
+    assert isinstance(done.exception, UsageError)
+    assert "needs a Dask cluster" in str(done.exception)
 
 
 def test_a_scheduler_that_is_not_there_is_one_clear_error() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from advisor.planners.checkpoints import (
     restart_after_removal_s,
     save_s,
 )
+from advisor.validation import failures as protocol
 
 # JF-D/Parcae @ efedee7 (MIT), V100, 10 Gb/s: nodes, seconds after a removal, after an addition.
 PARCAE = np.array([
@@ -54,3 +57,19 @@ def test_values_without_sense_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(PlanningError) as refused:
         save_s(**{"state_bytes": 1.0, **bad})  # type: ignore[arg-type]
     assert refused.value.exit_code == 2
+
+
+def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
+    restarts, failures = tmp_path / protocol.RESTARTS, tmp_path / protocol.INTERRUPTIONS
+    for path in (restarts, failures):
+        path.parent.mkdir(parents=True)
+    rows = [f"restart_cost_{kind},{n:g},{seconds}" for n, removal, addition in PARCAE
+            for kind, seconds in (("removal", removal), ("addition", addition))]  # fmt: skip
+    restarts.write_text("\n".join(["kind,nodes,seconds", *rows]) + "\n")
+    failures.write_text("component,total_unexpected,gpus,days\nFaulty GPU,419,16384,54\n")
+    found = protocol.run(tmp_path)
+    by_name = {group.group: group.scores for group in found.groups}
+    assert by_name["Parcae, restart after a removal"].mape_fraction < 0.07
+    assert by_name["ResNet101, plateau after a fault"].mape_fraction < 0.03
+    assert found.figures["llama3_hours_between_interruptions"] == pytest.approx(3.09, rel=2e-3)
+    assert found.figures["llama3_effective_fraction_expected"] == pytest.approx(0.9, abs=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,20 @@ def test_senseless_values_are_a_usage_error(tmp_path: Path, options: tuple[str, 
     done = advisor("--out", str(tmp_path), *options)
     assert done.returncode == 2
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="runs are limited by Linux's means")
+def test_whoever_ends_the_command_ends_the_collection(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "advisor.cli", "collect", "--out", str(tmp_path)]
+    patterns = ["--only", "partial/mlp-w256-b512/core-1/single/*", "--only", "full/mlp-*"]
+    with subprocess.Popen([*program, *patterns], stderr=subprocess.PIPE) as started:
+        assert started.stderr is not None
+        started.stderr.readline()  # one run is written down, the next begins
+        started.terminate()
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # others come and go
+            assert str(tmp_path).encode() not in line.read_bytes()
+    assert len(list(Journal(tmp_path / "runs.jsonl").rows())) >= 1
 
 
 def test_packing_leaves_damaged_lines_out_and_says_so(tmp_path: Path) -> None:

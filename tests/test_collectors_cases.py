@@ -16,6 +16,12 @@ from advisor.collectors.recording import Recording
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
+
+@pytest.fixture(autouse=True)
+def _find_advisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+
+
 WORKERS = """
 import torch
 from torch import nn
@@ -39,7 +45,10 @@ if __name__ == "__main__":
 """
 
 RANKS = """
-import os, time, torch
+import os, sys, time, torch
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from advisor.collectors.profiler_log import read_profiler_log
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
@@ -55,8 +64,11 @@ def train(rank, world):
         optimizer.zero_grad()
         model(torch.randn(16, 64)).sum().backward()
         optimizer.step()
-        time.sleep(0.01)  # as long as a real step: what a socket sends between two looks of the
-        # sampler and its end is not seen, and 300 bare steps pass within one look
+    # What a socket sends between two looks of the sampler and its end is not seen, and these
+    # steps pass within one look: leave only when it has been seen.
+    log, end = Path(os.environ["ADVISOR_RUN_DIR"]) / "profiler.bin", time.monotonic() + 60
+    while read_profiler_log(log).readings[-1].network_sent_bytes < 1e5 and time.monotonic() < end:
+        time.sleep(0.1)
     dist.barrier()  # a rank that leaves while another still sends makes gloo abort that one
     dist.destroy_process_group()
 if __name__ == "__main__":
@@ -65,6 +77,96 @@ if __name__ == "__main__":
     else:
         mp.spawn(train, args=(2,), nprocs=2)
 """
+
+
+ACCUMULATION = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(16, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(320, 16)), batch_size=4)
+for epoch in range(3):
+    for number, (x,) in enumerate(loader):
+        model(x).square().mean().backward()
+        if (number + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+ADVERSARIAL = """
+import torch
+from torch import nn
+generator, critic = nn.Linear(8, 16), nn.Linear(16, 1)
+first = torch.optim.Adam(critic.parameters())
+second = torch.optim.Adam(generator.parameters())
+step = 0
+while step < 40:
+    for _ in range(2):
+        first.zero_grad()
+        critic(generator(torch.randn(4, 8)).detach()).mean().backward()
+        first.step()
+    second.zero_grad()
+    critic(generator(torch.randn(4, 8))).mean().backward()
+    second.step()
+    step += 1
+"""
+
+BY_HAND = """
+import torch
+weight = torch.randn(20, 5, requires_grad=True)
+for step in range(50):
+    loss = (torch.randn(12, 20) @ weight).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        weight -= 0.1 * weight.grad
+    weight.grad = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "clock", "steps", "accumulation", "parameters"),
+    [
+        pytest.param(ACCUMULATION, "optimizer", 60, 4, 34, id="accumulation"),
+        pytest.param(ADVERSARIAL, "optimizer", 40, 1, 161, id="two optimizers"),
+        pytest.param(BY_HAND, "backward", 50, 1, 100, id="no optimizer and no loader"),
+    ],
+)
+def test_plain_loops_of_every_kind(
+    tmp_path: Path, source: str, clock: str, steps: int, accumulation: int, parameters: int
+) -> None:
+    seen = record(tmp_path, source)
+    assert seen.exit_code == 0
+    assert seen.step_time is not None
+    assert seen.step_time.clock == clock
+    assert seen.total_work is not None
+    assert (seen.total_work.steps, seen.total_work.confidence) == (steps, "likely")
+    assert seen.accumulation_steps == accumulation
+    assert seen.deep_step is not None
+    assert seen.deep_step.parameters == parameters
+
+
+def test_a_stopped_script_finds_its_folders_as_it_left_them(tmp_path: Path) -> None:
+    """What it wrote until then is there, whole; nothing but the run is added."""
+    work = tmp_path / "work"
+    work.mkdir()
+    source = """
+import sys, time
+from advisor.collectors.marker import step
+for number in range(100000):
+    with open("checkpoint.bin", "ab") as file:
+        file.write(b"x" * 1000)
+    open("log.txt", "a").write(f"{number}\\n")
+    time.sleep(0.005)
+    step()
+"""
+    (tmp_path / "train.py").write_text(source)
+    command = ["sh", "-c", f"cd {work} && exec {sys.executable} ../train.py"]
+    seen = record_command(tmp_path, command, limit_steps=40)
+    assert seen.status == "stopped"
+    assert sorted(path.name for path in work.iterdir()) == ["checkpoint.bin", "log.txt"]
+    assert (work / "checkpoint.bin").stat().st_size == 40 * 1000
+    assert (work / "log.txt").read_text().splitlines() == [str(number) for number in range(40)]
 
 
 def free_port() -> int:
@@ -105,7 +207,7 @@ def check_ranks(seen: Recording) -> None:
 def test_spawned_ranks_are_merged_and_leave_after_the_same_step(tmp_path: Path) -> None:
     """Else one would wait for the other's gradients and fail."""
     script = tmp_path / "ddp.py"
-    script.write_text(RANKS.format(port=free_port(), steps=1_000_000))
+    script.write_text(RANKS.format(root=ROOT, port=free_port(), steps=1_000_000))
     seen = record_command(tmp_path, [sys.executable, str(script)], limit_s=2.0)
     assert seen.status == "stopped"
     check_ranks(seen)
@@ -116,7 +218,7 @@ def test_spawned_ranks_are_merged_and_leave_after_the_same_step(tmp_path: Path) 
 @pytest.mark.slow
 def test_ranks_of_torchrun_are_merged(tmp_path: Path) -> None:
     script = tmp_path / "ddp.py"
-    script.write_text(RANKS.format(port=free_port(), steps=300))
+    script.write_text(RANKS.format(root=ROOT, port=free_port(), steps=300))
     options = ["--nproc-per-node=2", f"--master-port={free_port()}"]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     seen = record_command(tmp_path, [*launcher, str(script)])
@@ -165,8 +267,7 @@ def test_a_module_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert seen.total_work.steps == 12
 
 
-def test_a_shell_script_with_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", ROOT)
+def test_a_shell_script_with_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(MARKED)
     (tmp_path / "run.sh").write_text(f"{sys.executable} {tmp_path}/train.py 15 | cat\nexit 3\n")
     seen = record_command(tmp_path, ["sh", str(tmp_path / "run.sh")])

@@ -18,6 +18,7 @@ from collecting import MARKED, ROOT, record, record_command
 
 from advisor.collectors.derive import read_events
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.profiler_log import PROFILER_FILE, read_profiler_log
 from advisor.collectors.store import latest_run, list_runs, read_recording, recover, remove
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -33,13 +34,15 @@ def marked(body: str) -> str:
     return f"import os, signal, sys, time\nfrom advisor.collectors.marker import step\n{body}\n"
 
 
-def start(folder: Path, source: str, *options: str) -> subprocess.Popen[bytes]:
-    """Start ``advisor profile`` on a script, in a session of its own."""
+def start(
+    folder: Path, source: str, *options: str, without_script: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start ``advisor profile`` on a script, or on what the options name."""
     script = folder / "train.py"
     script.write_text(source)
     command = [sys.executable, "-m", "advisor.cli", "profile", "--runs", str(folder / "runs")]
     return subprocess.Popen(
-        [*command, *options, str(script)],
+        [*command, *options, *([] if without_script else [str(script)])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "XDG_CACHE_HOME": str(folder)},
@@ -75,6 +78,13 @@ def events_of(root: Path) -> Iterator[Path]:
 
 def steps_in(root: Path) -> int:
     return max((read_events(path).completed for path in events_of(root)), default=0)
+
+
+def readings_in(run: Path) -> int:
+    try:
+        return len(read_profiler_log(run / PROFILER_FILE).readings)
+    except RecordingError:  # not begun yet
+        return 0
 
 
 def test_a_killed_script_leaves_every_step(tmp_path: Path) -> None:
@@ -136,16 +146,10 @@ sys.exit(5)
     script.write_text(marked(body))
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what a shell runs behind itself
         os.environ["XDG_CACHE_HOME"] = str(tmp_path)
-        command = [
-            sys.executable,
-            "-m",
-            "advisor.cli",
-            "profile",
-            "--runs",
-            str(tmp_path / "runs"),
-        ]
-        os.execv(sys.executable, [*command, str(script)])
+        words = ["-m", "advisor.cli", "profile", "--runs", str(tmp_path / "runs"), str(script)]
+        os.execv(sys.executable, [sys.executable, *words])
     output = b""
     while b"ready" not in output:
         output += os.read(terminal, 1024)
@@ -160,6 +164,88 @@ sys.exit(5)
     assert b"interrupts 1" in output
     assert os.waitstatus_to_exitcode(status) == 5
     assert read_recording(latest_run(tmp_path / "runs")).status == "interrupted"
+
+
+def test_an_interrupted_caller_passes_it_on_and_waits(tmp_path: Path) -> None:
+    """A notebook's or a URL's profile runs beside its caller, who alone may get the signal."""
+    body = """
+try:
+    while True: time.sleep(0.01); step()
+except KeyboardInterrupt:
+    sys.exit(6)
+"""
+    (tmp_path / "train.py").write_text(marked(body))
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from advisor.collectors.runner import profile\n"
+        "seen = profile([sys.executable, sys.argv[2]], run_root=sys.argv[1], measure_host=False)\n"
+        "print(seen.status, seen.exit_code)"
+    )
+    words = [str(tmp_path / "runs"), str(tmp_path / "train.py")]
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE) as caller:
+        until(lambda: steps_in(tmp_path / "runs") > 20)
+        caller.send_signal(signal.SIGINT)
+        out, _ = caller.communicate(timeout=60)
+    assert out.split() == [b"interrupted", b"6"]
+
+
+def test_an_interrupted_watch_leaves_the_watched_process_alone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        profiler = start(tmp_path, "", "-q", "--pid", str(process.pid), without_script=True)
+        until(lambda: any((tmp_path / "runs").glob("*/profiler.bin")))
+        run = latest_run(tmp_path / "runs")
+        until(lambda: readings_in(run) > 0)
+        profiler.send_signal(signal.SIGINT)
+        profiler.communicate(timeout=60)
+        assert process.poll() is None
+        process.kill()
+    assert read_recording(run).status == "interrupted"
+
+
+def test_a_command_that_cannot_be_started_is_said_and_recorded(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF is not what this is")
+    broken.chmod(0o755)
+    profiler = start(tmp_path, "", "-q", "--", str(broken), without_script=True)
+    _, err = profiler.communicate(timeout=60)
+    assert profiler.returncode == 126
+    first, second = err.decode().splitlines()
+    assert first.startswith("error: ")
+    assert "cannot be started" in first
+    assert second.startswith("hint: ")
+    assert read_recording(latest_run(tmp_path / "runs")).status == "failed"
+
+
+def test_names_that_are_no_text_are_recorded_and_listed(tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/tr\xffain.py"
+    Path(os.fsdecode(odd)).write_text(marked("for _ in range(9): time.sleep(0.01); step()"))
+    command = [sys.executable, os.fsdecode(odd)]
+    seen = record_command(tmp_path, command)
+    assert (seen.exit_code, seen.command) == (0, tuple(command))
+    listed = subprocess.run(
+        [sys.executable, "-m", "advisor.cli", "runs", "list"],
+        env={**os.environ, "ADVISOR_RUNS": str(tmp_path / "runs")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert r"\udcff" in listed.stdout
+
+
+@pytest.mark.needs_root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_without_proc_the_steps_are_recorded_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MARKED)
+    code = (
+        "import sys; from advisor.collectors.runner import profile\n"
+        "seen = profile([sys.executable, sys.argv[2]], run_root=sys.argv[1], measure_host=False)\n"
+        "print(seen.status, seen.step_time.steps + seen.step_time.warmup_steps)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "runs"), str(tmp_path / "train.py")]
+    inner = 'umount -l /proc && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", inner, "sh", *words]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if b"unshare" in done.stderr or b"umount" in done.stderr:
+        pytest.skip("cannot unmount here")
+    assert done.stdout.split()[-2:] == [b"finished", b"39"], done.stderr
 
 
 def test_a_signal_to_the_profiler_is_passed_on(tmp_path: Path) -> None:

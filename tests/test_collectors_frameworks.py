@@ -1,7 +1,7 @@
 """The training frameworks themselves, unchanged scripts: steps, total work, callbacks.
 
-These need the real libraries (``pip install lightning transformers keras accelerate``) and are
-skipped where they are not installed.
+These need the real libraries: the extra ``frameworks``, which ``dev`` includes. Where one is not
+installed its tests are skipped, and say so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [
 def needs(library: str) -> None:
     """Skip where a framework is not installed; finding out must not import it."""
     if importlib.util.find_spec(library) is None:
-        pytest.skip("not installed")
+        pytest.skip(f"{library} is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -201,3 +201,58 @@ def test_accelerate_launch(tmp_path: Path) -> None:
     assert seen.total_work is not None
     assert seen.total_work.steps == 4 * 10
     assert seen.accumulation_steps == 2
+
+
+JAX = """
+import sys
+import jax, jax.numpy as jnp
+@jax.jit
+def update(weights, x, y):
+    gradient = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(weights)
+    return weights - 0.01 * gradient
+x, y, weights = jnp.ones((32, 16)), jnp.ones((32, 1)), jnp.zeros((16, 1))
+for number in range(60):
+    weights = update(weights, x, y).block_until_ready()
+"""
+
+TENSORFLOW = """
+import sys
+import tensorflow as tf
+weights = tf.Variable(tf.zeros((16, 1)))
+optimizer = tf.keras.optimizers.SGD(0.01)
+@tf.function
+def update(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ weights - y) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+data = tf.data.Dataset.from_tensor_slices((tf.ones((1920, 16)), tf.ones((1920, 1)))).batch(32)
+for x, y in data:
+    update(x, y)
+"""
+MARK = "    step(samples=32, total_steps=600)\n"
+
+
+@pytest.mark.parametrize(
+    ("library", "source"), [("jax", JAX), ("tensorflow", TENSORFLOW)], ids=["jax", "tensorflow"]
+)
+def test_frameworks_without_hooks_give_resources_and_marked_steps(
+    tmp_path: Path, library: str, source: str
+) -> None:
+    needs(library)
+    plain = record(tmp_path, source)
+    seen = record(tmp_path, "from advisor import step" + source + MARK)
+    assert (plain.exit_code, plain.step_time, plain.total_work) == (0, None, None)
+    assert plain.peak_rss_bytes > 50 * 2**20
+    check(seen, steps=600, source="advisor.step")
+    assert seen.step_time is not None
+    assert seen.step_time.clock == "marker"
+    # Sixty marks are fifty-nine intervals.
+    assert seen.step_time.steps + seen.step_time.warmup_steps == 59
+    assert seen.step_samples == 32
+
+
+def test_the_length_of_a_marked_loop_is_found(tmp_path: Path) -> None:
+    needs("jax")
+    seen = record(tmp_path, "from advisor import step" + JAX + "    step()\n")
+    assert seen.total_work is not None
+    assert (seen.total_work.steps, seen.total_work.confidence) == (60, "likely")

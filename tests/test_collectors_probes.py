@@ -21,7 +21,7 @@ from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import Gpus
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.processes import Process, ProcessTree
-from advisor.collectors.sampler import Sampler, unpack
+from advisor.collectors.sampler import Sampler, stolen_ns, unpack
 from advisor.collectors.sockets import TcpCounters
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -52,6 +52,48 @@ def test_cpu_time_is_exact_to_the_tick_that_proc_counts_in(
     assert process.start_ticks == int(fields[19])
     assert process.usage.rss_bytes > 5 * 2**20
     process.close()
+
+
+def test_disk_and_page_faults_are_the_processes_own(tmp_path: Path) -> None:
+    source = (
+        "import os, sys\n"
+        "with open(sys.argv[1], 'wb') as file:\n"
+        "    file.write(os.urandom(3 << 20)); file.flush(); os.fsync(file.fileno())\n"
+        "print('written', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", source, str(tmp_path / "block")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        process = Process(writer.pid, PROC)
+        assert process.read(is_full=True)
+        told = Path(f"/proc/{writer.pid}/io").read_text().splitlines()
+        fields = Path(f"/proc/{writer.pid}/stat").read_text().rpartition(")")[2].split()
+        usage = process.usage
+        process.close()
+        writer.kill()
+    assert f"write_bytes: {usage.write_bytes}" in told
+    assert f"read_bytes: {usage.read_bytes}" in told
+    assert usage.major_faults == int(fields[9])
+    if not str(tmp_path).startswith("/dev/shm"):
+        assert usage.write_bytes >= 3 << 20
+
+
+def test_children_are_found_where_the_kernel_does_not_list_them() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 30 & sleep 30 & wait"]) as shell:
+        tree = ProcessTree(shell.pid)
+        tree._lists_children = False
+        tree._children = lambda pid: []  # type: ignore[method-assign]
+        end = time.monotonic() + 30
+        while len(tree.processes) < 3 and time.monotonic() < end:
+            tree.refresh()
+            time.sleep(0.02)
+        found = len(tree.processes)
+        for pid in tree.processes:
+            os.kill(pid, signal.SIGKILL)
+        tree.close()
+    assert found == 3
 
 
 def test_a_dead_process_keeps_what_it_used(burner: subprocess.Popen[bytes]) -> None:
@@ -146,6 +188,25 @@ def test_tcp_bytes_are_counted_exactly() -> None:
     assert size <= counters.sent_bytes <= size + 1  # the handshake takes one sequence number
 
 
+def test_an_answer_cut_short_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = TcpCounters()
+    answers = [[(7, 100, 10), (8, 50, 5)], [(7, 150, 10)], [(7, 160, 10), (8, 60, 5)]]
+    monkeypatch.setattr("advisor.collectors.sockets.socket_inodes", lambda _: iter((7, 8)))
+    monkeypatch.setattr(
+        "advisor.collectors.sockets.interface_bytes", lambda _: -counters._sequence
+    )
+    counters.is_there or pytest.skip("no socket diagnosis here")
+
+    def answer() -> list[tuple[int, int, int]]:
+        counters._sequence += 1
+        return answers.pop(0)
+
+    monkeypatch.setattr(counters, "_dump", answer)
+    for _ in range(3):
+        counters.update([1])
+    assert (counters.sent_bytes, counters.received_bytes) == (60 + 10, 0)
+
+
 def test_sockets_of_others_do_not_count() -> None:
     counters = TcpCounters()
     server = socket.create_server(("127.0.0.1", 0))
@@ -174,7 +235,8 @@ def test_groups_of_version_2_limit_at_every_level(tmp_path: Path) -> None:
     top = tmp_path / "cgroup"
     write(top / "pods" / "job" / "cpu.max", "max 100000\n")
     write(top / "pods" / "job" / "memory.max", "max\n")
-    write(top / "pods" / "job" / "cpu.stat", "usage_usec 5\nthrottled_usec 1500\n")
+    write(top / "pods" / "job" / "cpu.stat", "usage_usec 5\nthrottled_usec 0\n")
+    write(top / "pods" / "cpu.stat", "usage_usec 9\nthrottled_usec 1500\n")
     write(top / "pods" / "cpu.max", "150000 100000\n")
     write(top / "pods" / "memory.max", f"{2**31}\n")
     groups = groups_in(tmp_path, "0::/pods/job\n", f"30 1 0:26 / {top} rw - cgroup2 cgroup2 rw\n")
@@ -284,29 +346,50 @@ int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(long)(i + 1); return 0; }
 int nvmlDeviceGetName(void *d, char *text, unsigned n) { strncpy(text, "Stand-in", n); return 0; }
-int nvmlDeviceGetUtilizationRates(void *d, util_t *u) { u->gpu = 40 * (long)d; return 0; }
+int nvmlDeviceGetUtilizationRates(void *d, util_t *u) { u->gpu = 40 * (2 - (long)d); return 0; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 150000; return 0; }
 int nvmlDeviceGetClockInfo(void *d, int type, unsigned *mhz) { *mhz = 1000; return type != 1; }
+#ifndef OLD
 int nvmlDeviceGetPcieThroughput(void *d, int way, unsigned *kib) {
     *kib = way == 1 ? 8 : 4; return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process_t *p) {
+#else
+int nvmlDeviceGetComputeRunningProcesses_v2(void *d, unsigned *n, process_t *p) {
+#endif
+#ifdef HIDDEN
+    *n = 0; return 0; }
+#else
     if ((long)d == 2) { *n = 0; return 0; }
-    p[0].pid = 4242; p[0].used = 1ull << 33; p[1].pid = 7; p[1].used = 1024; *n = 2; return 0; }
+    p[0].pid = 4242; p[0].used = USED; p[1].pid = 7; p[1].used = 1024; *n = 2; return 0; }
+#endif
 """
 
 
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def nvml(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """A stand-in for NVIDIA's library with its calling conventions; no GPU is needed."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(NVML)
-    library = folder / "libnvml.so"
-    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "nvml.c")]
+    (tmp_path / "nvml.c").write_text(NVML)
+    library = tmp_path / "libnvml.so"
+    defined = ["-DUSED=1ull<<33", *getattr(request, "param", [])]
+    command = [compiler, "-shared", "-fPIC", *defined, "-o", str(library), f"{tmp_path}/nvml.c"]
     subprocess.run(command, check=True)
     return str(library)
+
+
+@pytest.mark.parametrize("nvml", [["-DHIDDEN"]], indirect=True)
+def test_a_container_that_shows_no_processes_still_shows_a_busy_gpu(nvml: str) -> None:
+    seen = Gpus(nvml).read([4242])
+    assert (seen.busy_fraction, seen.memory_bytes, seen.power_w) == (0.4, -1, 150.0)
+
+
+@pytest.mark.parametrize("nvml", [["-DOLD", "-UUSED", "-DUSED=-1"]], indirect=True)
+def test_an_old_driver_and_one_that_hides_memory_leave_it_unknown(nvml: str) -> None:
+    seen = Gpus(nvml).read([4242], with_pcie=True)
+    assert (seen.busy_fraction, seen.memory_bytes) == (0.4, -1)
+    assert (seen.received_bytes_per_s, seen.sent_bytes_per_s) == (-1.0, -1.0)
 
 
 def test_gpu_figures_are_those_of_the_processes(nvml: str) -> None:
@@ -318,6 +401,12 @@ def test_gpu_figures_are_those_of_the_processes(nvml: str) -> None:
     assert gpus.read([4242]).received_bytes_per_s == -1.0
     # In a container the library names the host's pids: then whoever is there counts.
     assert gpus.read([1]).memory_bytes == 2**33 + 1024
+
+
+def test_time_that_the_hypervisor_took_is_all_processors() -> None:
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    assert stolen_ns(b"cpu  1 2 3 4 5 6 7 80 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n") == 80 * tick_ns
+    assert stolen_ns(b"") == 0
 
 
 def test_no_library_is_no_gpu() -> None:

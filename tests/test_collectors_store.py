@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from advisor.collectors import remote
+from advisor.collectors import remote, runner
+from advisor.collectors.derive import _peak_rss
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.profiler_log import PROFILER_FILE
+from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog
+from advisor.collectors.recording import Reading
 from advisor.collectors.store import (
     find_run,
     latest_run,
@@ -101,6 +104,34 @@ def test_a_run_of_schema_1_reads_as_it_did(tmp_path: Path) -> None:
     assert seen.loading is not None
     assert (seen.loading.batch, seen.loading.dataset_samples) == (32, 1437)
     assert seen.optimizers == ("AdamW",)
+
+
+def test_shared_pages_count_once_in_the_peak() -> None:
+    """Four processes of 100 that share 60 of it: 220, not 400; never less than the largest."""
+
+    def reading(t_s: float, rss: int, pss: int | None) -> Reading:
+        counters = dict.fromkeys(
+            ("cpu_s", "run_delay_s", "disk_read_bytes", "disk_write_bytes", "throttled_s",
+             "network_received_bytes", "network_sent_bytes"), 0,
+        )  # fmt: skip
+        return Reading(
+            t_s=t_s, processes=4, rss_bytes=rss, pss_bytes=pss, pressure_fraction=None, **counters
+        )
+
+    plain = [reading(0, 300, None), reading(1, 400, None)]
+    told = [*plain, reading(2, 400, 220), reading(3, 400, 220)]
+    assert _peak_rss(ProfilerLog(readings=plain, end={"max_rss_bytes": 100})) == 400
+    assert _peak_rss(ProfilerLog(readings=told, end={"max_rss_bytes": 100})) == 220
+    assert _peak_rss(ProfilerLog(readings=told, end={"max_rss_bytes": 250})) == 250
+
+
+def test_recording_elsewhere_than_on_linux_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RecordingError, match="needs Linux"):
+        runner.plan(["true"], run_root=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

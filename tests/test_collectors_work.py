@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,23 @@ def test_an_argument_is_the_last_resort() -> None:
     assert (work.steps, work.confidence) == (80, "weak")
     del facts["loader"]
     assert total_work(Events(facts=facts), GivenWork(), samples_per_step=0.0) is None
+
+
+class Activations:
+    """What a step leaves in a variable."""
+
+
+def test_looking_at_frames_keeps_nothing_of_the_script_alive() -> None:
+    """Python before 3.13 keeps a copy of the variables of a function that was looked at."""
+    out = Activations()
+    watched = weakref.ref(out)
+    hook.find(sys._getframe())
+    del out
+    assert watched() is None
+
+
+def test_looking_at_frames_leaves_a_scripts_own_copy_of_its_variables() -> None:
+    learning_rate = 0.1
+    settings = locals()
+    hook.find(sys._getframe())
+    assert settings["learning_rate"] == learning_rate

@@ -139,6 +139,18 @@ def integral(t_s: list[float], rates: list[float]) -> float:
     return float(np.dot(np.diff([0.0, *t_s]), rates))
 
 
+def test_two_collectors_do_not_share_a_journal(tmp_path: Path) -> None:
+    """They would disturb each other's runs."""
+    journal = Journal(tmp_path / "runs.jsonl")
+    with journal.alone():
+        second = start(tmp_path, "full/*")
+        message = second.communicate(timeout=100)[1]
+        assert second.returncode != 0
+        assert "another collection" in message
+        assert "hint:" in message
+    assert not list(journal.rows())
+
+
 def test_a_pattern_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="no planned run matches 'full/nothing-\\*'"):
         collect(Journal(tmp_path / "runs.jsonl"), only=["full/nothing-*"])

@@ -231,22 +231,91 @@ def test_the_command_line_prints_one_json_record() -> None:
     assert best["commands"][0]["command"]
 
 
+GPUS = "8xL4"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("cluster", "arguments", "says", "code"),
     [
-        (["--cluster", "8xL4", "--batch", "64"], "no model"),
-        (["--cluster", "8xL4", "--batch", "0", *MODEL], "makes no sense"),
-        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--objective", "fun"], "unknown"),
-        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--zero", "7"], "makes no sense"),
-        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--coverage", "2"], "makes no sense"),
-        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--tp", "16"], "does not divide"),
-        (["--cluster", "6xL4", "--batch", "64", *MODEL, "--tp", "3"], "heads do not divide"),
-        (["--cluster", "8xL4", "--batch", "64", *MODEL, "--pp", "64"], "does not divide"),
-        (["--cluster", "8xNOPE", "--batch", "64", *MODEL], "neither"),
+        (GPUS, ["--batch", "64"], "no model", 2),
+        (GPUS, MODEL, "no global batch", 2),
+        (GPUS, ["--batch", "0", *MODEL], "makes no sense", 2),
+        (GPUS, ["--batch", "-8", *MODEL], "makes no sense", 2),
+        (GPUS, ["--batch", "100000000", *MODEL], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--layers", "0"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--layers", "99999"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--hidden", "0"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--hidden", "10000000"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--sequence", "0"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--vocabulary", "-1"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--heads", "17"], "heads do not divide", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--objective", "fun"], "unknown", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--precision", "fp1"], "unknown", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--recompute", "some"], "unknown", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--zero", "7"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--coverage", "2"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--tp", "16"], "does not divide", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--tp", "0"], "makes no sense", 2),
+        (GPUS, ["--batch", "64", *MODEL, "--pp", "64"], "does not divide", 2),
+        ("6xL4", ["--batch", "64", *MODEL, "--tp", "3"], "heads do not divide", 2),
+        ("32x8xL4", ["--batch", "64", *MODEL, "--pp", "32"], "layers do not fill", 2),
+        ("5xL4", ["--batch", "7", *MODEL, "--pp", "1"], "nothing divides", 3),
+        ("2xT4", ["--batch", "2", *MODEL, "--hidden", "32768", "--heads", "256"], "misses by", 3),
+        ("8xNOPE", ["--batch", "64", *MODEL], "neither", 1),
+        ("nope.large", ["--batch", "64", *MODEL], "nope.large", 1),
+        ("0x8xL4", ["--batch", "64", *MODEL], "makes no sense", 2),
+        ("64xL4", ["--batch", "64", *MODEL], "makes no sense", 2),
+        ("8xL4@0Gbps", ["--batch", "64", *MODEL], "makes no sense", 2),
+        ("8xL4:warp", ["--batch", "64", *MODEL], "unknown link", 2),
+        ("8xL4:nvlink", ["--batch", "64", *MODEL], "has no nvlink", 2),
+        ("nowhere.toml", ["--batch", "64", *MODEL], "cannot read the cluster", 2),
+        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"], "no prices", 2),
     ],
 )
-def test_contradictions_and_nonsense_are_refused(arguments: list[str], says: str) -> None:
-    done = RUN.invoke(app, ["plan", *arguments])
-    assert done.exit_code != 0
+def test_contradictions_and_nonsense_are_refused(
+    cluster: str, arguments: list[str], says: str, code: int
+) -> None:
+    done = RUN.invoke(app, ["plan", "--cluster", cluster, *arguments])
     assert says in str(done.exception)
-    assert getattr(done.exception, "exit_code", None) in (1, 2, 3)
+    assert getattr(done.exception, "exit_code", None) == code
+    if code == 3:
+        assert getattr(done.exception, "hint", "")
+
+
+def test_swapping_stands_beside_the_pipeline_on_the_same_network() -> None:
+    done = RUN.invoke(
+        app, ["plan", "--cluster", "8x1xRTX-3090@1Gbps", "--batch", "256", *MODEL, "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    plans = {p["name"]: p for p in json.loads(done.output)["plans"]}
+    swap = plans["layer swapping"]
+    assert swap["commands"] == []
+    assert sum(swap["layers_by_piece"]) == 24 + 2  # embedding and head
+    assert swap["gain_over_pipeline"] == pytest.approx(
+        swap["pipeline_step_s"] / swap["step_time_s"]["value"]
+    )
+    # 64 GiB of host memory is the default of such a machine.
+    assert 16 * 1.2e9 < swap["host_gib"] * 2**30 < 64 * 2**30
+
+
+def test_a_slower_network_speaks_for_swapping() -> None:
+    """A pipeline sends activations for every sample, swapping twice the weights once a step."""
+    gains = []
+    for rate in ("10Gbps", "1Gbps", "100Mbps"):
+        found = planned(f"8x1xRTX-3090@{rate}", batch=4096, swap=True)
+        gains.append(next(c for c in found.choices if c.name == "layer swapping"))
+    values = [c.details["gain_over_pipeline"] for c in gains]
+    assert values == sorted(values)
+
+
+def test_swapping_needs_host_memory() -> None:
+    large = Transformer(layers=40, hidden=5120, heads=40, sequence=1024, vocabulary=50304)
+    found = planned("8x1xRTX-3090@10Gbps", large, 64)
+    assert "host memory" in found.left_out["layer swapping"]
+
+
+def test_swapping_is_left_out_where_nobody_asks_for_it() -> None:
+    names = {c.name for c in planned("8xA100-80GB@200Gbps").choices}
+    assert names == {"layout"}
+    refused = planned("8x1xRTX-3090@1Gbps", swap=False)
+    assert {c.name for c in refused.choices} == {"layout"}

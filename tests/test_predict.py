@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from advisor import api
 from advisor.cli import app
+from advisor.domain import Estimate
 from advisor.errors import UsageError
 from advisor.job import Job
 from advisor.predict import Predictor
@@ -83,6 +85,29 @@ def test_measured_steps_are_said_and_move_the_estimate(
     assert recorded.step_time_s.value < slower.step_time_s.value < 2 * recorded.step_time_s.value
 
 
+def test_a_step_seen_on_a_card_is_the_estimate_for_that_card(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    recorded = make_job().measured
+    assert recorded is not None
+    host = recorded.host
+
+    def on_l4(gpus: tuple[str, ...], step_s: float) -> Estimate:
+        job = make_job(
+            host=replace(host, gpus=gpus), device="cuda", step_s=step_s, log_sd=0.01,
+            global_batch=32,
+        )  # fmt: skip
+        return api.estimate(job, gpu="L4", predictor=predictor).step_time_s
+
+    bare = on_l4(("a card that nobody knows",), 1.0)
+    for factor in (0.7, 1.6):
+        seen = on_l4(("NVIDIA L4",), factor * bare.value)
+        assert seen.value == pytest.approx(factor * bare.value, rel=0.05)
+        assert seen.high / seen.low < bare.high / bare.low
+    # The processor of the same machine says nothing of the card's step.
+    assert on_l4(("a card that nobody knows",), 9.0) == bare
+
+
 def test_a_precision_that_the_card_lacks_is_said(predictor: Predictor) -> None:
     job = api.find_job(layers=4, hidden=256, heads=4, precision="fp8")
     found = api.estimate(job, gpu="V100-SXM2-16GB", predictor=predictor)
@@ -91,8 +116,8 @@ def test_a_precision_that_the_card_lacks_is_said(predictor: Predictor) -> None:
 
 
 def test_half_precision_compiling_and_a_larger_card_help(predictor: Predictor) -> None:
-    def step(gpu: str = "A100", **changes: object) -> float:
-        job = api.find_job(cnn=RESNET50, batch=64, **changes)  # type: ignore[arg-type]
+    def step(gpu: str = "A100", **changes: Any) -> float:
+        job = api.find_job(cnn=RESNET50, batch=64, **changes)
         return api.estimate(job, gpu=gpu, predictor=predictor).step_time_s.value
 
     assert step() < step(precision="fp32")

@@ -33,7 +33,8 @@ from advisor.records import (
     RunRecord,
     write_records,
 )
-from advisor.train.models import card, train
+from advisor.train.model_card import card
+from advisor.train.models import train
 
 runner = CliRunner()
 
@@ -352,6 +353,58 @@ class TestTrained:
         assert data_hash(records) != data_hash(records[1:])
 
 
+class TestBadData:
+    """One clear error, or an answer that is finite: never a traceback, never nan."""
+
+    @pytest.mark.parametrize("model", ["ridge", "auto"])
+    @pytest.mark.parametrize(
+        ("some", "what"),
+        [
+            ([r for r in runs() if r.job.family == "f0"], "only 1 program"),
+            (runs()[:1], "only 1 program"),
+            ([replace(r, status="censored") for r in runs()], "only 0 program"),
+            ([replace(r, status="failed") for r in runs()], "none of 72 runs"),
+        ],
+        ids=["one program", "one run", "all cut short", "all failed"],
+    )
+    def test_what_cannot_be_judged_is_refused(
+        self, some: list[RunRecord], what: str, model: str
+    ) -> None:
+        with pytest.raises(ModelError, match=what) as caught:
+            train(some, model=model)
+        assert caught.value.hint
+
+    def test_one_program_can_be_learned_where_single_runs_are_left_out(self) -> None:
+        one = [r for r in runs() if r.job.family == "f0"]
+        model = train(one, model="ridge", split="random")[0]
+        assert np.isfinite(model.predict(one).high).all()
+
+    @pytest.mark.parametrize("model", ["ridge", "gp", "forest", "boosting", "sequence"])
+    def test_fewer_runs_than_features_or_one_instance_type_are_enough(self, model: str) -> None:
+        for some in (
+            [runs()[0], runs()[1], runs()[-1]],
+            [r for r in runs(families=3) if r.instance_key == "quota-0.5"],
+        ):
+            found = train(some, model=model)[0].predict(some)
+            assert np.isfinite([found.low, found.value, found.high]).all()
+
+    @pytest.mark.parametrize("readings", [None, 0, 1])
+    def test_series_that_are_short_or_missing_are_no_reason_to_stop(
+        self, readings: int | None
+    ) -> None:
+        series = (
+            ()
+            if readings is None
+            else (ResourceSeries(interval_s=1.0, channels={"cpu_cores": (1.0,) * readings}),)
+        )
+        some = []
+        for r in runs(families=3, jobs=2):
+            assert r.anchor is not None
+            some.append(replace(r, anchor=replace(r.anchor, series=series)))
+        found = train(some, model="sequence")[0].predict(some)
+        assert np.isfinite([found.low, found.value, found.high]).all()
+
+
 class TestCommands:
     def test_train_then_evaluate_from_files(self, tmp_path: Path) -> None:
         write_records(tmp_path / "runs.jsonl", runs())
@@ -370,6 +423,46 @@ class TestCommands:
             assert {"overall", "groups", "baselines", "coverage", "width", "top1_regret"} <= set(
                 split
             )
+
+    @pytest.mark.parametrize("split", ["instance", "both", "random"])
+    def test_train_needs_no_verb_and_scores_on_any_split(self, tmp_path: Path, split: str) -> None:
+        write_records(tmp_path / "runs.jsonl", runs())
+        options = ["--data", str(tmp_path / "runs.jsonl"), "--model", "ridge", "--split", split]
+        made = runner.invoke(app, ["train", *options, "--out", str(tmp_path / "m"), "--json"])
+        assert made.exit_code == 0, made.output
+        found = json.loads(made.stdout)
+        assert found["split"] == split
+        assert ("both" in found) == (split == "both")
+
+    def test_a_fit_that_was_stopped_goes_on_where_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from advisor.models import base, tasks
+
+        write_records(tmp_path / "runs.jsonl", runs())
+        options = ["--data", str(tmp_path / "runs.jsonl"), "--model", "ridge"]
+        options += ["--checkpoints", str(tmp_path / "parts")]
+        plain = runner.invoke(
+            app, ["train", *options[:-2], "--out", str(tmp_path / "a"), "--json"]
+        )
+        real, calls = base._fold_answer, []
+
+        def stopping(*task: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 4:
+                raise KeyboardInterrupt
+            return real(*task)
+
+        stopping.__module__, stopping.__qualname__ = real.__module__, real.__qualname__
+        monkeypatch.setattr("advisor.models.stack._fold_answer", stopping)
+        monkeypatch.setattr(tasks, "_ROUNDS", 1)
+        assert runner.invoke(app, ["train", *options, "--out", str(tmp_path / "b")]).exit_code
+        assert not (tmp_path / "b").exists()
+        assert len(list((tmp_path / "parts").glob("*.npy"))) == 3
+        made = runner.invoke(app, ["train", *options, "--out", str(tmp_path / "b"), "--json"])
+        assert len(calls) == 4 + 3  # six folds, three of them kept
+        first, second = (json.loads(text.stdout) for text in (plain, made))
+        assert first | {"model": ""} == second | {"model": ""}
 
     def test_a_split_that_cannot_be_made_is_told_and_left_out(self, tmp_path: Path) -> None:
         one = [r for r in runs() if r.instance_key == "quota-0.5"]
@@ -395,6 +488,7 @@ class TestCommands:
         [
             (["train", "models", "--model", "oracle"], "no model named 'oracle'"),
             (["train", "models", "--backend", "spark"], "no backend named 'spark'"),
+            (["train", "--split", "row"], "no split named 'row'"),
             (["evaluate", "--split", "row"], "no split named 'row'"),
             (["evaluate", "--target", "speed", "--split", "job"], "no target named 'speed'"),
         ],

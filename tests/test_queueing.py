@@ -24,7 +24,7 @@ from advisor.planners.queueing import (
     simulate_queue,
 )
 from advisor.planners.queueing_policies import engine
-from advisor.planners.queueing_preemptive import Attained, gittins_index
+from advisor.planners.queueing_preemptive import Attained, Gittins, gittins_index
 from advisor.planners.queueing_wait import Wait, rent_or_wait, wait_on_cluster
 
 GOLDEN = Path(__file__).parent / "golden" / "tiresias"
@@ -116,6 +116,33 @@ def test_fast_las_decides_as_the_sorted_one(
     policy: Policy = "las-2d" if by_service else "las"
     fast = simulate_queue(jobs, EIGHT, policy, parameters=parameters)
     twin = Attained(jobs, EIGHT, "count", parameters, by_service=by_service)
+    twin.run()
+    slow = outcome(jobs, twin.start_s, twin.finish_s, twin.preemptions)
+    np.testing.assert_allclose(fast.finish_s, slow.finish_s, atol=1e-4)
+    np.testing.assert_array_equal(fast.preemptions, slow.preemptions)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    # Jobs submitted together have no order of their own: the twins may settle it differently.
+    rows=st.lists(
+        st.tuples(st.integers(0, 3000), st.integers(1, 8), st.integers(1, 4000)),
+        min_size=1, max_size=40, unique_by=lambda row: row[0],
+    ).map(sorted),
+    samples=st.lists(st.integers(1, 20_000), min_size=1, max_size=20).map(tuple),
+    preemption=st.sampled_from([0.0, 7.0]),
+    ratio=st.sampled_from([0.0, 4.0]),
+)  # fmt: skip
+def test_fast_gittins_decides_as_the_sorted_one(
+    rows: list[tuple[int, int, int]], samples: tuple[float, ...], preemption: float, ratio: float
+) -> None:
+    jobs = table_of(rows)
+    parameters = QueueParameters(
+        limits=(300.0, 2000.0), service_samples=samples, preemption_s=preemption,
+        starvation_ratio=ratio,
+    )  # fmt: skip
+    fast = simulate_queue(jobs, EIGHT, "gittins", parameters=parameters)
+    twin = Gittins(jobs, EIGHT, "count", parameters)
     twin.run()
     slow = outcome(jobs, twin.start_s, twin.finish_s, twin.preemptions)
     np.testing.assert_allclose(fast.finish_s, slow.finish_s, atol=1e-4)

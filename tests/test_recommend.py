@@ -41,8 +41,10 @@ def test_nobody_on_the_list_beats_another(answer: Recommendation) -> None:
 def test_cost_is_billed_time_times_instances_times_price(answer: Recommendation) -> None:
     for c in answer.front:
         billed_h = max(c.training_time_h.value, 1 / 60)
-        expected = billed_h * c.configuration.price_usd_per_h
-        assert math.isclose(c.cost_usd.value, expected, rel_tol=1e-9)
+        machines = billed_h * c.configuration.price_usd_per_h
+        beside = sum(c.breakdown[name].cost_usd or 0.0 for name in ("storage", "results_out"))
+        assert math.isclose(c.cost_usd.value, machines + beside, rel_tol=1e-9)
+        assert beside <= 0.01 * machines + 0.1
 
 
 def test_time_is_start_up_steps_and_ends_of_epochs(

@@ -33,7 +33,7 @@ def test_any_text_is_a_positive_duration_or_a_usage_error(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "h", "6 hours", "-3h", "0h", "nan", "inf", "1e999"])
 def test_nonsense_durations_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a duration"):
+    with pytest.raises(UsageError, match=r"not a duration|in the past"):
         parse_hours(text)
 
 

@@ -15,6 +15,7 @@ from advisor.cli.simulate import app, seconds
 from advisor.domain import Estimate
 from advisor.errors import AdvisorError, UsageError
 from advisor.planners import PlanningError
+from advisor.planners.goodput import expected_completion
 from advisor.simulation.queue import samples_of
 from advisor.traces import TraceError
 
@@ -103,20 +104,61 @@ def test_elastic_saves_against_the_best_fixed_number(tmp_path: Path) -> None:
     assert len(record["elastic"]["workers"]) == 8
 
 
-@pytest.mark.parametrize("verb", ["spot", "queue", "elastic"])
-def test_text_is_shown_without_json(verb: str, zone: Path, cluster: Path) -> None:
-    args = {
+def test_failures_are_those_of_the_planner_and_a_second_path_is_beside(tmp_path: Path) -> None:
+    plot = tmp_path / "failures.svg"
+    record = answer(
+        "failures", "--hours", "240", "--devices", "512", "--checkpoint", "30s",
+        "--restart", "5m", "--plot", str(plot),
+    )  # fmt: skip
+    asked = next(row for row in record["scales"] if row["is_asked"])
+    planned = expected_completion(240 * 3600, devices=512, checkpoint_s=30.0, restart_s=300.0)
+    assert asked["plain"]["overhead_fraction"] == pytest.approx(planned.overhead_fraction[0])
+    assert asked["plain"]["checkpoint_interval_s"] == planned.checkpoint_interval_s[0]
+    added = [row["plain"]["overhead_fraction"] for row in record["scales"]]
+    assert added == sorted(added)
+    assert record["scales"][0]["plain"]["is_negligible"]
+    assert not record["scales"][-1]["plain"]["is_negligible"]
+    for row in record["scales"]:
+        assert row["second_path"]["expected_failures"] < row["plain"]["expected_failures"]
+    assert ET.parse(plot).getroot().tag.endswith("svg")
+
+
+def test_a_job_without_checkpoints_never_ends_on_many_devices() -> None:
+    record = answer("failures", "--hours", "2400", "--devices", "16384")
+    assert not record["job"]["saves_checkpoints"]
+    assert record["scales"][-1]["plain"]["overhead_fraction"] is None
+    result = CliRunner().invoke(app, ["failures", "--hours", "2400", "--devices", "16384"])
+    assert "never ends" in result.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("verb", ["spot", "queue", "elastic", "failures"])
+def test_text_fits_the_terminal(
+    verb: str, columns: int, zone: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = CliRunner().invoke(app, [verb, *_usual(verb, zone, cluster)], catch_exceptions=False)
+    assert max(map(len, result.stdout.splitlines())) <= columns
+
+
+def _usual(verb: str, zone: Path, cluster: Path) -> list[str]:
+    return {
         "spot": ["--trace", str(zone), "--hours", "2", "--nodes", "2", "--deadline", "9h"],
         "queue": ["--trace", str(cluster), "--nodes", "10", "--devices-per-node", "4",
                   "--devices", "4", "--hours", "1", "--insertions", "5", "--deadline", "3h",
                   "--rent-hours", "2", "--rent-cost", "9"],
         "elastic": ["--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",
                     "--sample-time", "0.01s"],
+        "failures": ["--hours", "100", "--devices", "64", "--checkpoint", "1m"],
     }[verb]  # fmt: skip
-    result = CliRunner().invoke(app, [verb, *args], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("verb", ["spot", "queue", "elastic", "failures"])
+def test_text_is_shown_without_json(verb: str, zone: Path, cluster: Path) -> None:
+    result = CliRunner().invoke(app, [verb, *_usual(verb, zone, cluster)], catch_exceptions=False)
     assert result.exit_code == 0
-    expected = {"spot": "on demand", "queue": "rent", "elastic": "saved"}[verb]
-    assert expected in result.stdout
+    expected = {"spot": "on demand", "queue": "rent", "elastic": "saved", "failures": "asked"}
+    assert expected[verb] in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -144,6 +186,11 @@ def test_text_is_shown_without_json(verb: str, zone: Path, cluster: Path) -> Non
           "8", "--hours", "1", "--low", "2"], UsageError, "not 0 < low", 2),
         (["queue", "--trace", "{zone}", "--nodes", "10", "--devices-per-node", "4", "--devices",
           "8", "--hours", "1"], TraceError, "no known form of jobs", 2),
+        (["failures", "--hours", "9", "--devices", "8", "--checkpoint-size", "200GB", "--disk",
+          "300GB"], PlanningError, "do not fit the disk", 3),
+        (["failures", "--hours", "9", "--devices", "8", "--checkpoint-size", "big"], UsageError,
+         "not a size", 2),
+        (["failures", "--hours", "-9", "--devices", "8"], PlanningError, "must be positive", 2),
         (["elastic", "--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",
           "--sample-time", "0.01s", "--deadline", "1s"], PlanningError, "no schedule", 3),
         (["elastic", "--samples", "1e5", "--phases", "2", "--batch", "64", "--price", "1",

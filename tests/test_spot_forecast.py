@@ -56,6 +56,17 @@ def test_drift_widens_the_interval() -> None:
     assert widths[1] > widths[0]
 
 
+def test_levels_stand_closer_to_the_median_only_where_other_zones_take_part() -> None:
+    one = Library(
+        outcome=np.arange(1.0, 1002.0), is_up=np.ones(1001, bool), age_s=np.full(1001, 60.0)
+    )
+    parameters = ForecastParameters(level_scale=0.5)
+    alone = forecast(one, [], [True], [60.0], parameters).quantiles[0]
+    pooled = forecast(one, [one], [True], [60.0], parameters).quantiles[0]
+    np.testing.assert_allclose(alone, [101, 501, 901], atol=1)
+    np.testing.assert_allclose(pooled, [301, 501, 701], atol=1)
+
+
 def test_only_starts_in_the_same_state_count() -> None:
     own = Library(
         outcome=np.array([1.0, 2.0, 100.0, 200.0]),

@@ -221,6 +221,12 @@ def test_plain_tables_of_tiresias_and_philly(tmp_path: Path) -> None:
         ("JobID|Submit|State\n1|x|y\n", "columns Start, .* are missing"),
         (SACCT.replace("2026-01-01T00:10:00|2026", "tomorrow|2026"), "line 2: 'tomorrow'"),
         ("{", "is no JSON"),
+        ("submit_time,num_gpu,duration\n5,1,-3\n", "line 2: ends 3 s before it starts"),
+        (
+            "JobID|Submit|Start|ElapsedRaw|AllocTRES\n"
+            "7|2026-01-01T10:00:00|2026-01-01T09:00:00|60|gres/gpu=1\n",
+            "line 2: starts 3600 s before it was submitted",
+        ),
         ('{"items": 3}', "no list of Kubernetes objects"),
         ('{"items": [{"kind": "Job"}]}', "item 0: no Kubernetes job"),
         ("a,b\n1,2\n", "no known form of jobs"),

@@ -51,7 +51,7 @@ def test_one_benchmark_cannot_be_left_out(tmp_path: Path) -> None:
         validation.run("series-mlperf", tmp_path)
 
 
-@pytest.mark.parametrize("protocol", ["scaling", "series-mlperf", "oom"])
+@pytest.mark.parametrize("protocol", ["scaling", "series-mlperf", "oom", "failures"])
 def test_missing_measurements_are_one_error(tmp_path: Path, protocol: str) -> None:
     with pytest.raises(ModelError):
         validation.run(protocol, tmp_path)

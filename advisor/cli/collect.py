@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -56,8 +56,9 @@ def command(
     options += [option for pattern in only or () for option in ("--only", pattern)]
     options += [] if limit is None else ["--limit", str(limit)]
     options += [] if hours is None else ["--hours", str(hours)]
+    # In place of this process: whoever ends the command ends the collection with it.
     program = [sys.executable, "-m", "advisor.collectors.minicloud", *options]
-    raise typer.Exit(subprocess.run(program, check=False).returncode)
+    os.execv(sys.executable, program)
 
 
 def _describe(path: Path) -> None:

@@ -11,7 +11,9 @@ import typer
 
 from advisor.errors import ModelError, UsageError
 from advisor.train.backends import workers
-from advisor.train.models import MODELS, read_runs, stack_members
+from advisor.train.labelled import AUTO, read_runs
+from advisor.train.models import MODELS, predictor
+from advisor.train.progress import progress
 
 _SPLITS = ("random", "job", "instance", "both")
 
@@ -19,9 +21,11 @@ _SPLITS = ("random", "job", "instance", "both")
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Files or folders of run records; default: our own."),
+        typer.Option("--data", help="Files or folders of runs; default: ours and your own."),
     ] = None,
-    fmt: Annotated[str, typer.Option("--format", help="See advisor runs import.")] = "records",
+    fmt: Annotated[
+        str, typer.Option("--format", help="auto, or one of advisor runs import.")
+    ] = AUTO,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
         str, typer.Option(help="over_analytic, over_anchor, time or cost.")
@@ -42,7 +46,7 @@ def command(
         raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
     records = read_runs(runs, fmt)
     wanted = _SPLITS if split == "all" else (split,)
-    with workers(backend, address):
+    with workers(backend, address), progress():
         results = [r for s in wanted if (r := _scored(records, model, target, s, jobs, seed))]
     if not results:
         raise ModelError("no split can be made of these runs", hint="add jobs or instance types")
@@ -62,26 +66,18 @@ def _scored(
     records: list[Any], model: str, target: str, split: str, jobs: int, seed: int
 ) -> Any | None:
     """Score one split; None where the runs do not allow it and others are wanted too."""
-    from advisor import features
     from advisor.models.evaluation import evaluate
-    from advisor.models.guarded import Guarded
     from advisor.models.problem import problem
-    from advisor.models.stack import Stack
 
     has_series = model in ("sequence", "all")
     asked = problem(records, cast(Any, target), has_series=has_series)
-    members = stack_members(model, has_series=has_series, n_jobs=1, seed=seed)
 
-    def build() -> Guarded:
-        stack = Stack(members, static_columns=len(features.FEATURES), folds=5)
-        return Guarded(
-            stack, guarded_columns=len(features.FEATURES), is_adaptive=True, random_state=seed
-        )
+    def build() -> Any:
+        return predictor(model, has_series=has_series, seed=seed, folds=5)
 
     try:
         result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs)
     except ModelError as error:
         sys.stderr.write(f"note: split {split} left out: {error}\n")
         return None
-    sys.stderr.write(f"split {split}: {len(result.groups)} folds\n")
     return result

@@ -1,4 +1,4 @@
-"""``advisor plan``: the layout of a transformer on a given cluster."""
+"""``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+_PRECISIONS = ("bf16", "fp16", "fp8", "tf32")
 
 
 def command(
@@ -17,7 +19,14 @@ def command(
             '"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps", or a .json or .toml file.'
         ),
     ],
-    batch: Annotated[int, typer.Option(help="Global batch, in sequences.")],
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Global batch, in samples (sequences); a run's own otherwise."),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="Plan a recorded run: its name or folder, or 'latest'."),
+    ] = None,
     model: Annotated[
         Path | None, typer.Option(help="config.json of a Hugging Face model, or its folder.")
     ] = None,
@@ -26,10 +35,16 @@ def command(
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Without --model.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Without --model.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Without --model.")] = None,
+    heads: Annotated[
+        int | None,
+        typer.Option(help="Without --model. With --run: the most tensor-parallel ranks."),
+    ] = None,
     vocabulary: Annotated[int, typer.Option(help="Without --model.")] = 50304,
     objective: Annotated[str, typer.Option(help="time or cost.")] = "time",
-    precision: Annotated[str, typer.Option(help="bf16, fp16, fp8 or tf32.")] = "bf16",
+    precision: Annotated[
+        str | None,
+        typer.Option(help="bf16 (default), fp16, fp8 or tf32; a run keeps its own."),
+    ] = None,
     tp: Annotated[int | None, typer.Option(help="Exactly this tensor-parallel degree.")] = None,
     pp: Annotated[int | None, typer.Option(help="Exactly so many pipeline stages.")] = None,
     zero: Annotated[int | None, typer.Option(help="Exactly this ZeRO stage.")] = None,
@@ -39,33 +54,94 @@ def command(
     offload: Annotated[
         bool, typer.Option("--offload/--no-offload", help="Admit offloading to host memory.")
     ] = True,
+    swap: Annotated[
+        bool | None,
+        typer.Option(
+            "--swap/--no-swap",
+            help="Compare swapping layers from host memory (ATOM); by default on GeForce cards.",
+        ),
+    ] = None,
     coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5 to 0.99.")] = 0.9,
     catalogue: Annotated[
         Path | None, typer.Option(help="Folder of a snapshot of prices other than the bundled.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Choose how to spread a transformer over a cluster, and print what to run.
+    """Choose how to spread a training job over a cluster, and print what to run.
 
     Exit code 3 means that no layout fits; the message says what would.
     """
     from advisor.catalogue import Catalogue
     from advisor.clusters import read_cluster
-    from advisor.plan import PlanRequest, plan
+    from advisor.plan import PlanRequest, plan, plan_recorded
     from advisor.plan.terminal import show
 
-    answer = plan(
-        PlanRequest(
-            transformer=_transformer(model, sequence, layers, hidden, heads, vocabulary),
-            cluster=read_cluster(cluster, Catalogue.load(catalogue)),
-            global_batch=batch,
-            objective=_one_of("objective", objective, ("time", "cost")),
-            precision=_one_of("precision", precision, ("bf16", "fp16", "fp8", "tf32")),
-            space=_space(tp, pp, zero, recompute, offload),
-            coverage=_coverage(coverage),
+    known = Catalogue.load(catalogue)
+    common = {
+        "cluster": read_cluster(cluster, known),
+        "objective": _one_of("objective", objective, ("time", "cost")),
+        "coverage": _coverage(coverage),
+        "swap": swap,
+    }
+    if run is not None:
+        _only_a_run(model=model, sequence=sequence, layers=layers, hidden=hidden,
+                    precision=precision)  # fmt: skip
+        space = _recorded_space(tp, pp, zero, recompute, offload)
+        answer = plan_recorded(_recorded(run, batch, heads, known, space, common))
+    else:
+        answer = plan(
+            PlanRequest(
+                transformer=_transformer(model, sequence, layers, hidden, heads, vocabulary),
+                global_batch=_given(batch),
+                precision=_one_of("precision", precision or "bf16", _PRECISIONS),
+                space=_space(tp, pp, zero, recompute, offload),
+                **common,
+            )
         )
-    )
     typer.echo(json.dumps(answer.to_record(), indent=2) if as_json else show(answer))
+
+
+def _given(batch: int | None) -> int:
+    from advisor.errors import UsageError
+
+    if batch is None:
+        raise UsageError("no global batch", hint="--batch 512: sequences of one step")
+    return batch
+
+
+def _only_a_run(**others: Any) -> None:
+    """Refuse what contradicts a recorded run: it has its own model and precision."""
+    from advisor.errors import UsageError
+
+    for name, value in others.items():
+        if value is not None:
+            raise UsageError(
+                f"--run and --{name} contradict one another",
+                hint="a run has its own: leave it out",
+            )
+
+
+def _recorded(
+    run: str, batch: int | None, heads: int | None, catalogue: Any, space: Any,
+    common: dict[str, Any],
+) -> Any:  # fmt: skip
+    from advisor.api import load_job
+    from advisor.collectors import store
+    from advisor.plan import RecordedRequest
+    from advisor.predict import Predictor
+
+    path = store.latest_run() if run == "latest" else store.find_run(run)
+    recording = store.read_recording(path)
+    # A layout is planned for one step: how many there are does not matter.
+    length = {} if recording.total_work else {"total_steps": 1.0}
+    return RecordedRequest(
+        job=load_job(path, global_batch=batch, **length),
+        command=recording.command,
+        heads=heads,
+        space=space,
+        predictor=Predictor(catalogue),
+        **common,
+    )
 
 
 def _transformer(
@@ -112,18 +188,51 @@ def _coverage(value: float) -> float:
     return value
 
 
+def _checked_space(
+    tp: int | None, pp: int | None, zero: int | None, recompute: str | None
+) -> None:
+    from advisor.errors import UsageError
+
+    for name, degree in (("tp", tp), ("pp", pp)):
+        if degree is not None and degree < 1:
+            raise UsageError(f"--{name} {degree} makes no sense", hint="1 or more")
+    if zero is not None and zero not in (0, 1, 2, 3):
+        raise UsageError(f"--zero {zero} makes no sense", hint="0, 1, 2 or 3")
+    if recompute is not None:
+        _one_of("recompute", recompute, ("none", "selective", "full"))
+
+
+def _recorded_space(
+    tp: int | None, pp: int | None, zero: int | None, recompute: str | None, offload: bool
+) -> Any:
+    from advisor.errors import UsageError
+    from advisor.planners.recorded_layout import WAYS, RecordedSpace
+
+    _checked_space(tp, pp, zero, recompute)
+    if recompute == "selective":
+        raise UsageError(
+            "a recorded run is recomputed by whole units of layers",
+            hint="--recompute none or full",
+        )
+    kept = {"none": ("kept", "offloaded"), "full": ("recomputed",)}.get(recompute or "")
+    return RecordedSpace(
+        tp=tp,
+        pp=pp,
+        zero_stages=(0, 1, 2, 3) if zero is None else (zero,),
+        ways=tuple(
+            w for w in WAYS if (kept is None or w.kept in kept) and (offload or not w.offload)
+        ),
+    )
+
+
 def _space(
     tp: int | None, pp: int | None, zero: int | None, recompute: str | None, offload: bool
 ) -> Any:
     from dataclasses import replace
 
-    from advisor.errors import UsageError
     from advisor.plan.request import SPACE
 
-    if zero is not None and zero not in (0, 1, 2, 3):
-        raise UsageError(f"--zero {zero} makes no sense", hint="0, 1, 2 or 3")
-    if recompute is not None:
-        _one_of("recompute", recompute, ("none", "selective", "full"))
+    _checked_space(tp, pp, zero, recompute)
     changes: dict[str, Any] = {"tp": tp, "pp": pp}
     if zero is not None:
         changes["zero_stages"] = (zero,)

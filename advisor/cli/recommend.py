@@ -41,6 +41,10 @@ def command(
     spot: Annotated[
         bool, typer.Option("--spot/--on-demand", help="Admit spot prices beside on-demand ones.")
     ] = False,
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="Admit two types of machines together, in one region."),
+    ] = False,
     checkpoints: Annotated[
         bool, typer.Option(help="Whether the job can go on from a checkpoint (spot needs it).")
     ] = True,
@@ -54,8 +58,42 @@ def command(
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per step over all workers; as recorded, or 8.")
     ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="To bring to every machine first: 120GB; as seen otherwise.")
+    ] = None,
+    data_rate: Annotated[
+        str | None, typer.Option(help="Most a machine gets from where it lies: 100MB/s.")
+    ] = None,
+    results: Annotated[
+        str | None, typer.Option(help="To take out of the cloud; one checkpoint otherwise.")
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Share of the training steps; as seen otherwise: 5%.")
+    ] = None,
     coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5, 0.8, 0.9, 0.95.")] = 0.9,
     top: Annotated[int, typer.Option("--top", "-n", help="Most candidates shown.")] = 10,
+    cluster_trace: Annotated[
+        Path | None,
+        typer.Option(help="Compare with your shared cluster: its sacct, kubectl or CSV export."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Its machines: 10x4xV100-SXM2-16GB@100Gbps.")
+    ] = None,
+    cluster_policy: Annotated[
+        str, typer.Option(help="fifo, fit-first, shortest, shortest-gpu, las, las-2d, gittins.")
+    ] = "fifo",
+    cluster_devices: Annotated[
+        str | None, typer.Option(help="To ask it for, e.g. 8 or 2,4,8; one machine otherwise.")
+    ] = None,
+    cluster_consolidated: Annotated[
+        bool, typer.Option(help="It gives a job one machine, or whole machines.")
+    ] = False,
+    cluster_price: Annotated[
+        float, typer.Option(help="What it charges, in USD per device and hour.")
+    ] = 0.0,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Say which short real run would help most to choose.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a recorded run by training time and cost.
@@ -63,17 +101,28 @@ def command(
     Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
     """
     from advisor import api
+    from advisor.catalogue import Catalogue
+    from advisor.cli import own_cluster
+    from advisor.job import with_surroundings
+    from advisor.predict import Predictor
 
-    wanted = api.find_job(
-        run=run,
-        job_file=job,
-        model=model,
-        sequence=sequence,
-        precision=precision,
-        batch=global_batch,
-        epochs=epochs,
-        total_steps=total_steps,
-        total_samples=total_samples,
+    predictor = Predictor(Catalogue.load(catalogue))
+    wanted = with_surroundings(
+        api.find_job(
+            run=run,
+            job_file=job,
+            model=model,
+            sequence=sequence,
+            precision=precision,
+            batch=global_batch,
+            epochs=epochs,
+            total_steps=total_steps,
+            total_samples=total_samples,
+        ),
+        data=data,
+        data_rate=data_rate,
+        results=results,
+        validation=validation,
     )
     answer = api.recommend(
         wanted,
@@ -86,17 +135,39 @@ def command(
         max_price=max_price,
         spot=spot,
         checkpoints=checkpoints,
-        catalogue=catalogue,
+        mixed=mixed,
         coverage=coverage,
         top=top,
+        predictor=predictor,
+        probes=probe,
     )
+    own = own_cluster.comparison(
+        wanted,
+        answer,
+        predictor,
+        trace=cluster_trace,
+        cluster=cluster,
+        policy=cluster_policy,
+        devices=cluster_devices,
+        consolidated=cluster_consolidated,
+        price_usd_per_device_h=cluster_price,
+        deadline=deadline,
+        budget=budget,
+        coverage=coverage,
+    )
+    record = answer.to_record() if own is None else own.to_record()
     if as_json:
-        typer.echo(json.dumps(answer.to_record(), indent=2))
+        typer.echo(json.dumps(record, indent=2))
     else:
         from rich.console import Console
 
+        from advisor.report import own_cluster as own_report
         from advisor.report import terminal
 
         terminal.show(answer, Console())
-    if not answer.front:
+        if own is not None:
+            own_report.show(record["own_cluster"], Console())
+        if probe:
+            terminal.show_probes(answer, Console())
+    if not answer.front and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)

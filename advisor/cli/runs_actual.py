@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from advisor.feedback import Comparison
 
 
 def command(
     run: Annotated[str, typer.Argument(help="The recorded run whose job it was.")],
-    instance_type: Annotated[str, typer.Argument(help="What it ran on, e.g. g5.xlarge.")],
-    step_time: Annotated[float, typer.Option(help="Mean optimizer step, in seconds.")],
+    instance_type: Annotated[
+        str | None,
+        typer.Argument(help="What it ran on, e.g. g5.xlarge; else told from time and cost."),
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Of the whole job: 3h12m, 45m, 2d.")] = None,
+    cost: Annotated[float | None, typer.Option(help="Billed for it, in USD.")] = None,
+    step_time: Annotated[
+        float | None, typer.Option(help="Mean optimizer step in seconds, in place of --time.")
+    ] = None,
     count: Annotated[int, typer.Option(help="Machines.")] = 1,
     provider: Annotated[
         str | None, typer.Option(help="Where two providers use the same name.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Add a measured step of a real run to the job's anchors."""
-    from advisor.actuals import Actual, append_actual
-    from advisor.catalogue import Catalogue
-    from advisor.collectors import store
+    """Note what a real run took, beside the prediction; `advisor train` learns from it."""
+    from advisor.feedback import note_run
+    from advisor.ranking import parse_hours
 
-    path = store.find_run(run)
-    row = Catalogue.load().instance_type(instance_type, provider=provider)
-    actual = Actual(
-        run=path.name, provider=row.provider, instance_type=row.name, count=count, step_s=step_time
+    found = note_run(
+        run,
+        instance_type,
+        count=count,
+        provider=provider,
+        time_h=None if time is None else parse_hours(time),
+        step_s=step_time,
+        cost_usd=cost,
     )
-    append_actual(path.parent, actual)
-    typer.echo(f"noted: {count} x {row.name} takes {step_time:g} s a step", err=True)
+    typer.echo(json.dumps(found.to_record(), indent=2) if as_json else _text(found))
+
+
+def _text(found: Comparison) -> str:
+    from advisor.domain import Estimate
+    from advisor.report.quantities import digits, hours, usd
+
+    def exact(value: float) -> Estimate:
+        return Estimate(value=value, low=value, high=value)
+
+    time, time_range = hours(found.predicted_h)
+    error = found.error_fraction
+    lines = [
+        f"{found.count} x {found.instance_type} ({found.provider})",
+        f"time   predicted {time} ({time_range}), took {hours(exact(found.time_h))[0]}: "
+        f"{abs(error):.0%} {'over' if error > 0 else 'under'}, "
+        f"{'inside' if found.is_inside else 'outside'} the interval",
+    ]
+    if found.cost_usd is not None:
+        cost, cost_range = usd(found.predicted_usd)
+        off = found.predicted_usd.value / found.cost_usd - 1.0
+        lines.append(
+            f"cost   predicted {cost} ({cost_range}), billed {usd(exact(found.cost_usd))[0]}: "
+            f"{abs(off):.0%} {'over' if off > 0 else 'under'}"
+        )
+    lines.append(
+        f"noted: a step takes {digits(1000 * found.step_s)} ms there; the next estimates of this "
+        "job start from it, and `advisor train` learns from it"
+    )
+    return "\n".join(lines)

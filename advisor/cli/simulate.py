@@ -1,10 +1,10 @@
-"""``advisor simulate spot|elastic|queue``: replay a job, for the curious."""
+"""``advisor simulate spot|elastic|queue|failures``: replay a job, for the curious."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Replay a job on spot nodes, on a shared cluster, or with elastic workers.",
+    help="Replay a job on spot nodes, on a shared cluster, with elastic workers, with failures.",
 )
 
 HOUR_S = 3600.0
@@ -94,7 +94,7 @@ def spot(
     else:
         chosen, others = _chosen(trace, zone, seconds(f"1{time_unit}"))
         answer = simulation.spot_answer(chosen, question, others)
-    _show("Spot", answer.to_record(), answer.charts, plot, as_json, _spot_text)
+    _show("Spot", answer.to_record(), answer.charts, plot, as_json, "spot")
 
 
 @app.command("queue")
@@ -155,7 +155,7 @@ def queue(
         rent_completion_h=rented,
         rent_cost_usd=rent_cost,
     )
-    _show("Shared cluster", answer.to_record(), answer.charts, plot, as_json, _queue_text)
+    _show("Shared cluster", answer.to_record(), answer.charts, plot, as_json, "queue")
 
 
 @app.command("elastic")
@@ -201,7 +201,63 @@ def elastic(
         budget_usd=budget,
     )
     answer = simulation.elastic_answer(question)
-    _show("Elastic workers", answer.to_record(), answer.charts, plot, as_json, _elastic_text)
+    _show("Elastic workers", answer.to_record(), answer.charts, plot, as_json, "elastic")
+
+
+@app.command("failures")
+def failures(
+    hours: Annotated[float, typer.Option(help="Useful computing.")],
+    devices: Annotated[int, typer.Option(min=1, help="Of the job.")],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Standstill of one save; none without checkpoints.")
+    ] = None,
+    checkpoint_size: Annotated[
+        str | None, typer.Option(help="Instead: what a save writes, e.g. 200GB.")
+    ] = None,
+    write_rate: Annotated[
+        str, typer.Option(help="Of one node to where checkpoints lie, with --checkpoint-size.")
+    ] = "131MB/s",
+    disk: Annotated[
+        str | None, typer.Option(help="Space there: two checkpoints must fit.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="That write side by side.")] = 1,
+    restart: Annotated[str, typer.Option(help="From a node up to the first step.")] = "5m",
+    detection: Annotated[str, typer.Option(help="From the failure to a node up.")] = "1m",
+    checkpoint_every: Annotated[
+        str | None, typer.Option(help="Useful computing between saves; the best otherwise.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Failures per device and hour; Llama 3's otherwise.")
+    ] = None,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Expect what failures, saves and restarts add, by scale, with and without a second path."""
+    from advisor.planners.checkpoints import save_s
+    from advisor.simulation import failures as simulation
+    from advisor.transfers import parse_bytes
+
+    save = None if checkpoint is None else seconds(checkpoint)
+    if checkpoint_size is not None:
+        space = None if disk is None else parse_bytes(disk)
+        save = float(
+            save_s(
+                parse_bytes(checkpoint_size), nodes=nodes, bytes_per_s=parse_bytes(write_rate),
+                disk_bytes=space,
+            )[0]
+        )  # fmt: skip
+    answer = simulation.failures_answer(
+        simulation.FailureQuestion(
+            work_s=hours * HOUR_S,
+            devices=devices,
+            checkpoint_s=save,
+            restart_s=seconds(restart),
+            detection_s=seconds(detection),
+            checkpoint_interval_s=None if checkpoint_every is None else seconds(checkpoint_every),
+            failures_per_device_h=rate,
+        )
+    )
+    _show("Failures", answer.to_record(), answer.charts, plot, as_json, "failures")
 
 
 def _chosen(path: Path, zone: str | None, unit_s: float) -> tuple[Any, list[Any]]:
@@ -243,7 +299,7 @@ def _show(
     charts: Sequence[Chart],
     plot: Path | None,
     as_json: bool,
-    text: Callable[[Mapping[str, Any]], str],
+    verb: str,
 ) -> None:
     """Draw where asked, then print the record or its text."""
     if plot is not None:
@@ -261,88 +317,11 @@ def _show(
                 f"cannot write {plot}: {error}", hint="name a file in a folder that exists"
             ) from None
         typer.echo(f"drawn: {plot}", err=True)
-    typer.echo(json.dumps(record, indent=2) if as_json else text(record))
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+        return
+    from rich.console import Console, Group
 
+    from advisor.report import simulation as report
 
-def _range(value: Mapping[str, float | None] | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    low, middle, high = (
-        "never" if value[p] is None else f"{value[p]:.2f}" for p in ("p10", "p50", "p90")
-    )
-    return f"{middle} {unit} ({low} to {high})"
-
-
-def _spot_text(record: Mapping[str, Any]) -> str:
-    job = record["job"]
-    lines = [
-        f"{job['work_s'] / HOUR_S:g} h on {job['nodes']} spot node(s); {record['trace']}, "
-        f"{record['days']:.1f} days, all nodes up {100 * record['availability_fraction']:.0f} %",
-        f"{'way':42}{'finish, 10 to 90 %':32}{'cost, 10 to 90 %':32}{'late':>6}",
-    ]
-    for way in record["ways"]:
-        late = way["miss_probability"]
-        lines.append(
-            f"{way['name'][:41]:42}{_range(way['finish_h'], 'h'):32}"
-            f"{_range(way['cost_usd'], 'USD'):32}"
-            f"{'' if late is None else f'{100 * late:.0f} %':>6}"
-        )
-    return "\n".join(lines)
-
-
-def _queue_text(record: Mapping[str, Any]) -> str:
-    trace, cluster = record["trace"], record["cluster"]
-    left_out = ", ".join(f"{n} {reason}" for reason, n in trace["left_out"].items())
-    recorded = trace["recorded_mean_delay_h"]
-    lines = [
-        f"{trace['source']}: {trace['jobs']} jobs"
-        + (f" (left out: {left_out})" if left_out else "")
-        + f", load {trace['load_fraction']:.2f} of {cluster['nodes']} x "
-        f"{cluster['devices_per_node']} devices, {cluster['policy']}",
-        f"mean delay of its own jobs: {trace['simulated_mean_delay_h']:.2f} h simulated"
-        + ("" if recorded is None else f", {recorded:.2f} h recorded"),
-        f"your job, {record['job']['devices']} devices: waits {_range(record['delay_h'], 'h')}, "
-        f"done after {_range(record['completion_h'], 'h')}",
-    ]
-    if record["miss_probability"] is not None:
-        lines.append(f"misses the deadline: {100 * record['miss_probability']:.0f} %")
-    if record["beyond_trace_fraction"] > 0:
-        lines.append(
-            f"note: {100 * record['beyond_trace_fraction']:.0f} % ended after the trace did, "
-            "on an emptier cluster than they would have met"
-        )
-    rent = record["rent_or_wait"]
-    if rent is not None:
-        even = rent["break_even_usd_per_h"]
-        verdict = (
-            "wait: the own cluster is not slower"
-            if even is None
-            else f"rent if an hour is worth more than {even:.2f} USD"
-        )
-        lines.append(
-            f"renting costs {rent['extra_cost_usd']:.2f} USD more and ends "
-            f"{rent['saved_h']:.1f} h earlier (earlier in "
-            f"{100 * rent['earlier_probability']:.0f} %): {verdict}"
-        )
-    return "\n".join(lines)
-
-
-def _elastic_text(record: Mapping[str, Any]) -> str:
-    lines = [f"{'':10}{'hours':>10}{'USD':>12}{'resizes':>9}   workers (batch) by phase"]
-    for name in ("fixed", "elastic"):
-        plan = record[name]
-        if plan is None:
-            lines.append(f"{name:10}no fixed number of workers meets the limit")
-            continue
-        shown: list[str] = []
-        for count, batch in zip(plan["workers"], plan["batches"], strict=True):
-            part = f"{count} ({batch:g})"
-            if not shown or shown[-1] != part:
-                shown.append(part)
-        lines.append(
-            f"{name:10}{plan['time_h']:10.2f}{plan['cost_usd']:12.2f}{plan['resizes']:9d}   "
-            + " > ".join(shown)
-        )
-    if record["saving_fraction"] is not None:
-        lines.append(f"saved: {100 * record['saving_fraction']:.1f} % of the fixed bill")
-    return "\n".join(lines)
+    Console().print(Group(*getattr(report, verb)(record)))

@@ -43,6 +43,8 @@ def command(
         raise UsageError(
             f"no protocol named {protocol!r}", hint=f"one of: {', '.join(validation.PROTOCOLS)}"
         )
+    if folder is None and protocol in validation.ON_OUR_RUNS:
+        folder = data.root("datasets")
     if folder is None:
         shared = data.shared()
         if shared is None:

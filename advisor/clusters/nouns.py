@@ -24,6 +24,8 @@ class ClusterGroup:
         Machines.
     price_usd_per_h : float or None
         Of one machine; None where it was not bought from the catalogue. [USD/h]
+    type_index : int or None
+        Row of the catalogue's types; None where it was named by its accelerators.
     """
 
     label: str
@@ -31,6 +33,7 @@ class ClusterGroup:
     part: Part
     count: int
     price_usd_per_h: float | None = None
+    type_index: int | None = None
 
     @property
     def devices(self) -> int:

@@ -44,6 +44,7 @@ _MOST_NODES: Final = 100_000
 _HOST_PER_DEVICE_MEMORY: Final = 2.0
 # One message over the network: TCP in the order of magnitude; NCCL inside a machine.
 _NETWORK_LATENCY_S: Final = 48e-6
+_RDMA_LATENCY_S: Final = 15e-6
 _INTRA_LATENCY_S: Final = 10e-6
 
 
@@ -104,6 +105,7 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
                 node=g.node,
                 part=g.part,
                 count=g.count,
+                type_index=g.type_index,
                 price_usd_per_h=None if t is None else prices.get(t.index),
             )
             for g, t in groups
@@ -190,13 +192,16 @@ def _of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGr
             bytes_per_s=found.intra_node_bytes_per_s or known.link_bytes_per_s,
             latency_s=_INTRA_LATENCY_S,
         ),
+        network="rdma" if found.is_rdma else "tcp",
         network_bytes_per_s=found.network_bytes_per_s or bytes_per_s(_USUAL_GBIT_PER_S),
         host_bytes_per_s=found.host_device_bytes_per_s or known.host_bytes_per_s,
         vcpus=int(found.vcpus or 1),
         core_speed=found.core_speed,
         memory_bytes=found.memory_bytes,
     )
-    return ClusterGroup(label=found.name, node=node, part=known, count=count)
+    return ClusterGroup(
+        label=found.name, node=node, part=known, count=count, type_index=found.index
+    )
 
 
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
@@ -262,6 +267,7 @@ def _node(
     network_bytes_per_s: float,
     host_bytes_per_s: float,
     vcpus: int,
+    network: str = "network",
     core_speed: float | None = None,
     memory_bytes: float | None = None,
 ) -> Node:
@@ -281,7 +287,9 @@ def _node(
         devices=devices,
         intra=intra,
         network=Link(
-            name="network", bytes_per_s=network_bytes_per_s, latency_s=_NETWORK_LATENCY_S
+            name=network,
+            bytes_per_s=network_bytes_per_s,
+            latency_s=_RDMA_LATENCY_S if network == "rdma" else _NETWORK_LATENCY_S,
         ),
         host=Link(name="pcie", bytes_per_s=host_bytes_per_s),
         vcpus=vcpus,

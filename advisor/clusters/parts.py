@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from advisor import devices
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError
+from advisor.planners.nouns import Device
 
 # Whose tuned kernels a card runs (``planners.layout_columns.GENERATIONS``).
 _GENERATIONS: Final = {"Ampere": 1, "Ada": 1, "Hopper": 2, "Blackwell": 3, "Blackwell Ultra": 3}
@@ -55,6 +57,8 @@ class Part:
         Between host memory and one of them. [bytes/s]
     generation : int
         Index into ``planners.layout_columns.GENERATIONS``.
+    device : Device
+        All that the device model knows of it.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Part:
     link_bytes_per_s: float
     host_bytes_per_s: float
     generation: int
+    device: Device
 
 
 def part(row: Accelerator) -> Part:
@@ -79,7 +84,8 @@ def part(row: Accelerator) -> Part:
     measured = row.sustained_bf16_flop_per_s or _LAYER_FLOP_PER_S.get(row.name)
     generation = _GENERATIONS.get(row.architecture, 0)
     rate = measured or _inferred(row, generation)
-    if not rate or not row.memory_bytes_per_s:
+    device = devices.catalogue_device(row)
+    if not rate or not row.memory_bytes_per_s or device is None:
         raise CatalogueError(
             f"the catalogue has no 16-bit rate or memory bandwidth of {row.name}",
             hint="choose an accelerator that trains in 16 bits, e.g. L4 or A100",
@@ -97,6 +103,7 @@ def part(row: Accelerator) -> Part:
         link_bytes_per_s=float(row.link_bytes_per_s or 0.0) if is_linked else pcie * _THROUGH_HOST,
         host_bytes_per_s=pcie,
         generation=generation,
+        device=device,
     )
 
 

@@ -2,7 +2,8 @@
 
 ``runs.jsonl.gz`` as packed, or the collector's journal ``runs.jsonl`` (schema ``minicloud/1``, see
 ``docs/dataset.md``). Of a run's attempts the least disturbed counts. The partial run of a job on
-the anchor is the anchor of each of its full runs: its mean step times all steps of one worker;
+the anchor, the nearest in time where there are several, is the anchor of each of its full runs:
+its mean step times all steps of one worker;
 where the job was also tried as 1 master + 2 workers, those series and that step go with it. A
 machine under limits stands for an instance type; its price is synthetic.
 """
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.minicloud.card import anchor_rows
 from advisor.collectors.minicloud.journal import Journal, unpack
 from advisor.collectors.minicloud.summary import least_disturbed
 from advisor.errors import RunError
@@ -38,6 +39,8 @@ _CHANNELS: Final = {
     "received_bytes_per_s": ("network_received_bytes_per_s", 1.0),
     "sent_bytes_per_s": ("network_sent_bytes_per_s", 1.0),
 }
+# Facts ``WHAT_PHASE_CLASS`` of a job: the operators of a class in a phase, calls and sums.
+COUNTED: Final = ("calls", "flop", "bytes")
 _HINT: Final = "pack the journal again: advisor collect --pack"
 
 
@@ -61,7 +64,7 @@ def read(path: Path) -> list[RunRecord]:
                 hint=_HINT,
             )
     with _told(f"{file}"):
-        anchors = anchor_rows(rows)
+        anchors = _anchors(rows)
         spread = {
             row["job"]["key"]: row
             for row in least_disturbed(rows, "partial")
@@ -73,8 +76,28 @@ def read(path: Path) -> list[RunRecord]:
             job = row["job"]["key"]
             if job not in anchors:
                 raise RunError(f"job {job!r} has no partial run on the anchor", hint=_HINT)
-            records.append(_record(row, anchors[job], spread.get(job)))
+            records.append(_record(row, _nearest(anchors[job], row), spread.get(job)))
     return records
+
+
+def _anchors(rows: list[Row]) -> dict[str, list[Row]]:
+    """Return each job's partial runs on the anchor."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        is_single = row["kind"] == "partial" and row["layout"]["kind"] == "single"
+        if is_single and row["status"] == "ok":
+            found.setdefault(row["job"]["key"], []).append(row)
+    return found
+
+
+def _nearest(anchors: list[Row], row: Row) -> Row:
+    """Return the partial run that was made closest in time to a run.
+
+    A machine is not equally fast all day: the same step took up to 1.5 times the CPU time an hour
+    later (``docs/dataset.md``), and who rents profiles shortly before.
+    """
+    at = datetime.fromisoformat(row["started_at"])
+    return min(anchors, key=lambda a: abs(datetime.fromisoformat(a["started_at"]) - at))
 
 
 def _rows(file: Path) -> list[Row]:
@@ -129,6 +152,7 @@ def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:
             "wall_s": float(row.get("wall_s") or 0.0),
             "correction_fraction": float(row.get("correction_fraction") or 0.0),
             "is_noisy": float(bool(row.get("is_noisy"))),
+            **_drift(row, anchor),
         },
     )
 
@@ -148,9 +172,11 @@ def _job(job: Row, anchor: Row, steps: float) -> JobFacts:
         "operators_per_step": float(counts["operators"]),
     }
     flop: dict[str, float] = {}
-    for classes in counts["classes"].values():
-        for kind, (_, kind_flop, _) in classes.items():
+    for phase, classes in counts["classes"].items():
+        for kind, (calls, kind_flop, moved) in classes.items():
             flop[kind] = flop.get(kind, 0.0) + float(kind_flop)
+            for what, value in zip(COUNTED, (calls, kind_flop, moved), strict=True):
+                facts[f"{what}_{phase}_{kind}"] = float(value)
     total = sum(flop.values())
     for kind, value in sorted(flop.items()):
         if total > 0 and value > 0:
@@ -173,6 +199,21 @@ def _machines(row: Row) -> Machines:
         price_usd_per_h=float(instance["nominal_price_usd_per_h"]),
         facts=facts,
     )
+
+
+def _drift(row: Row, anchor: Row) -> dict[str, Fact]:
+    """Return how much more CPU time a step took than in the partial run, for one process.
+
+    The same program on the same silicon: what is not 1 is the machine, not the configuration.
+    """
+    is_alone = row["layout"]["kind"] == "single" and row["instance"]["threads"] == 1
+    if not is_alone or row["status"] != "ok":
+        return {}
+    steps, seen = float(row.get("steps_done") or 0.0), float(anchor["steps_done"] or 0.0)
+    here, there = float(row["nodes"][0]["cpu_s"]), float(anchor["nodes"][0]["cpu_s"])
+    if not (steps and seen and here and there):
+        return {}
+    return {"cpu_ratio": here / steps * seen / there}
 
 
 def _anchor_facts(anchor: Row, spread: Row | None) -> dict[str, Fact]:

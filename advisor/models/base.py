@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -21,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from advisor.models.censoring import expected_times
 from advisor.models.conformal import Calibration, calibrate
 from advisor.models.splits import group_folds
+from advisor.models.tasks import run
 
 Floats = NDArray[np.float64]
 State = dict[str, Any]
@@ -161,9 +161,11 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         bounds: Any,
     ) -> Calibration:
         folds = list(group_folds(groups, self.calibration_folds, self.random_state))
-        answers = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fold_answer)(self._bare(), X, r, groups, bounds, train, test)
-            for train, test in folds
+        answers = run(
+            "intervals",
+            _fold_answer,
+            [(self._bare(), X, r, groups, bounds, train, test) for train, test in folds],
+            self.n_jobs,
         )
         errors = np.empty(len(r))
         for (_, test), answer in zip(folds, answers, strict=True):

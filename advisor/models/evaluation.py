@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from advisor.models.base import RunRegressor
 from advisor.models.problem import Problem
 from advisor.models.regret import Regret, cell, regret
 from advisor.models.splits import SplitName, left_out
+from advisor.models.tasks import run
 
 Floats = NDArray[np.float64]
 Fold = tuple[str, NDArray[np.intp], NDArray[np.intp]]
@@ -96,6 +96,7 @@ def evaluate(
     seed: int = 0,
     n_jobs: int | None = None,
     has_intervals: bool = True,
+    most_folds: int | None = None,
 ) -> Split:
     """Score an estimator on one split; each fold is fitted from scratch.
 
@@ -113,6 +114,8 @@ def evaluate(
         Folds at once, through joblib: a Dask or Ray backend runs them on its cluster.
     has_intervals : bool
         Calibrate intervals in every fold (slower).
+    most_folds : int or None
+        Of more folds as many are scored, evenly spread: ``both`` has one a pair.
 
     Raises
     ------
@@ -120,14 +123,14 @@ def evaluate(
         If there is nothing that can be left out.
     """
     folds = list(left_out(problem.records, split, seed))
-    answers = Parallel(n_jobs=n_jobs)(
-        delayed(_fold)(problem, build(), train, test, coverage, has_intervals)
-        for _, train, test in folds
-    )
+    if most_folds is not None and len(folds) > most_folds:
+        folds = [folds[i] for i in np.linspace(0, len(folds) - 1, most_folds).astype(int)]
+    tasks = [(problem, build(), train, test, coverage, has_intervals) for _, train, test in folds]
+    bands = np.vstack(run(f"split {split}", _fold, tasks, n_jobs))
     baselines = [_baselines(problem, train, test) for _, train, test in folds]
     rows = np.concatenate([test for _, _, test in folds])
-    predicted = np.concatenate([p for p, _ in answers])
-    bounds = np.concatenate([b for _, b in answers]) if has_intervals else None
+    predicted = bands[:, 1]
+    bounds = bands[:, [0, 2]] if has_intervals else None
     seen = ~problem.is_censored[rows]  # how wrong a prediction of a cut run is nobody knows
 
     def scored(some: Floats, keep: NDArray[np.bool_], lines: Floats | None = None) -> Metrics:
@@ -159,13 +162,13 @@ def _fold(
     test: NDArray[np.intp],
     coverage: float,
     has_intervals: bool,
-) -> tuple[Floats, Floats]:
+) -> Floats:
+    """Return low, prediction and high of each test row."""
     fitted = problem.fit(model if has_intervals else model._bare(), train)
     if not has_intervals or fitted.calibration_ is None:
-        unbounded = np.column_stack([np.zeros(len(test)), np.full(len(test), np.inf)])
-        return problem.predict(fitted, test), unbounded
-    band = problem.predict_band(fitted, test, coverage)
-    return band[:, 1], band[:, [0, 2]]
+        middle = problem.predict(fitted, test)
+        return np.column_stack([np.zeros(len(test)), middle, np.full(len(test), np.inf)])
+    return problem.predict_band(fitted, test, coverage)
 
 
 def _baselines(

@@ -1,23 +1,22 @@
 """Physics where the data end: outside what was seen the learned correction is not trusted.
 
 A row is outside where a known feature leaves the range of the training rows by more than a tenth
-of it, or differs where all training rows agreed. There the answer is physics alone (the offset
-plus the usual correction), and the interval is that of physics alone on left-out jobs.
+of it, or differs where all training rows agreed (module ``hull``). There the answer is physics
+alone (the offset plus the usual correction), and the interval is that of physics alone on
+left-out jobs.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.models.base import Floats, RunRegressor, State
 from advisor.models.conformal import Calibration, calibrate
-
-_MARGIN: Final = 0.1  # of a feature's range
+from advisor.models.hull import Hull
 
 
 class Guarded(RunRegressor):
@@ -27,16 +26,19 @@ class Guarded(RunRegressor):
     ----------
     member : RunRegressor or None
         Unfitted; None takes a ``Stack``.
-    guarded_columns : int or None
-        How many leading columns are watched (series are not); None watches all.
+    guarded_columns : sequence of int or None
+        The columns that are watched; None watches all.
+    parted_columns : sequence of int
+        Rows where such a column is positive, and the others, have ranges of their own: single
+        machines say nothing of clusters, and processors nothing of accelerators.
     calibration_folds, is_adaptive, n_jobs, random_state
         See ``RunRegressor``. The member is calibrated with them.
 
     Attributes
     ----------
     member_ : RunRegressor
-    lows_, highs_ : array of shape (features,)
-        Ranges that count as seen.
+    hull_ : Hull
+        What counts as seen.
     level_ : float
         Median of what physics leaves over.
     outside_ : Calibration or None
@@ -47,7 +49,8 @@ class Guarded(RunRegressor):
         self,
         member: RunRegressor | None = None,
         *,
-        guarded_columns: int | None = None,
+        guarded_columns: Sequence[int] | None = None,
+        parted_columns: Sequence[int] = (),
         calibration_folds: int = 10,
         is_adaptive: bool = False,
         n_jobs: int | None = None,
@@ -55,6 +58,7 @@ class Guarded(RunRegressor):
     ) -> None:
         self.member = member
         self.guarded_columns = guarded_columns
+        self.parted_columns = parted_columns
         self.calibration_folds = calibration_folds
         self.is_adaptive = is_adaptive
         self.n_jobs = n_jobs
@@ -62,23 +66,10 @@ class Guarded(RunRegressor):
 
     def is_outside(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Return for each row whether it leaves what was seen, shape (n,)."""
-        return self._outside(self._checked(X))
-
-    def _outside(self, X: Floats) -> NDArray[np.bool_]:
-        watched = X[:, : self.guarded_columns]
-        with np.errstate(invalid="ignore"):  # unknown is not outside
-            beyond = (watched < self.lows_) | (watched > self.highs_)
-        return np.asarray(beyond.any(axis=1))
+        return self.hull_.is_outside(self._checked(X))
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
-        watched = X[:, : self.guarded_columns]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # columns that are nan throughout
-            low, high = np.nanmin(watched, axis=0), np.nanmax(watched, axis=0)
-        margin = _MARGIN * (high - low) + 1e-9 * np.maximum(np.abs(low), np.abs(high)) + 1e-12
-        unseen = np.isnan(low)  # never known: nothing to compare with
-        self.lows_ = np.where(unseen, -np.inf, low - margin)
-        self.highs_ = np.where(unseen, np.inf, high + margin)
+        self.hull_ = Hull.of(X, self.parted_columns, self.guarded_columns)
         self.level_ = float(np.median(r))
         self.member_ = self._twin().blank(X.shape[1])
         self.member_._learn(X, r, groups)
@@ -99,14 +90,14 @@ class Guarded(RunRegressor):
         return twin
 
     def _answer(self, X: Floats) -> Floats:
-        return np.where(self._outside(X), self.level_, self.member_._answer(X))
+        return np.where(self.hull_.is_outside(X), self.level_, self.member_._answer(X))
 
     def _half_width(self, X: Floats, coverage: float) -> Floats:
         inside = super()._half_width(X, coverage)
         if self.outside_ is None:
             return inside
         wide = np.maximum(self.outside_.half_width(X, coverage), inside)
-        return np.where(self._outside(X), wide, inside)
+        return np.where(self.hull_.is_outside(X), wide, inside)
 
     @property
     def _is_multiplicative(self) -> bool:  # type: ignore[override]
@@ -118,14 +109,13 @@ class Guarded(RunRegressor):
     def state(self) -> State:
         """Return what was learned as plain data and arrays."""
         state: State = {
-            "lows": self.lows_, "highs": self.highs_, "level": self.level_,
-            "member": self.member_.state(),
+            "hull": self.hull_.state(), "level": self.level_, "member": self.member_.state(),
         }  # fmt: skip
         return state if self.outside_ is None else state | {"outside": self.outside_.state()}
 
     def restore(self, state: State) -> None:
         """Take on what was learned."""
-        self.lows_, self.highs_ = state["lows"], state["highs"]
+        self.hull_ = Hull.from_state(state["hull"])
         self.level_ = float(state["level"])
         outside = state.get("outside")
         self.outside_ = None if outside is None else Calibration.from_state(outside)

@@ -138,6 +138,8 @@ def problem(
         )
     runs = tuple(r for r, _ in kept)
     X = features.table(runs)
+    if target in ("over_analytic", "over_anchor"):
+        X = features.without_length_and_price(X)
     if has_series:
         X = np.hstack([X, features.sequences(runs)])
     truths = [r.cost_usd if target == "cost" else r.time_s for r in runs]

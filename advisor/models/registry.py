@@ -1,9 +1,11 @@
 """Names of the estimators, and models as folders that cannot run code.
 
 A model is a folder: ``weights.npz`` (arrays only), ``*.ubj`` (XGBoost's own form), ``model.json``
-(which estimator, its settings, scalars, and the SHA-256 of every file), ``features.json`` (the
-columns with their units, schema version, hash of the data), ``metrics.json`` and ``card.md``.
-Loading checks the hashes, the schema and the shapes; a folder that was changed is refused.
+(which estimator, its settings, scalars, the SHA-256 of every file and of itself),
+``features.json`` (the columns with their units and ranges, schema version, hash of the data),
+``metrics.json`` and ``card.md``. Loading checks the hashes, the schema and the shapes; a folder
+that was changed is refused. The hashes are against accidents and half-copied folders; who can
+write all files can write them too, but cannot make loading run code.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from advisor.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from advisor.models.base import RunRegressor, State
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 # Name -> (module, class)
 ESTIMATORS: Final[dict[str, tuple[str, str]]] = {
     "ridge": ("linear", "Ridge"),
@@ -119,14 +121,16 @@ def _write(
     _dump(folder / "features.json", dict(features))
     _dump(folder / "metrics.json", dict(metrics))
     (folder / "card.md").write_text(card, encoding="utf-8")
-    hashed = ["weights.npz", "features.json", *(f"{name}.ubj" for name in blobs)]
-    _dump(folder / "model.json", {
+    hashed = ["weights.npz", "features.json", "metrics.json", "card.md"]
+    hashed += [f"{name}.ubj" for name in blobs]
+    about = {
         "format": FORMAT,
         "estimator": describe(model),
         "features_in": model.n_features_in_,
         "scalars": scalars,
         "sha256": {name: _sha256(folder / name) for name in hashed},
-    })  # fmt: skip
+    }
+    _dump(folder / "model.json", about | {"own_sha256": _own_sha256(about)})
 
 
 def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
@@ -137,13 +141,10 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     ModelError
         If a file is missing, was changed, or is of another format.
     """
-    about = _read(folder / "model.json")
-    if about.get("format") != FORMAT:
-        raise ModelError(f"{folder}: format {about.get('format')!r} is not {FORMAT}", hint=_HINT)
+    about = _description(folder)
     try:
-        for name, digest in about["sha256"].items():
-            if Path(name).name != name or _sha256(folder / name) != digest:
-                raise ModelError(f"{folder / name}: was changed since it was saved", hint=_HINT)
+        for name in about["sha256"]:
+            _check(folder, about, name)
         arrays = _arrays(folder / "weights.npz")
         blobs = {n: (folder / n).read_bytes() for n in about["sha256"] if n.endswith(".ubj")}
         learned = _nested(about["scalars"], arrays, blobs)
@@ -158,6 +159,41 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
     return model, _read(folder / "features.json"), _read(folder / "metrics.json")
+
+
+def features_of(folder: Path) -> dict[str, Any]:
+    """Return ``features.json`` of a saved model alone: what it takes, and what it covers.
+
+    Raises
+    ------
+    ModelError
+        If the folder was changed, or is of another format.
+    """
+    about = _description(folder)
+    try:
+        _check(folder, about, "features.json")
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
+    return _read(folder / "features.json")
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """Return ``model.json``, which must be as it was saved."""
+    about = _read(folder / "model.json")
+    if about.get("format") != FORMAT:
+        raise ModelError(f"{folder}: format {about.get('format')!r} is not {FORMAT}", hint=_HINT)
+    if about.pop("own_sha256", None) != _own_sha256(about):
+        raise ModelError(f"{folder / 'model.json'}: was changed since it was saved", hint=_HINT)
+    return about
+
+
+def _own_sha256(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _check(folder: Path, about: Mapping[str, Any], name: str) -> None:
+    if Path(name).name != name or _sha256(folder / name) != about["sha256"][name]:
+        raise ModelError(f"{folder / name}: was changed since it was saved", hint=_HINT)
 
 
 def describe(model: RunRegressor) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from advisor.models.base import Floats, RunRegressor, State, _fold_answer
 from advisor.models.conformal import Calibration, calibrate
 from advisor.models.splits import group_folds
+from advisor.models.tasks import run
 
 _PULL: Final = 0.1  # towards equal weights, as a share of the rows: few groups tell little
 _ROUNDS: Final = 10
@@ -69,13 +69,12 @@ class Stack(RunRegressor):
         self.weights_ = np.full(len(bare), 1.0 / len(bare))
         if np.unique(groups).size > 1:
             folds = list(group_folds(groups, self.folds, self.random_state))
-            answers = Parallel(n_jobs=self.n_jobs)(
-                delayed(_fold_answer)(
-                    member._bare(), self._view(member, X), r, groups, bounds, train, test
-                )
+            tasks = [
+                (member._bare(), self._view(member, X), r, groups, bounds, train, test)
                 for member in bare
                 for train, test in folds
-            )
+            ]
+            answers = run("members on left-out groups", _fold_answer, tasks, self.n_jobs)
             left_out = np.empty((len(r), len(bare)))
             for place, answer in enumerate(answers):
                 member, fold = divmod(place, len(folds))

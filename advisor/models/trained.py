@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,9 @@ from advisor.errors import ModelError
 from advisor.models import registry
 from advisor.models.base import Floats, RunRegressor
 from advisor.models.guarded import Guarded
+from advisor.models.hull import Hull
 from advisor.models.problem import Problem, Target, problem
 from advisor.records import RunRecord, to_line
-
-_HINT: Final = "fit it again: advisor train models"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,7 @@ class TrainedModel:
             If the folder was changed, or was fitted on other features than this version's.
         """
         estimator, about, found = registry.load(folder)
-        names = tuple(about.get("names", ()))
-        if about.get("schema_version") != features.SCHEMA_VERSION or names != features.NAMES:
-            odd = sorted(set(names) ^ set(features.NAMES))[:3]
-            raise ModelError(
-                f"{folder}: was fitted on other features"
-                + (f" ({', '.join(odd)}, ...)" if odd else " (another order or version)"),
-                hint=_HINT,
-            )
+        features.require_same(about, str(folder))
         return cls(
             name=folder.name,
             estimator=estimator,
@@ -172,8 +165,8 @@ def _asked(record: RunRecord) -> RunRecord:
                    status="ok")  # fmt: skip
 
 
-def describe_features(asked: Problem, *, has_series: bool) -> dict[str, Any]:
-    """Return ``features.json`` of a model that is fitted on ``asked``."""
+def describe_features(asked: Problem, *, has_series: bool, hull: Hull) -> dict[str, Any]:
+    """Return ``features.json`` of a model that is fitted on ``asked`` and covers ``hull``."""
     static = asked.X[:, : len(features.FEATURES)]
     known = np.isfinite(static)
     medians = [
@@ -190,6 +183,10 @@ def describe_features(asked: Problem, *, has_series: bool) -> dict[str, Any]:
             for f in features.FEATURES
         ],
         "medians": medians,
+        "hull": hull.to_record(),
+        "accelerators": dict(
+            sorted(Counter(r.configuration[0].accelerator for r in asked.records).items())
+        ),
         "data_sha256": data_hash(asked.records),
         "records": len(asked.records),
     }

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from advisor.clusters import NamedCluster
 from advisor.domain import Estimate
-from advisor.planners.nouns import Layout, Transformer
+from advisor.planners.nouns import Layout
 from advisor.planners.units import GIB, HOUR_S
 
 Objective = Literal["time", "cost"]
@@ -113,7 +113,10 @@ class Plan:
     Attributes
     ----------
     objective : {"time", "cost"}
-    transformer : Transformer
+    subject : str
+        What is trained, in words: for the terminal.
+    model : mapping
+        What is trained, in numbers: for the record.
     cluster : NamedCluster
     global_batch : int
     choices : tuple of Choice
@@ -124,10 +127,13 @@ class Plan:
         Layouts evaluated, and those that fit.
     left_out : dict of str to str
         What could not be planned, and why.
+    predictor : str
+        What the times come from: ``"layout_model"`` or ``"device_model"``.
     """
 
     objective: Objective
-    transformer: Transformer
+    subject: str
+    model: Mapping[str, Any]
     cluster: NamedCluster
     global_batch: int
     choices: Sequence[Choice]
@@ -135,6 +141,7 @@ class Plan:
     considered: int = 0
     fitting: int = 0
     left_out: Mapping[str, str] = field(default_factory=dict)
+    predictor: str = "layout_model"
     model_version: str = ""
 
     @property
@@ -147,7 +154,7 @@ class Plan:
         return {
             "schema_version": SCHEMA_VERSION,
             "objective": self.objective,
-            "model": asdict(self.transformer),
+            "model": dict(self.model),
             "global_batch": self.global_batch,
             "cluster": {
                 "devices": self.cluster.devices,
@@ -164,7 +171,7 @@ class Plan:
                     for g in self.cluster.groups
                 ],
             },
-            "predictor": {"name": "layout_model", "version": self.model_version},
+            "predictor": {"name": self.predictor, "version": self.model_version},
             "considered": self.considered,
             "fitting": self.fitting,
             "plans": [c.to_record() for c in self.choices],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from advisor.plan.group_tables import (
     estimate,
     latency,
     layer_parameters_of,
+    machine_links,
     machines_of,
     notes_of,
     ring_bytes_per_s,
@@ -35,13 +35,7 @@ def asymmetric(request: PlanRequest, model: LayoutModel) -> Choice:
     PlanningError
         If no grouping fits.
     """
-    machines = [g for g in request.cluster.groups for _ in range(g.count)]
-    weights = np.array(
-        [
-            [min(a.node.network.bytes_per_s, b.node.network.bytes_per_s) for b in machines]
-            for a in machines
-        ]
-    )
+    machines, weights = machine_links(request.cluster)
     best: AsymmetricPlan | None = None
     names: list[list[str]] = []
     problem: PlanningError | None = None
@@ -59,7 +53,7 @@ def asymmetric(request: PlanRequest, model: LayoutModel) -> Choice:
     groups = [f"group {i + 1}" for i in range(len(names))]
     return Choice(
         name="asymmetric pipeline",
-        machines=machines_of(request),
+        machines=machines_of(request.cluster),
         step_time_s=estimate(request, model, best.step_s),
         global_batch=request.global_batch,
         price_usd_per_h=request.cluster.price_usd_per_h,
@@ -90,9 +84,8 @@ def _zorse(
     layer_bytes = 2.0 * layer_parameters_of(transformer)
     groups = []
     for machines in held:
-        single = [replace(m, count=1) for m in machines]
         gather = asymmetric_pipeline.ring_s(
-            layer_bytes, ring_bytes_per_s(single, model), factor=RING_FACTOR
+            layer_bytes, ring_bytes_per_s(machines, model), factor=RING_FACTOR
         )
         workers = tuple(
             Worker(

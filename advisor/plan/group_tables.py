@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from advisor import parameters
-from advisor.clusters import ClusterGroup
+from advisor.clusters import ClusterGroup, NamedCluster
 from advisor.domain import Estimate
 from advisor.layout_model import LayoutModel
 from advisor.plan.request import SOFTWARE, PlanRequest
 from advisor.planners.heterogeneous import Worker
-from advisor.planners.layer_latency import LayerLatency
+from advisor.planners.layer_latency import Floats, LayerLatency
 from advisor.planners.layout_case import LayoutCase
 from advisor.planners.layout_columns import Column, Layouts, layer_parameters
 from advisor.planners.layout_memory import MemoryConstants
@@ -54,9 +55,16 @@ def estimate(request: PlanRequest, model: LayoutModel, step_s: float) -> Estimat
     )
 
 
-def machines_of(request: PlanRequest) -> dict[str, int]:
+def machines_of(cluster: NamedCluster) -> dict[str, int]:
     """Return how many machines of each group there are."""
-    return {g.label: g.count for g in request.cluster.groups}
+    return {g.label: g.count for g in cluster.groups}
+
+
+def machine_links(cluster: NamedCluster) -> tuple[list[ClusterGroup], Floats]:
+    """Return every machine of a cluster, and the bandwidth between each two [bytes/s]."""
+    machines = [replace(g, count=1) for g in cluster.groups for _ in range(g.count)]
+    rates = np.array([m.node.network.bytes_per_s for m in machines])
+    return machines, np.minimum(rates[:, None], rates[None, :])
 
 
 def single_device(

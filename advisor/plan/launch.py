@@ -144,7 +144,7 @@ def pipeline_layout(layers: Sequence[int]) -> str:
     return "E" + "|".join(f"t*{n}" for n in layers) + "L"
 
 
-def deepspeed_config(layout: Layout) -> dict[str, Any]:
+def deepspeed_config(layout: Layout, *, precision: str = "bf16") -> dict[str, Any]:
     """Return a DeepSpeed configuration of a data-parallel layout."""
     zero: dict[str, Any] = {
         "stage": layout.zero_stage,
@@ -160,7 +160,7 @@ def deepspeed_config(layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": layout.micro_batch,
         "gradient_accumulation_steps": layout.accumulation_steps,
-        "bf16": {"enabled": True},
+        **({precision: {"enabled": True}} if precision in ("bf16", "fp16") else {}),
         "zero_optimization": zero,
     }
     if layout.recompute != "none" or "activations" in layout.offload:

@@ -45,7 +45,7 @@ def pipeline(request: PlanRequest, model: LayoutModel) -> Choice:
     )
     return Choice(
         name="pipeline over groups",
-        machines=machines_of(request),
+        machines=machines_of(request.cluster),
         step_time_s=estimate(request, model, found.step_s),
         global_batch=request.global_batch,
         price_usd_per_h=request.cluster.price_usd_per_h,

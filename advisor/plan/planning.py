@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
-from advisor.clusters import ClusterGroup
+from advisor.clusters import ClusterGroup, NamedCluster
 from advisor.errors import UsageError
 from advisor.layout_model import LayoutModel, load
-from advisor.plan import asymmetric, mixed, uneven
-from advisor.plan.answer import Choice, Plan
+from advisor.plan import asymmetric, mixed, transformer_swapping, uneven
+from advisor.plan.answer import Choice, Objective, Plan
 from advisor.plan.group_tables import memory_constants, notes_of
 from advisor.plan.launch import command
 from advisor.plan.request import SOFTWARE, PlanRequest
+from advisor.plan.swapping import is_compared, or_swap
 from advisor.planners.errors import PlanningError
+from advisor.planners.nouns import Transformer
 from advisor.planners.search import PlannedLayout, SearchResult, search
 
 
@@ -31,7 +34,7 @@ def plan(request: PlanRequest, *, model: LayoutModel | None = None) -> Plan:
         If no way fits; the message names the nearest miss.
     """
     model = model or load()
-    _check(request)
+    check_prices(request.objective, request.cluster)
     if not request.cluster.is_mixed:
         return _homogeneous(request, model)
     left_out: dict[str, str] = {}
@@ -41,6 +44,8 @@ def plan(request: PlanRequest, *, model: LayoutModel | None = None) -> Plan:
         "uneven batches": lambda: uneven.uneven_batches(request, model),
         "asymmetric pipeline": lambda: asymmetric.asymmetric(request, model),
     }
+    if is_compared(request.cluster, request.swap):
+        ways["layer swapping"] = lambda: transformer_swapping.swap(request, model)
     for group in request.cluster.groups:
         ways[f"{group.label} alone"] = lambda g=group: _alone(request, model, g)  # type: ignore[misc]
     for name, way in ways.items():
@@ -58,7 +63,8 @@ def plan(request: PlanRequest, *, model: LayoutModel | None = None) -> Plan:
     choices.sort(key=lambda c: (not c.commands, c.burden(request.objective)))
     return Plan(
         objective=request.objective,
-        transformer=request.transformer,
+        subject=_subject(request.transformer),
+        model=asdict(request.transformer),
         cluster=request.cluster,
         global_batch=request.global_batch,
         choices=choices,
@@ -67,9 +73,20 @@ def plan(request: PlanRequest, *, model: LayoutModel | None = None) -> Plan:
     )
 
 
-def _check(request: PlanRequest) -> None:
-    if request.objective == "cost" and request.cluster.is_mixed:
-        unpriced = [g.label for g in request.cluster.groups if g.price_usd_per_h is None]
+def _subject(transformer: Transformer) -> str:
+    return f"{transformer.layers} layers of {transformer.hidden}, {transformer.sequence} tokens"
+
+
+def check_prices(objective: Objective, cluster: NamedCluster) -> None:
+    """Refuse the cheapest way over unlike machines where one of them has no price.
+
+    Raises
+    ------
+    UsageError
+        Naming the machines.
+    """
+    if objective == "cost" and cluster.is_mixed:
+        unpriced = [g.label for g in cluster.groups if g.price_usd_per_h is None]
         if unpriced:
             raise UsageError(
                 f"no prices, no cheapest way over unlike machines: {', '.join(unpriced)}",
@@ -79,18 +96,30 @@ def _check(request: PlanRequest) -> None:
 
 def _homogeneous(request: PlanRequest, model: LayoutModel) -> Plan:
     group = request.cluster.groups[0]
-    result = _search(request, model, group, may_use_fewer=True)
+    left_out: dict[str, str] = {}
+    swapped: list[Choice] = []
+    if is_compared(request.cluster, request.swap):
+        try:
+            swapped = [transformer_swapping.swap(request, model)]
+        except PlanningError as error:
+            left_out["layer swapping"] = f"{error}; {error.hint}"
+    try:
+        result = _search(request, model, group, may_use_fewer=True)
+    except PlanningError as error:
+        raise or_swap(error, swapped) from error
     choices = [_choice(request, model, group, found) for found in result.front]
     choices.sort(key=lambda c: c.burden(request.objective))
     return Plan(
         objective=request.objective,
-        transformer=request.transformer,
+        subject=_subject(request.transformer),
+        model=asdict(request.transformer),
         cluster=request.cluster,
         global_batch=request.global_batch,
-        choices=choices[:1],
+        choices=[*choices[:1], *swapped],
         front=tuple(sorted(choices, key=lambda c: c.step_time_s.value)),
         considered=result.considered,
         fitting=result.fitting,
+        left_out=left_out,
         model_version=model.version,
     )
 

@@ -35,6 +35,8 @@ class PlanRequest:
     space : SearchSpace
     coverage : float
         Of the intervals.
+    swap : bool or None
+        Compare layer swapping; None: on consumer cards.
     """
 
     transformer: Transformer
@@ -44,6 +46,7 @@ class PlanRequest:
     precision: Precision = "bf16"
     space: SearchSpace = field(default_factory=lambda: SPACE)
     coverage: float = 0.9
+    swap: bool | None = None
 
     @property
     def precision_code(self) -> int:

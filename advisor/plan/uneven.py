@@ -64,7 +64,7 @@ def uneven_batches(request: PlanRequest, model: LayoutModel) -> Choice:
     even_s = _even_s(workers, job)
     return Choice(
         name="uneven batches",
-        machines=machines_of(request),
+        machines=machines_of(request.cluster),
         step_time_s=estimate(request, model, found.step_s),
         global_batch=request.global_batch,
         price_usd_per_h=request.cluster.price_usd_per_h,

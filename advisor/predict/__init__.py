@@ -6,26 +6,34 @@ exports all show its numbers.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
-from advisor.domain import Candidate
+from advisor.domain import Candidate, Explanation, Predictions
 from advisor.errors import CatalogueError, UsageError
 from advisor.job import Job
+from advisor.jobs import load_job
 from advisor.planners.device import step_time
 from advisor.planners.nouns import Device, Work
 from advisor.predict.anchors import Anchors, host_anchor, host_core_speed
+from advisor.predict.answers import explanation, named
 from advisor.predict.candidates import candidate
 from advisor.predict.columns import STATUSES, TimeColumns, time_columns
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.constants import Constants, constants
+from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.predict.fleet import Fleet, fleet
+from advisor.predict.learned import Learned
+from advisor.predict.mixed import DeviceTimes, MixedCase
 from advisor.predict.programs import program_columns
 
-__all__ = ["STATUSES", "Predictor", "TimeColumns"]
+__all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
 
 class Predictor:
@@ -37,38 +45,59 @@ class Predictor:
         The bundled (or the user's updated) one by default.
     constants : Constants, optional
         The shipped ones by default.
+    learned : Learned or None
+        What was learned from runs. By default the user's own model, else the one that ships;
+        None for physics alone.
     """
 
     name: Final = "roofline"
     version: Final = "1"
 
     def __init__(
-        self, catalogue: Catalogue | None = None, *, constants: Constants | None = None
+        self,
+        catalogue: Catalogue | None = None,
+        *,
+        constants: Constants | None = None,
+        learned: Learned | Literal["default"] | None = "default",
     ) -> None:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
+        self.learned = Learned.default() if learned == "default" else learned
         self._constants = constants
         self._fleet: Fleet | None = None
-        self._home: Predictor | None = None  # whose catalogue the real runs were made on
+        self._side_prices: SidePrices | None = None
 
     @property
     def constants(self) -> Constants:
         """The fitted constants in use."""
         return self._constants if self._constants is not None else constants()
 
-    def on_fleet(self, machines: Fleet) -> Predictor:
-        """Return a predictor whose types are those of ``machines``; real runs stay anchors."""
-        other = Predictor(self.catalogue, constants=self._constants)
-        other._fleet, other._home = machines, self._home or self
-        return other
-
     def calibration_factor(self, job: Job, device: Device | None) -> float | None:
         """Return by what measured steps change the model's step on ``device``; None without."""
         if job.work is None or device is None or (job.measured is None and not job.actuals):
             return None
-        anchors = self._anchors(job, job.work, self.constants)
+        anchors = self.anchors(job, job.work, self.constants)
         bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
         factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
         return float(np.exp(factor[0]))
+
+    @classmethod
+    def load(
+        cls, folder: str | Path | None = None, *, catalogue: Catalogue | None = None
+    ) -> Predictor:
+        """Return a predictor with a model that ``advisor train`` wrote.
+
+        Parameters
+        ----------
+        folder : str or Path, optional
+            Of the model; the user's own, else the one that ships, by default.
+        catalogue : Catalogue, optional
+
+        Raises
+        ------
+        ModelError
+            If there is no such model, it was changed, or was fitted on other features.
+        """
+        return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
 
     @property
     def fleet(self) -> Fleet:
@@ -77,36 +106,89 @@ class Predictor:
             self._fleet = fleet(self.catalogue)
         return self._fleet
 
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic of ``job`` add to each offer."""
+        if self._side_prices is None:
+            self._side_prices = side_prices(self.catalogue)
+        return self._side_prices.costs(job, offers)
+
     def step_columns(
-        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64]
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
     ) -> TimeColumns:
         """Estimate one step of ``job`` on ``count`` machines of the types at ``type_index``.
+
+        Physics, corrected where the learned model covers the candidate.
 
         Parameters
         ----------
         job : Job
         type_index, count : integer arrays of shape (n,)
-            Rows of ``catalogue.types``; machines rented together.
+            Rows of the fleet's types; machines used together.
+        fleet : Fleet, optional
+            Other machines than the catalogue's, e.g. the user's own.
         """
+        columns = self.physics_columns(job, type_index, count, fleet=fleet)
+        if self.learned is None or fleet is not None:
+            return columns  # what was learned is asked about machines of the catalogue
+        return self.learned.corrected(job, self.catalogue, columns)
+
+    def physics_columns(
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
+    ) -> TimeColumns:
+        """Estimate the same by physics alone."""
+        machines = fleet if fleet is not None else self.fleet
         if job.work is None:
             if job.program is None:
                 raise ValueError(f"job {job.name} has neither work nor program")
             return program_columns(
                 job,
                 job.program,
-                self.fleet,
+                machines,
                 host_core_speed(job),
                 type_index=type_index,
                 count=count,
             )
         shipped = self.constants
-        anchors = (self._home or self)._anchors(job, job.work, shipped)
+        anchors = self.anchors(job, job.work, shipped)
         return time_columns(
-            job, job.work, self.fleet, anchors, shipped, type_index=type_index, count=count
+            job, job.work, machines, anchors, shipped, type_index=type_index, count=count
         )
 
-    def _anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out."""
+    def mixed_case(self, job: Job) -> MixedCase | None:
+        """Return what estimates two types of machines together; None for a job without steps."""
+        if job.work is None:
+            return None
+        shipped = self._constants if self._constants is not None else constants()
+        anchors = self.anchors(job, job.work, shipped)
+        return MixedCase(
+            job=job,
+            work=job.work,
+            fleet=self.fleet,
+            anchors=anchors,
+            constants=shipped,
+            times=DeviceTimes.of(job.work, self.fleet, anchors, shipped),
+        )
+
+    def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
+        """Return the host's measured step and those of real runs; unusable ones are left out.
+
+        Parameters
+        ----------
+        job : Job
+        work : Work
+            The job's.
+        shipped : Constants
+        """
         anchors = host_anchor(job, work, shipped)
         bare = Anchors(core_speed=anchors.core_speed)
         for actual in job.actuals:
@@ -124,18 +206,50 @@ class Predictor:
                 )
         return anchors
 
+    @overload
+    def predict(  # type: ignore[overload-overlap] # a str is a sequence of str, too
+        self, profile: Job | str | Path, configurations: str, *, count: int = ...,
+        provider: str | None = ..., region: str | None = ..., pricing: Pricing = ...,
+        coverage: float = ...,
+    ) -> Candidate: ...  # fmt: skip
+
+    @overload
+    def predict(
+        self, profile: Job | str | Path, configurations: Sequence[str | tuple[str, int]], *,
+        provider: str | None = ..., region: str | None = ..., pricing: Pricing = ...,
+        coverage: float = ...,
+    ) -> Predictions: ...  # fmt: skip
+
     def predict(
         self,
-        job: Job,
-        instance_type: str,
+        profile: Job | str | Path,
+        configurations: str | Sequence[str | tuple[str, int]],
         *,
         count: int = 1,
         provider: str | None = None,
         region: str | None = None,
         pricing: Pricing = "on-demand",
         coverage: float = 0.9,
-    ) -> Candidate:
-        """Estimate the whole job on ``count`` machines of one type, in its cheapest region.
+    ) -> Candidate | Predictions:
+        """Estimate the whole job on machines of named types, each in its cheapest region.
+
+        Parameters
+        ----------
+        profile : Job, str or Path
+            A job, or the name or folder of a recorded run.
+        configurations : str, or sequence of str or (str, int)
+            ``"g5.xlarge"`` for one answer; ``["g5.xlarge", "2 x g5.xlarge", ("g5.xlarge", 4)]``
+            for as many.
+        count : int
+            Machines, where one type is named.
+        provider, region : str, optional
+        pricing : str
+        coverage : float
+            Of the intervals: 0.5, 0.8, 0.9 or 0.95.
+
+        Returns
+        -------
+        Candidate, or Predictions where a sequence is given
 
         Raises
         ------
@@ -144,6 +258,62 @@ class Predictor:
         UsageError
             If the job cannot run there: memory, workers, unknown network.
         """
+        job = profile if isinstance(profile, Job) else load_job(profile)
+        asked = [(configurations, count)] if isinstance(configurations, str) else configurations
+        found = tuple(
+            replace(self._predict_one(
+                job, *named(one), provider=provider, region=region, pricing=pricing,
+                coverage=coverage,
+            ), rank=place)
+            for place, one in enumerate(asked, start=1)
+        )  # fmt: skip
+        return found[0] if isinstance(configurations, str) else Predictions(found)
+
+    def predict_interval(
+        self,
+        profile: Job | str | Path,
+        configurations: Sequence[str | tuple[str, int]],
+        coverage: float = 0.9,
+    ) -> NDArray[np.float64]:
+        """Return the bounds of the training times, shape (n, 2). [h].
+
+        Parameters and errors are those of ``predict``.
+        """
+        found = self.predict(profile, configurations, coverage=coverage)
+        return np.array(
+            [[c.training_time_h.low, c.training_time_h.high] for c in found.candidates]
+        )
+
+    def explain(
+        self, profile: Job | str | Path, configurations: Sequence[str | tuple[str, int]]
+    ) -> Explanation:
+        """Return what the step waits for, and what each group of features does to the answer.
+
+        Parameters and errors are those of ``predict``.
+        """
+        job = profile if isinstance(profile, Job) else load_job(profile)
+        found = self.predict(job, configurations)
+        effects = (
+            [{} for _ in found.candidates]
+            if self.learned is None
+            else (self.learned.effects(job, self.catalogue, self._columns_of(job, configurations)))
+        )
+        return explanation(found, effects)
+
+    def _columns_of(
+        self, job: Job, configurations: Sequence[str | tuple[str, int]]
+    ) -> TimeColumns:
+        asked = [named(one) for one in configurations]
+        return self.physics_columns(
+            job,
+            np.array([self.catalogue.instance_type(name).index for name, _ in asked]),
+            np.array([count for _, count in asked]),
+        )
+
+    def _predict_one(
+        self, job: Job, instance_type: str, count: int, *, provider: str | None,
+        region: str | None, pricing: Pricing, coverage: float,
+    ) -> Candidate:  # fmt: skip
         row = self.catalogue.instance_type(instance_type, provider=provider)
         offers = self.catalogue.select(
             OfferFilter(
@@ -167,20 +337,23 @@ class Predictor:
                 f"{job.name} cannot be estimated on {count} x {instance_type}: {reason}",
                 hint="choose another type or count",
             )
+        steady = on_demand(job, columns, coverage)
         if pricing == "spot":
             band = offers.spot_interruption_band[[cheapest]]
             completion = on_spot(job, columns, np.array([0]), band, coverage)
         else:
-            completion = on_demand(job, columns, coverage)
+            completion = steady
         return self.candidate(
             job,
             columns,
             completion,
             offers,
+            self.side_costs(job, offers),
             offer_row=int(cheapest),
             column=0,
             completion_row=0,
             coverage=coverage,
+            steady=steady,
         )
 
     def candidate(
@@ -189,14 +362,19 @@ class Predictor:
         columns: TimeColumns,
         completion: Completion,
         offers: OfferColumns,
+        side: SideCosts,
         *,
         offer_row: int,
         column: int,
         completion_row: int,
         coverage: float,
         rank: int = 1,
+        steady: Completion | None = None,
     ) -> Candidate:
-        """Make the object of one row of the columns, rented by one offer."""
+        """Make the object of one row of the columns, rented by one offer.
+
+        ``steady`` are the columns' completions on demand, to set beside a spot offer.
+        """
         return candidate(
             job,
             self.catalogue,
@@ -206,6 +384,8 @@ class Predictor:
             offer_row=offer_row,
             column=column,
             completion_row=completion_row,
+            side=side,
+            steady=steady,
             host_core_speed=host_core_speed(job),
             coverage=coverage,
             rank=rank,

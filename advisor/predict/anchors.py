@@ -80,6 +80,8 @@ class Anchors:
 def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """Set the job's measured step on the host beside the model's.
 
+    A step on a card that the device sheet does not know anchors nothing.
+
     Raises
     ------
     RunError
@@ -87,7 +89,10 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """
     if job.measured is None:
         return Anchors(core_speed=None)
-    device = host_device(job.measured.host, job.measured.threads, job.measured.device)
+    at = job.measured
+    device = host_device(at.host, at.threads, at.device)
+    if device is None:
+        return Anchors(core_speed=host_core_speed(job))
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s

@@ -7,14 +7,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer
+from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer, Part
 from advisor.job import Job
+from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.input_pipeline import vcpus_needed
 from advisor.planners.nouns import Layout
 from advisor.predict.columns import TimeColumns
 from advisor.predict.completion import Completion
+from advisor.predict.data_costs import SideCosts
 
 _GIB: Final = 2**30
+_TIMES: Final = (
+    ("start_up", "start-up"),
+    ("data_in", "data in"),
+    ("epoch_ends", "ends of epochs (validation)"),
+)  # fmt: skip
+_COSTS: Final = (
+    ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
+)  # fmt: skip
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
 
@@ -22,15 +32,29 @@ _WORTH_SAYING: Final = 0.05
 def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
     offers: OfferColumns, *, offer_row: int, column: int, completion_row: int,
-    host_core_speed: float | None, coverage: float, rank: int = 1,
+    side: SideCosts, steady: Completion | None, host_core_speed: float | None, coverage: float,
+    rank: int = 1,
 ) -> Candidate:  # fmt: skip
-    """Make the candidate of one offer, one row of the time columns and one of the completions."""
-    offer = _offer(catalogue, offers, offer_row)
+    """Make the candidate of one offer, one row of the time columns and one of the completions.
+
+    ``side`` has one row an offer; ``steady``, one row a column, says for a spot offer what the
+    same machines would take on demand.
+    """
+    offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
     step = Estimate.lognormal(
         float(columns.step_s[column]), float(columns.log_sd[column]), coverage
     )
-    time_h, cost = completion.estimates(completion_row, offer.price_usd_per_h * count, coverage)
+    price = offer.price_usd_per_h * count
+    storage = float(side.storage_usd_per_h[offer_row]) * count
+    egress = float(side.egress_usd[offer_row])
+    hourly, once = (0.0 if math.isnan(usd) else usd for usd in (storage, egress))
+    time_h, cost = completion.estimates(completion_row, price + hourly, coverage, once_usd=once)
+    alike: tuple[Estimate | None, Estimate | None] = (None, None)
+    steady_price = _on_demand_price(catalogue, offers, offer_row)
+    if steady is not None and offer.pricing == "spot" and steady_price is not None:
+        alike = steady.estimates(column, steady_price * count + hourly, coverage, once_usd=once)
+    breakdown = completion.breakdown(completion_row, price, storage, egress)
     shares: dict[Bottleneck, float] = {
         name: float(values[column]) for name, values in columns.shares.items()
     }
@@ -59,16 +83,24 @@ def candidate(
         bottleneck=bottleneck,
         shares=shares,
         reasons=(
-            _waits(shares),
+            waits(shares),
+            *_learned(columns, column),
             *_fitting(layout),
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
-            *_interruptions(completion, completion_row, offer.pricing),
+            *interruptions(completion, completion_row, offer.pricing),
+            *_on_demand(*alike),
+            *beside_steps(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
+        breakdown=breakdown,
+        is_learned=_is_learned(columns, column),
+        on_demand_time_h=alike[0],
+        on_demand_cost_usd=alike[1],
     )
 
 
-def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+    """Return one row of the offers as an object."""
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
@@ -85,12 +117,20 @@ def _offer(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
     )
 
 
-def _waits(shares: Mapping[Bottleneck, float]) -> str:
+def waits(shares: Mapping[Bottleneck, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
         f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
     )
+
+
+def _is_learned(columns: TimeColumns, column: int) -> bool:
+    return columns.is_learned is not None and bool(columns.is_learned[column])
+
+
+def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
+    return ("corrected by measured runs of like size",) if _is_learned(columns, column) else ()
 
 
 def _fitting(layout: Layout) -> tuple[str, ...]:
@@ -125,7 +165,7 @@ def _feeding(
     )
 
 
-def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
+def interruptions(completion: Completion, row: int, pricing: str) -> tuple[str, ...]:
     """Say what failures or removals add, and which checkpoints that assumes."""
     overhead = float(completion.overhead_fraction[row])
     every = float(completion.checkpoint_interval_s[row]) / 60
@@ -134,6 +174,30 @@ def _interruptions(completion: Completion, row: int, pricing: str) -> tuple[str,
             f"spot: median finish {1 + overhead:.2f} x the work, waiting for machines included, "
             f"with a checkpoint every {every:.0f} min",
         )
-    if overhead < _WORTH_SAYING / 5:
-        return ()
+    if completion.is_negligible[row]:
+        return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
     return (f"checkpoints every {every:.0f} min and failures add {overhead:.0%}",)
+
+
+def _on_demand_price(catalogue: Catalogue, offers: OfferColumns, row: int) -> float | None:
+    price = float(catalogue.prices.on_demand_usd_per_h[int(offers.price_index[row])])
+    return None if math.isnan(price) else price
+
+
+def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str, ...]:
+    """Set what the same machines take on demand beside a spot candidate."""
+    if time_h is None or cost_usd is None:
+        return ()
+    return (
+        f"on demand: {cost_usd.value:.3g} USD ({cost_usd.low:.3g}-{cost_usd.high:.3g}) in "
+        f"{time_h.value:.3g} h ({time_h.low:.3g}-{time_h.high:.3g})",
+    )
+
+
+def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
+    """Name what is neither steps nor interruptions where it takes a share worth a word."""
+    times = {name: parts[key].time_h / time_h for key, name in _TIMES}
+    costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
+    said = [f"{name} {share:.0%} of the time" for name, share in times.items() if share >= 0.01]
+    said += [f"{name} {share:.0%} of the cost" for name, share in costs.items() if share >= 0.01]
+    return ("beside the steps: " + ", ".join(said),) if said else ()

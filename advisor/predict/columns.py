@@ -21,6 +21,7 @@ from advisor.planners.input_pipeline import relative_speed
 from advisor.planners.nouns import Work
 from advisor.predict.anchors import Anchors
 from advisor.predict.constants import Constants
+from advisor.predict.data_costs import data_in_s
 from advisor.predict.fitting import Fit, fit_in_memory
 from advisor.predict.fleet import Fleet
 
@@ -55,9 +56,11 @@ class TimeColumns:
     dp, micro_batch, accumulation_steps, zero_stage : integer arrays
     memory_bytes : float array
         On one device.
-    startup_s : float array
-        Before the first step. [s]
+    startup_s, data_in_s : float arrays
+        Before the first step: the program's own start, and bringing in its data. [s]
     is_extrapolating : boolean array
+    is_learned : boolean array or None
+        Corrected by what was learned from runs; None where nothing is.
     """
 
     type_index: Integers
@@ -72,7 +75,9 @@ class TimeColumns:
     zero_stage: Integers
     memory_bytes: Floats
     startup_s: Floats
+    data_in_s: Floats
     is_extrapolating: NDArray[np.bool_]
+    is_learned: NDArray[np.bool_] | None = None
 
 
 def time_columns(
@@ -116,6 +121,7 @@ def time_columns(
         zero_stage=_spread(fit.zero_stage, rows, len(dp)).astype(np.int64),
         memory_bytes=_spread(fit.memory_bytes, rows, len(dp)),
         startup_s=job.startup_s / relative_speed(anchors.core_speed, fleet.core_speed[type_index]),
+        data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         is_extrapolating=_spread(single.is_extrapolating, rows, len(dp)) > 0,
     )
 
@@ -142,6 +148,7 @@ class _Single:
     micro_batch_s: Floats
     backward_s: Floats
     optimizer_s: Floats
+    optimizer_launch_s: Floats
     compute: Floats
     memory: Floats
     launch: Floats
@@ -154,7 +161,7 @@ def _single(
     device: Integers, fit: Fit,
 ) -> _Single:  # fmt: skip
     """Evaluate the device model once for each distinct (device, micro-batch), then spread it."""
-    out = np.zeros((7, len(device)))
+    out = np.zeros((8, len(device)))
     extrapolating = np.zeros(len(device), dtype=bool)
     # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
     is_cpu = np.array([d.kind == "cpu" for d in fleet.devices], dtype=bool)[device]
@@ -173,11 +180,13 @@ def _single(
         for i, part in enumerate(parts):
             out[i, rows] = part[cell] * scale
         out[5, rows] = columns.optimizer_s[at_device] * scale
-        out[6, rows] = log_sd[at_device]
+        out[6, rows] = columns.optimizer_launch_s[at_device] * scale
+        out[7, rows] = log_sd[at_device]
         extrapolating[rows] = columns.is_extrapolating[at_device]
     return _Single(
         micro_batch_s=out[0], backward_s=out[1], compute=out[2], memory=out[3], launch=out[4],
-        optimizer_s=out[5], log_sd=out[6], is_extrapolating=extrapolating,
+        optimizer_s=out[5], optimizer_launch_s=out[6], log_sd=out[7],
+        is_extrapolating=extrapolating,
     )  # fmt: skip
 
 
@@ -210,7 +219,8 @@ def _fed(
 ) -> tuple[Floats, dict[Bottleneck, Floats]]:  # fmt: skip
     """Add what the input pipeline costs; return the step and what it waits for. [s]."""
     step_s = np.asarray(scaled.step_s, dtype=float)
-    load_s = _loading_s(job, fleet, anchors, fit, type_index)
+    samples = fit.micro_batch * fit.accumulation_steps
+    load_s = loading_s(job, fleet, anchors, samples, type_index)
     if job.feed.workers == 0:
         total, waiting = step_s + load_s, load_s
     else:
@@ -219,21 +229,23 @@ def _fed(
     network = np.asarray(scaled.exposed_s) + np.asarray(scaled.straggler_s)
     device_s = np.maximum(step_s - network, 0.0)
     busy = np.maximum(single.compute + single.memory + single.launch, 1e-30)
-    # The optimizer streams its state through memory.
+    # The optimizer streams its state through memory, a small one only starts kernels.
     optimizer = np.minimum(single.optimizer_s, device_s)
+    starts = np.minimum(single.optimizer_launch_s, optimizer)
     working = (device_s - optimizer) / busy
     return total, {
         "compute": single.compute * working,
-        "memory": single.memory * working + optimizer,
-        "launch": single.launch * working,
+        "memory": single.memory * working + optimizer - starts,
+        "launch": single.launch * working + starts,
         "network": step_s - device_s,
         "input": waiting,
     }
 
 
-def _loading_s(job: Job, fleet: Fleet, anchors: Anchors, fit: Fit, type_index: Integers) -> Floats:
-    """Seconds per step to load the samples of one device, on the machine's own cores."""
-    samples = fit.micro_batch * fit.accumulation_steps
+def loading_s(
+    job: Job, fleet: Fleet, anchors: Anchors, samples: Integers, type_index: Integers
+) -> Floats:
+    """Return how long loading so many samples of one device takes, on the machine's cores [s]."""
     if job.feed.cpu_s_per_sample is None:
         return np.zeros(len(type_index))
     ratio = relative_speed(anchors.core_speed, fleet.core_speed[type_index])

@@ -1,23 +1,25 @@
-"""From a step to a finish and a bill: start-up, checkpoints, failures, removals of spot machines.
+"""From a step to a finish and a bill: start-up, data, checkpoints, failures, removals of machines.
 
 On demand the expected time with failures (``planners.goodput``); on spot machines the quantiles of
-replayed availability records (``planners.spot``). The error of the step time widens both.
+replayed availability records (``planners.spot``). The error of the step time widens both. A new
+machine in place of another starts the program and brings in the data again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.domain import QUANTILES, Estimate
+from advisor.domain import QUANTILES, Estimate, Part
 from advisor.job import Job
 from advisor.planners.goodput import expected_completion
 from advisor.planners.spot import BAND_FRACTIONS, hazard_of_band, spot_completion
 from advisor.predict.columns import TimeColumns
+from advisor.predict.data_costs import VOLUME_BYTES_PER_S
 from advisor.traces import packaged_spot_history
 
 Floats = NDArray[np.float64]
@@ -26,9 +28,6 @@ Integers = NDArray[np.int64]
 _HOUR_S: Final = 3600.0
 # AWS, Google and most smaller providers bill by the second, one minute at least.
 SHORTEST_BILL_H: Final = 60 / _HOUR_S
-# What a plain block-storage volume takes: the baseline of AWS gp3, 125 MiB/s, likewise Azure P10
-# and a Google balanced disk of a few hundred GB.
-_CHECKPOINT_BYTES_PER_S: Final = 131e6
 # Between 10th and 90th percentile, in standard deviations.
 _SHOWN_SDS: Final = QUANTILES[0.8]
 
@@ -47,25 +46,83 @@ class Completion:
         What checkpoints, failures and removals add to the work.
     checkpoint_interval_s : float array of shape (n,)
         Useful work between two checkpoints that the figures assume. [s]
+    is_negligible : boolean array of shape (n,)
+        Checkpoints and failures add less than ``planners.goodput.NEGLIGIBLE_FRACTION``.
+    parts_h : mapping of str to float array of shape (n,)
+        The expected time by what it goes to; they sum to ``finish_h[:, 1]``. [h]
     """
 
     finish_h: Floats
     billed_h: Floats
     overhead_fraction: Floats
     checkpoint_interval_s: Floats
+    is_negligible: NDArray[np.bool_]
+    parts_h: Mapping[str, Floats]
+
+    def taken(self, rows: Integers) -> Completion:
+        """Return some rows."""
+        columns = {
+            f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "parts_h"
+        }
+        return Completion(
+            **columns, parts_h={name: part[rows] for name, part in self.parts_h.items()}
+        )
+
+    def with_rows(self, rows: Integers, others: Completion) -> Completion:
+        """Return the completions with those of ``rows`` replaced, in their order."""
+
+        def put(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+            out = np.array(old)
+            out[rows] = new
+            return out
+
+        columns = {
+            f.name: put(getattr(self, f.name), getattr(others, f.name))
+            for f in fields(self)
+            if f.name != "parts_h"
+        }
+        parts = {name: put(part, others.parts_h[name]) for name, part in self.parts_h.items()}
+        return Completion(**columns, parts_h=parts)
 
     def estimates(
-        self, row: int, price_usd_per_h: float, coverage: float
+        self, row: int, price_usd_per_h: float, coverage: float, *, once_usd: float = 0.0
     ) -> tuple[Estimate, Estimate]:
-        """Return time [h] and cost [USD] of one row at a price of all machines together."""
+        """Return time [h] and cost [USD] of one row.
+
+        ``price_usd_per_h`` is of all machines together with their storage; ``once_usd`` is paid
+        whatever the time.
+        """
         low, value, high = self.finish_h[row].tolist()
         time_h = Estimate(value=value, low=min(low, value), high=max(high, value),
                           coverage=coverage)  # fmt: skip
         billed_h = np.maximum(self.billed_h[row], SHORTEST_BILL_H)
-        low, value, high = (billed_h * price_usd_per_h).tolist()
+        low, value, high = (billed_h * price_usd_per_h + once_usd).tolist()
         cost = Estimate(value=value, low=min(low, value), high=max(high, value),
                         coverage=coverage)  # fmt: skip
         return time_h, cost
+
+    def breakdown(
+        self, row: int, price_usd_per_h: float, storage_usd_per_h: float, egress_usd: float
+    ) -> dict[str, Part]:
+        """Return the parts of one row's expected time and cost.
+
+        Prices are of all machines together; nan where there is none, which makes the cost None.
+        What is not waited for costs no time, what is not billed no money.
+        """
+        hours = {name: float(part[row]) for name, part in self.parts_h.items()}
+        billed = float(self.billed_h[row, 1])
+        paid = dict(hours, interruptions=billed - sum(hours.values()) + hours["interruptions"])
+        parts = {
+            name: Part(time_h=hours[name], cost_usd=paid[name] * price_usd_per_h) for name in hours
+        }
+        shortest = max(SHORTEST_BILL_H - billed, 0.0)
+        parts["shortest_bill"] = Part(time_h=0.0, cost_usd=shortest * price_usd_per_h)
+        storage = (billed + shortest) * storage_usd_per_h
+        parts["storage"] = Part(time_h=0.0, cost_usd=None if np.isnan(storage) else storage)
+        parts["results_out"] = Part(
+            time_h=0.0, cost_usd=None if np.isnan(egress_usd) else egress_usd
+        )
+        return parts
 
 
 def on_demand(job: Job, columns: TimeColumns, coverage: float) -> Completion:
@@ -82,12 +139,15 @@ def on_demand(job: Job, columns: TimeColumns, coverage: float) -> Completion:
     spread = np.exp(QUANTILES[coverage] * np.nan_to_num(columns.log_sd))
     value = np.where(columns.status == 0, expected.expected_s, np.nan)
     finish = np.stack([value / spread, value, value * spread], axis=1)
-    finish = (finish + columns.startup_s[:, None]) / _HOUR_S
+    finish = (finish + columns.startup_s[:, None] + columns.data_in_s[:, None]) / _HOUR_S
+    saves_s = expected.checkpoints * checkpoint_s(job)
     return Completion(
         finish_h=finish,
         billed_h=finish,
         overhead_fraction=expected.overhead_fraction,
         checkpoint_interval_s=expected.checkpoint_interval_s,
+        is_negligible=expected.is_negligible,
+        parts_h=_parts(job, columns, finish[:, 1], saves_s),
     )
 
 
@@ -116,25 +176,50 @@ def on_spot(
         hazard=_hazards(bands),
     )
     error = columns.log_sd[rows]
+    work_s = columns.step_s[rows] * job.paid_steps
+    # The replays are tabulated at rounded restart times; no job is done before its work is.
+    least_s = work_s + _restart_s(columns)[rows]
+    finish_s = np.maximum(spot.finish_s, least_s[:, None])
+    billed_s = np.maximum(spot.billed_s, least_s[:, None])
+    paid_s = np.maximum(spot.billed_mean_s, least_s)
+    finish = _widened(finish_s, finish_s[:, 1], error, coverage) / _HOUR_S
+    interval_s = np.broadcast_to(spot.checkpoint_interval_s, rows.shape)
     return Completion(
-        finish_h=_widened(spot.finish_s, spot.finish_s[:, 1], error, coverage) / _HOUR_S,
-        billed_h=_widened(spot.billed_s, spot.billed_mean_s, error, coverage) / _HOUR_S,
-        overhead_fraction=spot.finish_s[:, 1] / (columns.step_s[rows] * job.paid_steps) - 1.0,
-        checkpoint_interval_s=np.broadcast_to(spot.checkpoint_interval_s, rows.shape),
+        finish_h=finish,
+        billed_h=_widened(billed_s, paid_s, error, coverage) / _HOUR_S,
+        overhead_fraction=finish_s[:, 1] / work_s - 1.0,
+        checkpoint_interval_s=interval_s,
+        is_negligible=np.zeros(rows.shape, dtype=bool),
+        parts_h=_parts(
+            job, columns, finish[:, 1], work_s / interval_s * checkpoint_s(job), rows=rows
+        ),
     )
+
+
+def _parts(
+    job: Job, columns: TimeColumns, finish_h: Floats, saves_s: Floats, rows: Integers | None = None
+) -> dict[str, Floats]:
+    """Divide the expected time: what is neither start, data, steps nor saves are interruptions."""
+    at = slice(None) if rows is None else rows
+    parts = {
+        "start_up": columns.startup_s[at] / _HOUR_S,
+        "data_in": columns.data_in_s[at] / _HOUR_S,
+        "steps": columns.step_s[at] * job.total_steps / _HOUR_S,
+        "epoch_ends": columns.step_s[at] * job.epochs * job.epoch_end_steps / _HOUR_S,
+    }
+    rest = finish_h - sum(parts.values())
+    parts["checkpoints"] = np.clip(saves_s / _HOUR_S, 0.0, np.maximum(rest, 0.0))
+    return parts | {"interruptions": rest - parts["checkpoints"]}
 
 
 def checkpoint_s(job: Job) -> float:
     """Return the standstill of one save: parameters and optimizer state to a plain volume. [s]."""
-    if job.work is None:
-        return 0.0
-    state = job.work.parameter_bytes + job.work.optimizer_state_bytes
-    return float(state / _CHECKPOINT_BYTES_PER_S)
+    return float(job.state_bytes / VOLUME_BYTES_PER_S)
 
 
 def _restart_s(columns: TimeColumns) -> Floats:
-    """Start the program again on a machine that is there: a second at least, to notice it."""
-    return np.maximum(np.nan_to_num(columns.startup_s), 1.0)
+    """Start again on a new machine, data included: a second at least, to notice it."""
+    return np.maximum(np.nan_to_num(columns.startup_s), 1.0) + columns.data_in_s
 
 
 def _hazards(bands: Floats) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -112,10 +112,14 @@ def estimate_on_type(
     place = int(predictor.fleet.device[row.index])
     device = predictor.fleet.devices[place] if place >= 0 else None
     price = _price(predictor.catalogue, row.index)
-    return _estimate(
+    found = _estimate(
         predictor, job, columns, where, device, coverage,
         price_usd_per_h=None if price is None else price * count,
     )  # fmt: skip
+    if price is None or found.training_time_h is None:
+        return found
+    whole = predictor.predict(job, row.name, count=count, provider=row.provider, coverage=coverage)
+    return replace(found, training_time_h=whole.training_time_h, cost_usd=whole.cost_usd)
 
 
 def estimate_on_gpu(
@@ -152,6 +156,10 @@ def estimate_here(predictor: Predictor, job: Job, *, coverage: float = 0.9) -> S
     described = host.describe(benchmark=benchmark.cached_or_measured(), sheets=sheets)
     kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
     device = host_device(described, None, kind)
+    if device is None:
+        raise UsageError(
+            "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
+        )
     named = device.name if kind == "cuda" else described.cpu_model
     return _on_device(predictor, job, device, f"this machine ({named})", 1, coverage)
 
@@ -160,7 +168,7 @@ def _on_device(
     predictor: Predictor, job: Job, device: Device, where: str, count: int, coverage: float
 ) -> StepEstimate:
     lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
-    columns = predictor.on_fleet(lone).step_columns(job, np.array([0]), np.array([1]))
+    columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone)
     _check_status(job, columns, where)
     return _estimate(predictor, job, columns, where, device, coverage, price_usd_per_h=None)
 
@@ -209,13 +217,11 @@ def _estimate(
     coverage: float, *, price_usd_per_h: float | None,
 ) -> StepEstimate:  # fmt: skip
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
-    time_h = cost = None
+    time_h = None
     if job.total_source != NO_LENGTH:
         from advisor.predict.completion import on_demand
 
-        time_h, cost = on_demand(job, columns, coverage).estimates(
-            0, price_usd_per_h or 0.0, coverage
-        )
+        time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
     facts = Facts(predictor, job, columns, device, price_usd_per_h)
     return StepEstimate(
@@ -237,7 +243,7 @@ def _estimate(
         memory_gib=float(columns.memory_bytes[0]) / _GIB,
         device_memory_gib=None if device is None else device.memory_bytes / _GIB,
         training_time_h=time_h,
-        cost_usd=None if price_usd_per_h is None else cost,
+        cost_usd=None,
         is_extrapolating=bool(columns.is_extrapolating[0]),
         facts=tuple(facts.all()),
     )

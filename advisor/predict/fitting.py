@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 
 # Kept free: one standard deviation of the memory model's error (0.16 of ln) and a little, since a
 # false "fits" is worse than a smaller micro-batch.
-_MARGIN_FRACTION: Final = 0.2
+MARGIN_FRACTION: Final = 0.2
 # Plain data parallel first; shards only where it does not fit, the cheapest to communicate first.
 _ZERO_STAGES: Final = (0, 1, 2, 3)
 
@@ -58,12 +58,12 @@ def fit_in_memory(
             break
         fits = largest_micro_batch(
             work, memory[open_rows], dp=dp[open_rows], zero_stage=zero_stage,
-            is_cpu=is_cpu[open_rows], margin_fraction=_MARGIN_FRACTION,
+            is_cpu=is_cpu[open_rows], margin_fraction=MARGIN_FRACTION,
             parameters=constants.memory,
         )  # fmt: skip
         largest[open_rows] = np.minimum(fits, local[open_rows])
         stage[open_rows] = zero_stage
-    largest = np.where(_host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
+    largest = np.where(host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
     accumulation = -(-local // np.maximum(largest, 1))
     micro_batch = np.where(largest < 1, 0, -(-local // accumulation))
     needed = training_memory_bytes(
@@ -78,7 +78,7 @@ def fit_in_memory(
     )
 
 
-def _host_fits(
+def host_fits(
     job: Job, work: Work, fleet: Fleet, type_index: Integers, is_cpu: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Whether main memory holds the processes: one a device, each as large as the recorded one.

@@ -7,7 +7,7 @@ link between two accelerators of a machine, the rule is in ``_intra_bytes_per_s`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,9 +23,6 @@ Integers = NDArray[np.int64]
 # Cards that run today's PyTorch script unchanged ("cuda" devices, not marked as legacy in the
 # accelerator table); the others need their vendor's fork or compiler.
 _CUDA_VENDORS: Final = ("NVIDIA", "AMD")
-_PEAKS: Final = (
-    "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
-)  # fmt: skip
 # Without direct transfers a message between two cards crosses PCIe twice, through host memory.
 _THROUGH_HOST = 0.5
 # Host-to-device rates measured on clouds by PCIe generation (datasets/catalogue, nvbandwidth):
@@ -34,7 +31,7 @@ _PCIE_BYTES_PER_S: Final = {3.0: 11.1e9, 4.0: 26.7e9, 5.0: 55.0e9}
 # One message: NCCL over NVLink, through host memory, and TCP or RDMA between machines
 # (reference values of NCCL's own tuning model, in the order of magnitude; 48 us between machines
 # is the fit of our layout trial, 15 us the usual RDMA figure).
-_LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}
+LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,7 @@ def fleet(catalogue: Catalogue) -> Fleet:
         intra_latency_s=intra_latency,
         network_bytes_per_s=np.asarray(types.network_bytes_per_s, dtype=float),
         is_rdma=is_rdma,
-        network_latency_s=np.where(is_rdma, _LATENCY_S["rdma"], _LATENCY_S["ethernet"]),
+        network_latency_s=np.where(is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
         vcpus=np.asarray(types.vcpus, dtype=float),
         core_speed=np.asarray(types.core_speed, dtype=float),
         host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
@@ -127,9 +124,9 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         is_accelerated=np.array([device.kind != "cpu"]),
         is_supported=np.array([True]),
         intra_bytes_per_s=unlimited if count == 1 else np.array([link or through_host]),
-        intra_latency_s=np.array([_LATENCY_S["nvlink" if link else "host"]]),
+        intra_latency_s=np.array([LATENCY_S["nvlink" if link else "host"]]),
         network_bytes_per_s=unlimited,
-        network_latency_s=np.array([_LATENCY_S["rdma"]]),
+        network_latency_s=np.array([LATENCY_S["rdma"]]),
         is_rdma=np.array([True]),
         vcpus=unlimited if device.kind != "cpu" else np.array([float(device.cores or 1)]),
         core_speed=np.array([device.core_speed or np.nan]),
@@ -152,7 +149,7 @@ def _device(
         key: tuple[object, ...] = (name, share)
         if key in known:
             return key, None
-        device = _accelerator(catalogue.accelerators.get(name), share=share)
+        device = devices.catalogue_device(catalogue.accelerators.get(name), share=share)
         return (None, None) if device is None else (key, device)
     # nan is unequal to itself, so an unknown speed is None in the key.
     speed = None if np.isnan(types.core_speed[i]) else float(types.core_speed[i])
@@ -172,40 +169,13 @@ def _device(
     )
 
 
-def _accelerator(row: Accelerator | None, *, share: float) -> Device | None:
-    """Return the device sheet's row (it knows sustained rates), or that of the catalogue.
-
-    A share of a card (time-sliced or partitioned) has that share of every rate and of the memory.
-    """
-    if row is None or not row.memory_bytes_per_s:
-        return None
-    device = devices.accelerator_devices().get(row.name)
-    if device is None:
-        rates = {name: getattr(row, name) for name in _PEAKS}
-        if not any(rates.values()):
-            return None
-        device = Device(
-            name=row.name, kind="gpu", vendor=row.vendor, architecture=row.architecture,
-            memory_bytes=row.memory_bytes, memory_bytes_per_s=row.memory_bytes_per_s,
-            tdp_w=row.tdp_w, release_year=row.release_year, **rates,
-        )  # fmt: skip
-    if share >= 1.0:
-        return device
-    scaled = {
-        f.name: value * share
-        for f in fields(Device)
-        if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
-    }
-    return replace(device, name=f"{row.name}/{1 / share:.3g}", **scaled)
-
-
 def _links(catalogue: Catalogue) -> tuple[Floats, Floats]:
     """Return bandwidth and latency between two devices of a machine, per type."""
     types = catalogue.types
     bandwidth = np.array([_intra_bytes_per_s(catalogue, i) for i in range(len(types.name))])
     link = np.asarray(types.intra_node_link, dtype=str)
     is_host = (link == "") | np.char.startswith(link, "pcie")
-    return bandwidth, np.where(is_host, _LATENCY_S["host"], _LATENCY_S["nvlink"])
+    return bandwidth, np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"])
 
 
 def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:

@@ -16,6 +16,7 @@ from advisor.domain import Bottleneck
 from advisor.errors import RunError
 from advisor.job import Job, Program
 from advisor.predict.columns import STATUSES, TimeColumns
+from advisor.predict.data_costs import data_in_s
 from advisor.predict.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -80,5 +81,6 @@ def program_columns(
         zero_stage=whole * 0,
         memory_bytes=np.full(len(count), needed),
         startup_s=zeros,
+        data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         is_extrapolating=zeros > 0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Final
@@ -13,7 +14,10 @@ from advisor.catalogue import OfferFilter
 from advisor.domain import Candidate, Recommendation
 from advisor.job import Job
 from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front, spread_out
+from advisor.ranking.mixed import MixedRows, mixed_rows
+from advisor.ranking.probes import advise
 from advisor.ranking.request import Request, parse_hours
 from advisor.ranking.rows import Rows, price_rows
 
@@ -52,25 +56,43 @@ def recommend(
     columns = predictor.step_columns(
         job, np.repeat(types, len(counts)), np.tile(counts, len(types))
     )
-    rows = price_rows(job, request, offers, types, columns, len(counts))
+    side = predictor.side_costs(job, offers)
+    rows = price_rows(job, request, offers, side, types, columns, len(counts))
     rejected, feasible = _reject(request, rows, columns)
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
-    front = pareto_front(rows.time_h[feasible], rows.cost_usd[feasible])
+    time_h, cost = rows.time_h, rows.cost_usd
+    mixed: MixedRows | None = None
+    if request.mixed:
+        steady = time_h[feasible], cost[feasible]
+        mixed = mixed_rows(job, request, predictor, offers, side, steady)
+    if mixed is not None:
+        # Mixed clusters are numbered behind those of equal machines.
+        feasible = np.concatenate([feasible, len(time_h) + np.arange(len(mixed.time_h))])
+        time_h = np.concatenate([time_h, mixed.time_h])
+        cost = np.concatenate([cost, mixed.cost_usd])
+        rejected.update(mixed.rejected)
+    front = pareto_front(time_h[feasible], cost[feasible])
     rejected["dominated"] += int(feasible.size - front.size)
     chosen = feasible[front]
-    shown = chosen[spread_out(rows.time_h[chosen], rows.cost_usd[chosen], request.top)]
+    shown = chosen[spread_out(time_h[chosen], cost[chosen], request.top)]
     nearest = _nearest(request, rows) if chosen.size == 0 else chosen[:0]
 
-    def show(places: Integers) -> tuple[Candidate, ...]:
-        made = (
-            predictor.candidate(
-                job, columns, rows.completion_of(row), offers, offer_row=int(rows.offer[row]),
-                column=int(rows.column[row]), completion_row=rows.completion_row(row),
+    def candidate(row: int, rank: int) -> Candidate:
+        if mixed is not None and row >= len(rows.offer):
+            return mixed.candidate(
+                row - len(rows.offer), job, predictor, offers, side,
                 coverage=request.coverage, rank=rank,
-            )
-            for rank, row in enumerate(places.tolist(), start=1)
+            )  # fmt: skip
+        return predictor.candidate(
+            job, columns, rows.completion_of(row), offers, side,
+            offer_row=int(rows.offer[row]), column=int(rows.column[row]),
+            completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
+            steady=rows.steady,
         )  # fmt: skip
+
+    def show(places: Integers) -> tuple[Candidate, ...]:
+        made = (candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
         return tuple(_placed(one, request, len(places)) for one in made)
 
     return Recommendation(
@@ -80,12 +102,27 @@ def recommend(
         catalogue_offers=len(offers.type_index),
         predictor=predictor.name,
         predictor_version=predictor.version,
-        considered=len(rows.offer) + rejected["no_price"],
+        considered=len(rows.offer)
+        + rejected["no_price"]
+        + (mixed.considered if mixed is not None else 0),
         rejected={reason: number for reason, number in rejected.items() if number},
         front=show(shown),
         nearest=show(nearest),
-        notes=_notes(chosen.size - shown.size, columns, chosen.size == 0),
+        probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
+        notes=(
+            *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
+            *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
+        ),
     )
+
+
+def _offers_of(rows: Rows, mixed: MixedRows | None, places: Integers) -> Integers:
+    """Return the offers that candidates are made of, both of a mixed one."""
+    equal = places[places < len(rows.offer)]
+    if mixed is None:
+        return rows.offer[equal]
+    others = places[places >= len(rows.offer)] - len(rows.offer)
+    return np.concatenate([rows.offer[equal], *(x[others] for x in mixed.clusters.offers)])
 
 
 def _filter(request: Request) -> OfferFilter:
@@ -139,16 +176,39 @@ def _placed(one: Candidate, request: Request, places: int) -> Candidate:
     risks = []
     if request.budget_usd is not None and one.cost_usd.high > request.budget_usd:
         risks.append(f"may cost up to {one.cost_usd.high:,.2f} USD")
-    if request.deadline_h is not None and one.training_time_h.high > request.deadline_h:
-        risks.append(f"may take up to {one.training_time_h.high:,.1f} h")
-    return replace(one, reasons=(*reasons, *one.reasons, *risks))
+    late = None if request.deadline_h is None else one.training_time_h.above(request.deadline_h)
+    if late is not None and one.training_time_h.high > (request.deadline_h or math.inf):
+        risks.append(f"may take up to {one.training_time_h.high:,.1f} h, late in {late:.0%}")
+    return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
 
 
-def _notes(hidden: int, columns: TimeColumns, is_empty: bool) -> tuple[str, ...]:
+def _notes(
+    hidden: int, columns: TimeColumns, is_empty: bool, predictor: Predictor
+) -> tuple[str, ...]:
     notes = []
+    if columns.is_learned is not None and predictor.learned is not None:
+        covered = len(np.unique(columns.type_index[columns.is_learned]))
+        notes.append(
+            f"the learned model covers {covered:,} instance types ({predictor.learned.folder}); "
+            "the others are estimated by physics alone"
+        )
     if hidden:
         notes.append(f"{hidden} more candidates on the front are not shown (--top)")
     does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")
     if is_empty and does_not_fit.any() and not (columns.status == 0).any():
         notes.append("the job does not fit into the memory of anything that was looked at")
     return tuple(notes)
+
+
+def _unpriced(job: Job, side: SideCosts, offers: Integers) -> tuple[str, ...]:
+    """Say in one line what the times and costs do not hold, and how to add it."""
+    lacks = []
+    if job.transfers.data_bytes is None:
+        lacks.append("bringing in the data (--data 120GB)")
+    if job.program is None and not job.epochs * job.epoch_end_steps:
+        lacks.append("validation (no end of an epoch was seen; --validation 5%)")
+    if np.isnan(side.storage_usd_per_h[offers]).any():
+        lacks.append("storage at providers without a price of it")
+    if np.isnan(side.egress_usd[offers]).any():
+        lacks.append("results out of providers without a price of it")
+    return ("not in time and cost: " + "; ".join(lacks),) if lacks else ()

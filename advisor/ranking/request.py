@@ -38,10 +38,14 @@ class Request:
         Of one machine.
     saves_checkpoints : bool
         Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
+    mixed : bool
+        Admit two types of machines rented together in one region.
     coverage : float
         Of the intervals shown.
     top : int
         Most candidates shown.
+    with_probes : bool
+        Also say which short real runs would help most to choose.
     """
 
     budget_usd: float | None = None
@@ -53,8 +57,10 @@ class Request:
     pricings: tuple[Pricing, ...] = ("on-demand",)
     max_price_usd_per_h: float | None = None
     saves_checkpoints: bool = True
+    mixed: bool = False
     coverage: float = 0.9
     top: int = 10
+    with_probes: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -102,6 +108,8 @@ def parse_hours(text: str) -> float:
     (1.5, 36.0, 6.0)
     """
     word = text.strip().lower()
+    if word.startswith("-"):
+        raise UsageError(f"{text.strip()} lies in the past", hint="give the time from now on: 12h")
     try:
         hours = float(word)
     except ValueError:

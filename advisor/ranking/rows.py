@@ -11,6 +11,7 @@ from advisor.catalogue import OfferColumns
 from advisor.job import Job
 from advisor.predict import TimeColumns
 from advisor.predict.completion import SHORTEST_BILL_H, Completion, on_demand, on_spot
+from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front
 from advisor.ranking.request import Request
 
@@ -59,17 +60,22 @@ class Rows:
 
 
 def price_rows(
-    job: Job, request: Request, offers: OfferColumns, types: Integers, columns: TimeColumns,
-    counts: int,
+    job: Job, request: Request, offers: OfferColumns, side: SideCosts, types: Integers,
+    columns: TimeColumns, counts: int,
 ) -> Rows:  # fmt: skip
-    """Cross the offers with the counts; the times of a type hold in all its regions."""
+    """Cross the offers with the counts; the times of a type hold in all its regions.
+
+    ``side`` has one row an offer; what it has no price of costs nothing here.
+    """
     position = np.searchsorted(types, offers.type_index)
     column = (position[:, None] * counts + np.arange(counts)).ravel()
     offer = np.repeat(np.arange(len(offers.type_index)), counts)
     steady = on_demand(job, columns, request.coverage)
-    price = offers.price_usd_per_h[offer] * columns.count[column]
+    hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
+    price = hourly[offer] * columns.count[column]
+    once = np.nan_to_num(side.egress_usd)[offer]
     time_h = steady.finish_h[column, 1]
-    cost = np.maximum(steady.billed_h[column, 1], SHORTEST_BILL_H) * price
+    cost = np.maximum(steady.billed_h[column, 1], SHORTEST_BILL_H) * price + once
     is_spot = (offers.pricing == "spot")[offer]
     hopeless = np.zeros(len(offer), dtype=bool)
     spot_row = np.full(len(offer), -1, dtype=np.int64)
@@ -85,7 +91,7 @@ def price_rows(
             spot = on_spot(job, columns, column[replayed], band, request.coverage)
             time_h[replayed] = spot.finish_h[:, 1]
             billed_h = np.maximum(spot.billed_h[:, 1], SHORTEST_BILL_H)
-            cost[replayed] = billed_h * price[replayed]
+            cost[replayed] = billed_h * price[replayed] + once[replayed]
     return Rows(
         offer=offer,
         column=column,

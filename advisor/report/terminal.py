@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from advisor.domain import Candidate, Offer, Recommendation
+from advisor.domain import QUANTILES, Candidate, Offer, Recommendation
 from advisor.report.quantities import digits, hours, usd
 
 # Below this width the throughput column and the shares give way.
@@ -40,6 +42,29 @@ def show(recommendation: Recommendation, console: Console) -> None:
     parts.append(_rejected(recommendation))
     parts += [Text(f"note: {note}") for note in recommendation.notes]
     console.print(Group(*parts))
+
+
+def show_probes(recommendation: Recommendation, console: Console) -> None:
+    """Print which short real runs are worth their price, and what to do with what they show."""
+    if not recommendation.probes:
+        console.print(Text("\nprobe: no short run is worth its price; the choice is clear enough"))
+        return
+    lines = [Text("")]
+    for probe in recommendation.probes:
+        offer = probe.offer
+        before, after = (
+            math.expm1(QUANTILES[0.9] * sd) for sd in (probe.log_sd_before, probe.log_sd_after)
+        )
+        lines.append(Text(
+            f"probe: {probe.minutes:.0f} min on 1 x {offer.instance_type} ({offer.provider} "
+            f"{offer.region}) for ${digits(probe.price_usd)} saves ${digits(probe.gain_usd)} on "
+            f"average; the choice is then known to +{after:.0%} in place of +{before:.0%} (90%)"
+        ))  # fmt: skip
+    name = recommendation.probes[0].offer.instance_type
+    lines.append(
+        Text(f"then: advisor runs actual {recommendation.run} {name} --step-time SECONDS")
+    )
+    console.print(Group(*lines))
 
 
 def _job_line(recommendation: Recommendation) -> Text:

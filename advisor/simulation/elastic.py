@@ -131,9 +131,10 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def _charts(question: ElasticQuestion, plan: ElasticPlan) -> list[Chart]:
+    # The schedule last: where both have the same workers it should be seen.
     both = [("elastic", plan.elastic)]
     if plan.fixed is not None:
-        both.append(("fixed", plan.fixed))
+        both.insert(0, ("fixed", plan.fixed))
     workers = [
         Series(
             name=f"{name}: {s.cost_usd:.2f} USD",

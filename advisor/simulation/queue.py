@@ -58,6 +58,8 @@ class QueueAnswer:
         not say): how far the simulation can be trusted. [h]
     rent : RentOrWait or None
         None where no rented alternative was given.
+    wait : Wait
+        Every insertion.
     """
 
     cluster: OwnCluster
@@ -71,13 +73,23 @@ class QueueAnswer:
     simulated_delay_h: float
     recorded_delay_h: float | None
     rent: RentOrWait | None
+    wait: Wait = field(repr=False)
     charts: Sequence[Chart] = field(repr=False, default=())
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record."""
-        own, trace = self.cluster, self.cluster.trace
         return {
             "schema_version": 1,
+            **self.cluster_record(),
+            "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
+            **self.wait_record(),
+            "rent_or_wait": None if self.rent is None else asdict(self.rent),
+        }
+
+    def cluster_record(self) -> dict[str, Any]:
+        """Return what was said of the cluster and what its trace holds."""
+        own, trace = self.cluster, self.cluster.trace
+        return {
             "trace": {"source": trace.source, "jobs": int(trace.jobs.submit_s.size),
                       "left_out": dict(trace.left_out), "load_fraction": self.load,
                       "simulated_mean_delay_h": self.simulated_delay_h,
@@ -85,13 +97,22 @@ class QueueAnswer:
             "cluster": {"nodes": own.cluster.nodes,
                         "devices_per_node": own.cluster.devices_per_node,
                         "policy": own.policy, "placement": own.placement},
-            "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
+        }  # fmt: skip
+
+    def wait_record(self) -> dict[str, Any]:
+        """Return what the job met."""
+        return {
             "delay_h": _named(self.delay_h),
             "completion_h": _named(self.completion_h),
             "miss_probability": self.miss_probability,
             "beyond_trace_fraction": self.beyond_trace_fraction,
-            "rent_or_wait": None if self.rent is None else asdict(self.rent),
-        }  # fmt: skip
+        }
+
+    def rent_or_wait(
+        self, completion_h: Estimate, cost_usd: float, own_cost_usd: float = 0.0
+    ) -> RentOrWait:
+        """Compare with machines that would end the job after ``completion_h`` for ``cost_usd``."""
+        return _rent_or_wait(self.cluster, self.wait, completion_h, cost_usd, own_cost_usd)
 
 
 def queue_answer(
@@ -148,12 +169,7 @@ def queue_answer(
     recorded = own.trace.waited_s[np.isfinite(own.trace.waited_s)]
     rent = None
     if rent_completion_h is not None:
-        rent = rent_or_wait(
-            wait,
-            rent_completion_s=samples_of(rent_completion_h, SAMPLES, own.seed + 1) * HOUR_S,
-            rent_cost_usd=rent_cost_usd,
-            own_cost_usd=own_cost_usd,
-        )
+        rent = _rent_or_wait(own, wait, rent_completion_h, rent_cost_usd, own_cost_usd)
     return QueueAnswer(
         cluster=own,
         devices=devices,
@@ -166,6 +182,7 @@ def queue_answer(
         simulated_delay_h=float(everyone.delay_s.mean()) / HOUR_S,
         recorded_delay_h=float(recorded.mean()) / HOUR_S if recorded.size else None,
         rent=rent,
+        wait=wait,
         charts=_charts(own, wait, deadline_h, rent_completion_h),
     )
 
@@ -180,6 +197,17 @@ def samples_of(estimate: Estimate, count: int, seed: int = 0) -> Column:
     below = np.log(estimate.value / estimate.low) / reach
     above = np.log(estimate.high / estimate.value) / reach
     return np.asarray(estimate.value * np.exp(draws * np.where(draws < 0, below, above)))
+
+
+def _rent_or_wait(
+    own: OwnCluster, wait: Wait, completion_h: Estimate, cost_usd: float, own_cost_usd: float
+) -> RentOrWait:
+    return rent_or_wait(
+        wait,
+        rent_completion_s=samples_of(completion_h, SAMPLES, own.seed + 1) * HOUR_S,
+        rent_cost_usd=cost_usd,
+        own_cost_usd=own_cost_usd,
+    )
 
 
 def _parameters(own: OwnCluster) -> QueueParameters:

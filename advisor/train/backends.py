@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import joblib
 
@@ -47,15 +47,16 @@ def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]
 @contextlib.contextmanager
 def _dask(address: str | None) -> Iterator[None]:
     try:
-        from distributed import Client
-        from distributed.comm import CommClosedError
+        import distributed
+        from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
     except ImportError as error:
         raise UsageError(
             "Dask is not installed", hint="pip install 'dask[distributed]'"
         ) from error
+    connect: Any = distributed.Client
     try:
-        with Client(address, timeout=_TIMEOUT_S), joblib.parallel_config(backend="dask"):
+        with connect(address, timeout=_TIMEOUT_S), joblib.parallel_config(backend="dask"):
             yield
     except (OSError, TimeoutError, CommClosedError, KilledWorker, CancelledError) as error:
         raise _gone("Dask", address, error) from error
@@ -65,12 +66,13 @@ def _dask(address: str | None) -> Iterator[None]:
 def _ray(address: str | None) -> Iterator[None]:
     try:
         import ray
-        from ray.util.joblib import register_ray
+        from ray.util import joblib as ray_joblib
     except ImportError as error:
         raise UsageError("Ray is not installed", hint="pip install 'ray[default]'") from error
     try:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-        register_ray()
+        register: Any = ray_joblib.register_ray
+        register()
         with joblib.parallel_config(backend="ray"):
             yield
     except (ConnectionError, ray.exceptions.RayError) as error:

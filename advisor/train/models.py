@@ -3,71 +3,97 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
+import numpy as np
 import typer
 
 from advisor import data
-from advisor.errors import UsageError
+from advisor.errors import ModelError, UsageError
+from advisor.predict.learned import NAME
 from advisor.records import RunRecord
 from advisor.train.backends import workers
+from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
+from advisor.train.model_card import card, spread_card
+from advisor.train.progress import progress
 
-NAME: Final = "runs"  # the folder of trained_models that is written by default
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
+SPLITS: Final = ("job", "instance", "both", "random")
+_LEAST_GROUPS: Final = 2
 
 
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Files or folders of run records; default: our own."),
+        typer.Option("--data", help="Files or folders of runs; default: ours and your own."),
     ] = None,
-    fmt: Annotated[str, typer.Option("--format", help="See advisor runs import.")] = "records",
+    fmt: Annotated[
+        str, typer.Option("--format", help="auto, or one of advisor runs import.")
+    ] = AUTO,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
         str, typer.Option(help="over_analytic, over_anchor, time or cost.")
     ] = "over_analytic",
-    out: Annotated[Path | None, typer.Option(help="Folder of the model.")] = None,
+    split: Annotated[
+        str, typer.Option(help=f"What is left out to choose and to score: {', '.join(SPLITS)}.")
+    ] = "job",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the model; default: where recommend looks.")
+    ] = None,
     backend: Annotated[str, typer.Option(help="loky, dask or ray.")] = "loky",
     address: Annotated[
         str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes at once.")] = 1,
     seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread",
+            help="Leave each file on a Dask worker: boosted trees on any number of runs.",
+        ),
+    ] = False,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
+    if spread:
+        _spread(runs, fmt, target, out, backend, address, seed, as_json)
+        return
     records = read_runs(runs, fmt)
-    with workers(backend, address):
+    with workers(backend, address), progress(checkpoints):
         trained, results = train(
-            records, model=model, target=target, n_jobs=jobs, seed=seed, tell=_tell
+            records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
-    folder = out or data.root("trained_models") / NAME
-    trained.save(folder, card(trained, records))
+    _save(trained, results, out, card(trained, records), as_json)
+
+
+def _save(trained: Any, results: Any, out: Path | None, told: str, as_json: bool) -> None:
+    folder = out or data.own_models() / NAME
+    trained.save(folder, told)
     record = {"schema_version": 1, "model": str(folder), **results}
     typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))
 
 
-def read_runs(paths: Sequence[Path] | None, fmt: str) -> list[RunRecord]:
-    """Read the runs to learn from.
+def _spread(
+    runs: list[Path] | None, fmt: str, target: str, out: Path | None, backend: str,
+    address: str | None, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Fit on a Dask cluster, each file of runs on one of its workers."""
+    from advisor.train.on_dask import train_on_dask
 
-    Raises
-    ------
-    UsageError
-        If there are none.
-    """
-    from advisor.importers import formats
-
-    folders = list(paths) if paths else [data.root("datasets") / "runs"]
-    if not paths and fmt == "records":
-        fmt = "minicloud"
-    records = [record for path in folders for record in formats.read(fmt, path)]
-    if not records:
-        raise UsageError(f"no runs in {', '.join(map(str, folders))}", hint="see --data")
-    return records
+    if backend != "dask":
+        raise UsageError("--spread needs a Dask cluster", hint="add --backend dask")
+    files = [f for path in runs or default_paths() for f in run_files(path)]
+    with workers(backend, address):
+        trained, results = train_on_dask(files, fmt=fmt, target=target, seed=seed)
+    _save(trained, results, out, spread_card(trained, len(files)), as_json)
 
 
 def train(
@@ -75,11 +101,11 @@ def train(
     *,
     model: str = "auto",
     target: str = "over_analytic",
+    split: str = "job",
     n_jobs: int = 1,
     seed: int = 0,
-    tell: Any = lambda line: None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Fit a model and return it with its contest: who did how well on left-out jobs.
+    """Fit a model and return it with its contest: who did how well on what was left out.
 
     Parameters
     ----------
@@ -87,9 +113,11 @@ def train(
     model : str
         One of ``MODELS``; ``auto`` keeps the stack or the member whose choices cost least.
     target : str
+    split : str
+        What is left out in turn for the weights, the choice and the intervals: whole programs
+        (``job``), instance types, or single runs (``random``: siblings stay in, which flatters).
+        ``both`` leaves out programs, and scores with the instance type left out besides.
     n_jobs, seed : int
-    tell : callable
-        Is given a line of progress.
 
     Returns
     -------
@@ -99,12 +127,10 @@ def train(
     Raises
     ------
     UsageError
-        If there is no such model or target.
+        If there is no such model, target or split.
     ModelError
         If the records cannot be learned from.
     """
-    from advisor import features
-    from advisor.models.guarded import Guarded
     from advisor.models.problem import problem
     from advisor.models.selection import STACK, best_of, contest, keep_only
     from advisor.models.stack import Stack
@@ -112,38 +138,91 @@ def train(
 
     if model not in MODELS:
         raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
+    if split not in SPLITS:
+        raise UsageError(f"no split named {split!r}", hint=f"one of: {', '.join(SPLITS)}")
     has_series = model in ("sequence", "all")
-    asked = problem(records, cast(Any, target), has_series=has_series)
-    tell(f"{len(asked.records)} of {len(records)} runs, {len(set(asked.groups))} families")
-    settings: dict[str, Any] = {"is_adaptive": True, "n_jobs": n_jobs, "random_state": seed}
-    members = stack_members(model, has_series=has_series, n_jobs=n_jobs, seed=seed)
-    guarded = Guarded(
-        Stack(members, static_columns=len(features.FEATURES), **settings),
-        guarded_columns=len(features.FEATURES),
-        **settings,
-    )
+    asked = _grouped(problem(records, cast(Any, target), has_series=has_series), split)
+    _require_groups(asked, split)
+    guarded = predictor(model, has_series=has_series, n_jobs=n_jobs, seed=seed)
     asked.fit(guarded, slice(None))
     stack = cast(Stack, guarded.member_)
     results = contest(asked, stack)
     chosen = best_of(results) if model == "auto" else STACK
     if chosen != STACK:
         keep_only(guarded, stack, asked, chosen)
-    metrics = {
+    metrics: dict[str, Any] = {
         "fitted_at": datetime.now(UTC).date().isoformat(),
         "seed": seed,
+        "split": split,
         "chosen": chosen,
-        "weights": dict(zip((n for n, _ in members), stack.weights_.tolist(), strict=True)),
-        "left_out_jobs": [_contest_record(result) for result in results],
-    }
+        "weights": {name: float(w) for (name, _), w in
+                    zip(stack._named(), stack.weights_, strict=True)},
+        "left_out": [_contest_record(result) for result in results],
+    }  # fmt: skip
+    if split == "both":
+        metrics["both"] = _both(asked, model, has_series=has_series, n_jobs=n_jobs, seed=seed)
     trained = TrainedModel(
         name=NAME,
         estimator=guarded,
         target=asked.target,
         has_series=has_series,
-        about=describe_features(asked, has_series=has_series),
+        about=describe_features(asked, has_series=has_series, hull=guarded.hull_),
         metrics=metrics,
     )
     return trained, metrics
+
+
+def predictor(
+    model: str, *, has_series: bool, n_jobs: int | None = 1, seed: int = 0, folds: int = 10
+) -> Any:
+    """Return what is fitted, unfitted: a stack that physics guards where the data end."""
+    from advisor import features
+    from advisor.models.guarded import Guarded
+    from advisor.models.stack import Stack
+
+    settings: dict[str, Any] = {"is_adaptive": True, "n_jobs": n_jobs, "random_state": seed}
+    members = stack_members(model, has_series=has_series, n_jobs=n_jobs or 1, seed=seed)
+    return Guarded(
+        Stack(members, folds=folds, static_columns=len(features.FEATURES), **settings),
+        guarded_columns=np.flatnonzero(features.is_watched()).tolist(),
+        parted_columns=[features.NAMES.index(n) for n in ("instances", "accelerators")],
+        **settings,
+    )
+
+
+def _grouped(asked: Any, split: str) -> Any:
+    """Return the problem with what must stay together under a split as its groups."""
+    if split == "instance":
+        return replace(asked, groups=np.array([r.instance_key for r in asked.records]))
+    if split == "random":
+        return replace(asked, groups=np.arange(len(asked.records)).astype(str))
+    return asked
+
+
+def _require_groups(asked: Any, split: str) -> None:
+    """Refuse runs of which nothing can be left out: how wrong the model is could not be told."""
+    complete = ~asked.is_censored
+    left = sorted(set(asked.groups[complete].tolist()))
+    if len(left) >= _LEAST_GROUPS:
+        return
+    kind = {"instance": "instance type", "random": "run"}.get(split, "program")
+    raise ModelError(
+        f"only {len(left)} {kind} has complete runs ({', '.join(left) or 'none'}): none can be "
+        "left out, so that nobody could tell how wrong the model is",
+        hint=f"add runs of another {kind}"
+        + ("" if split == "random" else ", or judge it on single runs: --split random"),
+    )
+
+
+def _both(asked: Any, model: str, *, has_series: bool, n_jobs: int, seed: int) -> dict[str, Any]:
+    from advisor.models.evaluation import evaluate
+
+    def build() -> Any:
+        return predictor(model, has_series=has_series, seed=seed, folds=5)
+
+    scored = evaluate(asked, build, "both", n_jobs=n_jobs, seed=seed)
+    found: dict[str, Any] = scored.overall.to_record()
+    return found
 
 
 def stack_members(
@@ -182,61 +261,9 @@ def _contest_record(result: Any) -> dict[str, Any]:
     }
 
 
-def card(trained: Any, records: Sequence[RunRecord]) -> str:
-    """Return ``card.md``: what the model was fitted on, how wrong it is, where it fails."""
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record.status] = counts.get(record.status, 0) + 1
-    families = sorted({r.job.family for r in records})
-    instances = sorted({r.instance_key for r in records})
-    lines = [
-        f"# {trained.name}",
-        "",
-        f"Fitted {trained.metrics['fitted_at']} by `advisor train models`, seed "
-        f"{trained.metrics['seed']}, on {trained.about['records']} runs of "
-        f"{', '.join(sorted({r.source for r in records}))} "
-        f"(data {trained.about['data_sha256'][:12]}); target `{trained.target}`.",
-        "",
-        f"- Runs by status: {', '.join(f'{k} {v}' for k, v in sorted(counts.items()))}. Censored "
-        "runs count as lower bounds; failed ones have no time and are not fitted.",
-        f"- Programs: {', '.join(families)}.",
-        f"- Instance types: {', '.join(instances)}.",
-        f"- Chosen: {trained.metrics['chosen']}, weights "
-        + ", ".join(f"{k} {v:.2f}" for k, v in trained.metrics["weights"].items()) + ".",
-        "",
-        "Errors on left-out programs (each in turn; weights and intervals from the others):",
-        "",
-        "| estimator | MAPE | median | p90 | coverage of 90 % | half-width | regret | constant |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for result in trained.metrics["left_out_jobs"]:
-        m, regret = result["overall"], result["top1_regret"]
-        chosen = "-" if regret is None else f"{regret['model']:.3f}"
-        constant = "-" if regret is None else f"{regret['constant']:.3f}"
-        lines.append(
-            f"| {result['name']} | {m['mape_fraction']:.1%} | {m['median_ape_fraction']:.1%} | "
-            f"{m['p90_ape_fraction']:.1%} | {m['coverage']:.1%} | {m['width']:.1%} | {chosen} | "
-            f"{constant} |"
-        )
-    lines += [
-        "",
-        "Where it fails: outside the ranges above (other accelerators, more machines, faster "
-        "networks) it answers by physics alone, with physics' own interval, and says so "
-        "(`is_extrapolating`). It knows nothing of a program that behaves unlike all of these.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(line + "\n")
-
-
 def _text(folder: Path, results: dict[str, Any]) -> str:
-    lines = [
-        f"{'on left-out jobs':18}{'MAPE %':>8}{'p50 %':>7}{'p90 %':>7}{'cover':>7}{'width':>7}"
-    ]
-    for result in results["left_out_jobs"]:
+    lines = [f"{'left out':18}{'MAPE %':>8}{'p50 %':>7}{'p90 %':>7}{'cover':>7}{'width':>7}"]
+    for result in results["left_out"]:
         m = result["overall"]
         mark = " <" if result["name"] == results["chosen"] else ""
         lines.append(

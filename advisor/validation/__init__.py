@@ -13,12 +13,13 @@ from typing import Final
 
 from advisor.validation.scores import Group, Scores, Validation, score
 
-__all__ = ["PROTOCOLS", "Group", "Scores", "Validation", "run", "score"]
+__all__ = ["ON_OUR_RUNS", "PROTOCOLS", "Group", "Scores", "Validation", "run", "score"]
 
 # Protocol -> (module, the question it answers).
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "spot": ("spot", "When a 10 h job on spot nodes ends: second halves of traces from first."),
     "queue": ("queue", "Completion times of jobs on a shared cluster, against Tiresias."),
+    "failures": ("failures", "What do saves, restarts and faults cost?"),
     "instance": ("instance", "How long does a profiled job take on an unseen instance type?"),
     "described": ("described", "How long is a job that was never run, on an unseen device?"),
     "neusight": ("neusight", "How long is a described model's step on an unseen device?"),
@@ -38,6 +39,8 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
     "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
 }
+# Protocols on the runs that come with the package.
+ON_OUR_RUNS: Final = ("own", "thesis")
 
 
 def run(protocol: str, data: Path) -> Validation:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor import features
-from advisor.importers import minicloud
 from advisor.models.base import RunRegressor
 from advisor.models.boosting import Boosting
 from advisor.models.evaluation import Metrics, metrics
@@ -27,6 +26,7 @@ from advisor.models.problem import Problem, problem
 from advisor.models.sequence import SequenceNetwork
 from advisor.models.stack import Stack
 from advisor.records import RunRecord
+from advisor.train.labelled import read_runs
 from advisor.validation.scores import Scores, Validation, score
 
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ def _physics_and_correction(records: list[RunRecord]) -> tuple[Scores, dict[str,
 def read_own(data: Path) -> list[RunRecord]:
     """Return our own runs: those under ``data``, else the packaged ones."""
     there = data / "runs"
-    return minicloud.read(there if there.is_dir() else packaged.root("datasets") / "runs")
+    return read_runs([there if there.is_dir() else packaged.root("datasets") / "runs"])
 
 
 def _figures(kind: str, name: str, found: Metrics) -> dict[str, float]:

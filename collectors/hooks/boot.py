@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _sessions: list[Any] = []
 
+# Who imports these is going to make steps: the profiler waits for the first of them.
+_STEPS_TO_COME = ("torch", "advisor.collectors.marker")
+
 
 def start(folder: str) -> Any:
     """Open this process's part of the recording in ``folder`` and return it; once per process."""
@@ -57,27 +60,31 @@ class _Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec that the other finders give, its loader wrapped."""
-        if name == "torch":
-            self._session.fact("framework", framework=name)
-        patch = self._waiting.pop(name, None)
-        if patch is None:
+        if name not in self._waiting and name not in _STEPS_TO_COME:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = None if finder is self or find is None else find(name, path, target)
             if spec is not None:
-                _patch_after(spec.loader, patch)
+                try:
+                    self._shadow(spec.loader, name)
+                except Exception as error:  # a loader of somebody's own that cannot be changed
+                    self._session.failed("import " + name, error)
                 return spec  # type: ignore[no-any-return]
         return None
 
+    def _shadow(self, loader: Any, name: str) -> None:
+        # The method of this one loader is shadowed, not the loader replaced: ``inspect`` and
+        # ``importlib.resources`` look at the loader's type. A spec may be asked for without an
+        # import to follow, so what is waiting goes on waiting until the module runs.
+        original = loader.exec_module
 
-def _patch_after(loader: Any, patch: Callable[[ModuleType], None]) -> None:
-    # The method of this one loader is shadowed, not the loader replaced: ``inspect`` and
-    # ``importlib.resources`` look at the loader's type.
-    original = loader.exec_module
+        def exec_module(module: ModuleType) -> None:
+            if name in _STEPS_TO_COME:
+                self._session.fact("framework", framework=name)
+            original(module)
+            patch = self._waiting.pop(name, None)
+            if patch is not None:
+                patch(module)
 
-    def exec_module(module: ModuleType) -> None:
-        original(module)
-        patch(module)
-
-    loader.exec_module = exec_module
+        loader.exec_module = exec_module

@@ -25,7 +25,8 @@ _WORK_AT = (2, 5, 12)  # again: a loop's counter shows how many turns make a ste
 _COMMUNICATION_AT = 10  # the framework times the first ten steps
 _LAST_PLANNED = 13
 # The waiting for a core is read no more often than this: sums are what counts, and reading it is
-# the dearest part of a fast step.
+# the dearest part of a fast step. It is read before the step is recorded: a step in which much
+# else happened, the first of an epoch say, has its own waiting, and the next one does not.
 _PERIOD_NS = 20_000_000
 _ORDERS_NS = 100_000_000
 
@@ -55,16 +56,20 @@ class Chores:
         self._next_orders_ns = 0
         self._deep_wanted = list(_DEEP_AFTER)
 
+    def read_delay(self) -> None:
+        """Bring ``delay_ns`` up to date."""
+        self.delay_ns = self._delay.main_ns()
+
     def run(self, now_ns: int) -> None:
         """Do what is due after a step."""
         session = self._session
         was_traced = session.deep is not None
         self.end_deep()
         self.due_ns = now_ns + _PERIOD_NS
-        self.delay_ns = self._delay.main_ns()
         if now_ns >= self._next_orders_ns:
             self._next_orders_ns = now_ns + _ORDERS_NS
             self.control.poll()
+            session.last_step = self.control.from_step
         if self._delay.pool_is_due(now_ns):
             times = time.monotonic_ns(), self._delay.read_pool(), self._delay.main_ns()
             session.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times))
@@ -123,10 +128,13 @@ class Chores:
             self._session.fact("ddp", **{key: value for key, value in data.items() if value != ""})
 
     def _begin_deep(self, torch: Any) -> None:
-        self._deep_wanted.pop(0)
         if torch is None or threading.current_thread() is not threading.main_thread():
             return
+        if torch.autograd._profiler_enabled():  # later: the script's own trace stays its own
+            return
         from .deep import DeepStep
+
+        self._deep_wanted.pop(0)
 
         session = self._session
         session.deep = DeepStep.begin(session.optimizers, session.loaders, session.failed)

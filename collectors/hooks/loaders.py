@@ -21,11 +21,21 @@ class Loader:
     def __init__(self, number: int, loader: Any) -> None:
         self.number = number
         self.reference = weakref.ref(loader)
+        self.iterator: Any = None  # a weak reference to the last one
         self.iterators = self.steps = self.batches = self.samples = 0
         self.inside_ns = self.inside_cpu_ns = 0
+        self.batch_cpu_ns = 0
+        self.has_tasks = False
         self.workers_cpu_ns = 0
         self.is_described = False
+        self.is_recorded = False
         self._alive: dict[int, int] = {}  # pid -> CPU time counted so far
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loader, or an iterator that outlives it, may still deliver."""
+        is_iterated = self.iterator is not None and self.iterator() is not None
+        return is_iterated or self.reference() is not None
 
     def count_workers(self, iterator: Any) -> None:
         """Add what the worker processes computed since the last call."""
@@ -43,9 +53,10 @@ class Loader:
 
     def record(self, now_ns: int) -> bytes:
         """Return the counts as a payload."""
+        self.is_recorded = True
         return fmt.LOADER_PAYLOAD.pack(
-            now_ns, self.number, min(self.iterators, 0xFFFF), self.steps, self.batches,
-            self.samples, self.inside_ns, self.inside_cpu_ns, self.workers_cpu_ns,
+            now_ns, min(self.number, 0xFFFF), min(self.iterators, 0xFFFF), self.steps,
+            self.batches, self.samples, self.inside_ns, self.inside_cpu_ns, self.workers_cpu_ns,
         )  # fmt: skip
 
 
@@ -60,30 +71,46 @@ class Loaders:
         Since the last step.
     has_begun : bool
         An iterator began since the last step.
+    asks_cpu : bool
+        Whether the next batch's CPU time is to be taken. That is a call into the kernel, unlike
+        reading a clock: quick batches, whose cost it would add to, count as the last one measured.
     """
 
     _RECORD_NS = 1_000_000_000
+    _QUICK_NS = 300_000
+    _MEASURED = 8  # one quick batch in so many
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._known: dict[int, Loader] = {}  # by id of the DataLoader
+        self._made = 0
         self._next_record_ns = 0
         self.last: Loader | None = None
         self.wait_ns = self.batches = self.samples = 0
         self.has_begun = False
+        self.asks_cpu = True
 
     def begun(self, loader: Any, iterator: Any) -> None:
         """Note a new iterator over ``loader``."""
         known = self._known.get(id(loader))
         if known is None or known.reference() is not loader:
-            known = self._known[id(loader)] = Loader(len(self._known), loader)
+            self._forget_dead()
+            known = self._known[id(loader)] = Loader(self._made, loader)
+            self._made += 1
             self._writer.fact("loader", loader=known.number, **_facts(loader))
         known.iterators += 1
+        known.is_recorded = False
+        known.iterator = weakref.ref(iterator)
+        known.has_tasks = hasattr(iterator, "_tasks_outstanding")
         iterator._advisor_loader = known  # iterators are neither copied nor pickled
         self.has_begun = True
 
     def fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
-        """Note one batch; ``begin_ns`` and ``cpu_ns`` are the clocks before it was asked for."""
+        """Note one batch.
+
+        ``begin_ns`` and ``cpu_ns`` are the clocks before it was asked for, the latter -1 where it
+        was not read.
+        """
         now_ns = time.monotonic_ns()
         known = getattr(iterator, "_advisor_loader", None)
         if known is None:
@@ -95,41 +122,51 @@ class Loaders:
         first = batch[0] if type(batch) in (list, tuple) and batch else batch
         shape = getattr(first, "shape", None)
         samples = shape[0] if shape else _leading_size(batch)
+        known.is_recorded = False
         known.batches += 1
         known.samples += samples
-        known.inside_ns += now_ns - begin_ns
-        known.inside_cpu_ns += time.thread_time_ns() - cpu_ns
+        took_ns = now_ns - begin_ns
+        known.inside_ns += took_ns
+        if cpu_ns >= 0:
+            known.batch_cpu_ns = time.thread_time_ns() - cpu_ns
+        known.inside_cpu_ns += known.batch_cpu_ns
+        self.asks_cpu = took_ns > self._QUICK_NS or known.batches % self._MEASURED == 0
         self.last = known
-        self.wait_ns += now_ns - begin_ns
+        self.wait_ns += took_ns
         self.batches += 1
         self.samples += samples
-        is_last = getattr(iterator, "_tasks_outstanding", 1) == 0
+        is_last = known.has_tasks and iterator._tasks_outstanding == 0
         if is_last or now_ns >= self._next_record_ns:
             known.count_workers(iterator)
             self._writer.write(fmt.LOADER, known.record(now_ns))
             self._next_record_ns = now_ns + self._RECORD_NS
 
-    def restart(self) -> None:
-        """Begin a new step's counts."""
+    def tick(self, completes: bool) -> None:
+        """Begin new counts after a tick; a whole step is the last fetched loader's."""
         self.wait_ns = self.batches = self.samples = 0
         self.has_begun = False
+        if completes and self.last is not None:
+            self.last.steps += 1
+            self.last.is_recorded = False
 
     def start_counting(self) -> None:
         """Begin anew: from now on another clock says what a step is."""
         for known in self._known.values():
             known.steps = known.batches = known.samples = 0
             known.inside_ns = known.inside_cpu_ns = known.workers_cpu_ns = 0
+            known.is_recorded = False
 
     def flush(self) -> None:
-        """Write the counts of every loader."""
+        """Write the counts of every loader that has new ones."""
         now_ns = time.monotonic_ns()
-        for known in self._known.values():
-            self._writer.write(fmt.LOADER, known.record(now_ns))
+        for known in list(self._known.values()):
+            if not known.is_recorded:
+                self._writer.write(fmt.LOADER, known.record(now_ns))
 
-    def training(self) -> Any:
-        """Return the ``DataLoader`` that most steps followed, or None."""
-        fed = [known for known in self._known.values() if known.steps]
-        return max(fed, key=lambda known: known.steps).reference() if fed else None
+    def _forget_dead(self) -> None:
+        """Let go of loaders that the script has let go of: some make one for every epoch."""
+        self.flush()
+        self._known = {key: known for key, known in self._known.items() if known.is_alive}
 
 
 def _imports_at_start(iterator: Any) -> bool:

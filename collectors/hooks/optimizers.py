@@ -15,25 +15,39 @@ _STALE = 128
 _UNUSED = 16
 
 
+class _Seen:
+    """One optimizer: its number in the order of making, its steps, and the tick of the last."""
+
+    __slots__ = ("count", "last", "number", "reference")
+
+    def __init__(self, optimizer: Any, number: int, tick: int) -> None:
+        self.reference = weakref.ref(optimizer)  # a model may be dropped
+        self.number = number
+        self.count = 0
+        self.last = tick
+
+
 class Optimizers:
     """The optimizers seen, by identity, with their counts."""
 
     def __init__(self) -> None:
-        self._all: list[Any] = []  # weak references: a model may be dropped
-        self._number: dict[int, int] = {}
-        self._count: list[int] = []
-        self._last: list[int] = []
+        self._seen: dict[int, _Seen] = {}  # by id
+        self._only: Any = None  # a reference, while there has been one
+        self._made = 0
         self._ticks = 0
 
-    def made(self, optimizer: Any) -> int:
-        """Take in a new optimizer and return its number."""
-        number = self._number.get(id(optimizer))
-        if number is None or self._all[number]() is not optimizer:
-            number = self._number[id(optimizer)] = len(self._all)
-            self._all.append(weakref.ref(optimizer))
-            self._count.append(0)
-            self._last.append(self._ticks)
-        return number
+    def made(self, optimizer: Any) -> _Seen:
+        """Take in a new optimizer."""
+        seen = self._seen.get(id(optimizer))
+        if seen is None or seen.reference() is not optimizer:
+            # Some scripts make one for every task: the dead are let go of.
+            self._seen = {
+                key: other for key, other in self._seen.items() if other.reference() is not None
+            }
+            seen = self._seen[id(optimizer)] = _Seen(optimizer, self._made, self._ticks)
+            self._made += 1
+            self._only = seen if self._made == 1 else None
+        return seen
 
     @property
     def is_waited_for(self) -> bool:
@@ -42,10 +56,11 @@ class Optimizers:
 
     def is_only(self, optimizer: Any) -> bool:
         """Count a step of the only optimizer there is, nearly always; False if it is not."""
-        if len(self._all) != 1 or self._all[0]() is not optimizer:
+        only = self._only
+        if only is None or only.reference() is not optimizer:
             return False
         self._ticks += 1
-        self._count[0] += 1
+        only.count += 1
         return True
 
     def stepped(self, optimizer: Any) -> tuple[int, bool]:
@@ -53,27 +68,25 @@ class Optimizers:
 
         The optimizer that steps least often does; among equals the one that was made last.
         """
-        number = self.made(optimizer)
+        mine = self.made(optimizer)
         self._ticks += 1
-        self._count[number] += 1
-        self._last[number] = self._ticks
-        if len(self._all) == 1:
-            return number, True
-        mine = self._count[number]
-        for other, count in enumerate(self._count):
-            is_later = count < mine or (count == mine and other > number)
-            if other != number and is_later and self._is_active(other):
+        mine.count += 1
+        mine.last = self._ticks
+        number = min(mine.number, 0xFFFF)  # as wide as its field
+        for other in list(self._seen.values()):
+            later = (-other.count, other.number) > (-mine.count, mine.number)
+            if other is not mine and later and self._is_active(other):
                 return number, False
         return number, True
 
-    def _is_active(self, number: int) -> bool:
-        silent = self._ticks - self._last[number]
-        limit = _STALE if self._count[number] else _UNUSED
-        return silent <= limit and self._all[number]() is not None
+    def _is_active(self, seen: _Seen) -> bool:
+        limit = _STALE if seen.count else _UNUSED
+        return self._ticks - seen.last <= limit and seen.reference() is not None
 
     def alive(self) -> list[Any]:
         """Return the optimizers that still exist."""
-        return [one for one in (reference() for reference in self._all) if one is not None]
+        references = [seen.reference() for seen in list(self._seen.values())]
+        return [optimizer for optimizer in references if optimizer is not None]
 
     def parameters(self) -> list[Any]:
         """Return every parameter in any optimizer, once."""
@@ -103,7 +116,7 @@ class Optimizers:
                     for group in optimizer.param_groups
                     for parameter in group["params"]
                 ),
-                "steps": self._count[self._number[id(optimizer)]],
+                "steps": self._seen[id(optimizer)].count,
             }
             for optimizer in self.alive()
         ]

@@ -63,7 +63,7 @@ def _autograd(session: Session, module: Any) -> None:
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         if session.deep is not None:
-            session.deep.backward_begins()
+            session.backward_begins()
         result = original(*args, **kwargs)
         session.backwards += 1
         if session.clock <= fmt.CLOCK_BACKWARD:
@@ -74,14 +74,16 @@ def _autograd(session: Session, module: Any) -> None:
 
 
 def _loader(session: Session, module: Any) -> None:
-    iterator, loader = module._BaseDataLoaderIter, module.DataLoader
+    iterator, loader, loaders = module._BaseDataLoaderIter, module.DataLoader, session.loaders
     original_next, original_iter = iterator.__next__, loader.__iter__
     thread_time_ns, monotonic_ns = time.thread_time_ns, time.monotonic_ns
 
     def next_batch(self: Any) -> Any:
-        if session.deep is not None:
-            session.deep.loader_runs(True)
-        cpu_ns, begin_ns = thread_time_ns(), monotonic_ns()
+        deep = session.deep
+        if deep is not None:
+            deep.loader_runs(True)
+        cpu_ns = thread_time_ns() if loaders.asks_cpu else -1
+        begin_ns = monotonic_ns()
         try:
             batch = original_next(self)
         except BaseException:

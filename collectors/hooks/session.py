@@ -10,6 +10,7 @@ import time
 
 from . import format as fmt
 from .chores import Chores
+from .control import NEVER
 from .loaders import Loaders
 from .optimizers import Optimizers
 from .writer import Writer
@@ -37,6 +38,8 @@ class Session:
         The leading clock, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
+    last_step : int
+        After which the profiler wants the script to stop, or to be let go.
 
     Notes
     -----
@@ -54,6 +57,7 @@ class Session:
         self.clock = -1
         self.steps = 0
         self.backwards = 0
+        self.last_step = NEVER
         self._chores = Chores(self, folder)
         self._release: list[Callable[[], None]] = []
         self._ticks = [0, 0, 0, 0]
@@ -86,8 +90,15 @@ class Session:
                 self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
         except Exception as error:
             self.failed("optimizer step", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
+
+    def backward_begins(self) -> None:
+        """Have the traced step take stock before a backward pass."""
+        try:
+            self.deep.backward_begins()
+        except Exception as error:
+            self.failed("backward", error)
 
     def backward_ended(self) -> None:
         """Count a backward pass where no optimizer does: passes are counted by the patch."""
@@ -97,15 +108,18 @@ class Session:
             self._tick(fmt.CLOCK_BACKWARD, 0, True)
         except Exception as error:
             self.failed("backward", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_BACKWARD)
 
     def batch_missing(self) -> None:
         """Note that a loader has come to its end."""
-        if self.deep is not None:
-            self.deep.loader_runs(False)
-        if not self._is_released:
-            self.loaders.flush()
+        try:
+            if self.deep is not None:
+                self.deep.loader_runs(False)
+            if not self._is_released:
+                self.loaders.flush()
+        except Exception as error:
+            self.failed("loader's end", error)
 
     def batch_fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
         """Count a loader's batch."""
@@ -119,11 +133,13 @@ class Session:
                 self._tick(fmt.CLOCK_LOADER, 0, True)
         except Exception as error:
             self.failed("loader", error)
-        if self.clock == fmt.CLOCK_LOADER and self.steps >= self._chores.control.from_step:
+        if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
             self._obey(fmt.CLOCK_LOADER)
 
     def loader_begun(self, loader: Any, iterator: Any) -> None:
         """Note a new pass over a loader."""
+        if self._is_released:
+            return
         try:
             self.loaders.begun(loader, iterator)
         except Exception as error:
@@ -135,13 +151,15 @@ class Session:
             return
         try:
             if total_steps is not None and not self._ticks[fmt.CLOCK_MARKER]:
-                self.fact("total_work", steps=total_steps, source="marker", confidence="certain")
-            if samples is not None and not self._ticks[fmt.CLOCK_MARKER]:
-                self.fact("marker", samples=samples)
+                self.fact("total_work", steps=int(total_steps))
+            if samples is not None:
+                self.loaders.samples = int(samples)
+                if not self._ticks[fmt.CLOCK_MARKER]:
+                    self.fact("marker", samples=int(samples))
             self._tick(fmt.CLOCK_MARKER, 0, True)
         except Exception as error:
             self.failed("marker", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
 
     def replicas_made(self, module: Any) -> None:
@@ -198,9 +216,13 @@ class Session:
         if clock < self.clock:
             return
         now_ns = time.monotonic_ns()
+        chores = self._chores
         is_first = clock > self.clock
         if is_first:
             self.clock, self.steps = clock, 0
+        is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
+        if is_due:
+            chores.read_delay()
         self._ticks[clock] += 1
         loaders = self.loaders
         flags = self._flags
@@ -212,31 +234,32 @@ class Session:
             flags |= fmt.FLAG_COMPLETES
         try:
             self.writer.step(
-                now_ns, self._chores.delay_ns, self._ticks[clock], clock, flags, number,
+                now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
                 self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
             )  # fmt: skip
         except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
             self.writer.lost += 1
-        loaders.restart()
+        loaders.tick(completes)
         self.backwards = 0
         if is_first:
             loaders.start_counting()
-        elif completes and loaders.last is not None:
-            loaders.last.steps += 1
         if completes:
             self.steps += 1
             self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0
-            chores = self._chores
-            if now_ns >= chores.due_ns or self.steps < chores.due_step:
+            if is_due:
                 chores.run(now_ns)
 
     # Stopping and forking.
 
     def _obey(self, clock: int) -> None:
-        """Stop or let go, as the profiler asked for from this step on."""
-        if clock < self.clock or threading.current_thread() is not threading.main_thread():
-            return
+        """Stop or let go, as the profiler asked for from this step on.
+
+        Only the main thread can end the script; whoever trains in another is stopped from outside.
+        """
         action = self._chores.control.action
+        is_main = threading.current_thread() is threading.main_thread()
+        if clock < self.clock or (action == fmt.ACTION_STOP and not is_main):
+            return
         self.fact("obeyed", steps=self.steps)
         self.release()
         if action == fmt.ACTION_STOP:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import sys
 
 from . import frameworks
 from .bounds import break_bound
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _HOOKS = os.path.dirname(os.path.abspath(__file__))
 _MAX_FRAMES = 60
+_CO_OPTIMIZED = 1  # a function's: its variables are no dict, see inspect.CO_OPTIMIZED
 
 
 def find(frame: FrameType | None) -> list[dict[str, Any]]:
@@ -45,11 +47,25 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
             if not _is_library(frame.f_code.co_filename):
                 loops += _loops(frame)
                 schedules += _schedules(frame)
+        _forget(frame)
         frame = frame.f_back
         depth += 1
     if loops:
         candidates.append({"loops": loops, "confidence": "likely", "source": _source(loops)})
     return candidates + schedules[:1]
+
+
+def _forget(frame: FrameType) -> None:
+    """Empty the copy of its variables that Python before 3.13 makes of a frame that is looked at.
+
+    It would live as long as the frame: a batch and what was computed from it, all through the
+    training. What the script itself holds (``locals()`` gives the same copy) stays.
+    """
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & _CO_OPTIMIZED:
+        return
+    copied = frame.f_locals
+    if sys.getrefcount(copied) <= 3:  # the frame's, this name's and the call's own
+        copied.clear()
 
 
 def _is_library(filename: str) -> bool:

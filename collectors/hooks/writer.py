@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import threading
 import time
 from zlib import crc32
 
@@ -17,9 +18,16 @@ if TYPE_CHECKING:
 
 _ROOM = 64 * 1024
 
-# File systems on which reserved space cannot be lost under a map. Over a network it can, which
-# would end the script with a bus error.
-_LOCAL = ("ext4", "xfs", "tmpfs", "overlay")
+# Looked up once: a step's record is made where every look-up may miss the caches.
+_MAGIC, _STEP = fmt.MAGIC, fmt.STEP
+_PACK_STEP, _PACK_HEAD = fmt.STEP_PAYLOAD.pack, fmt.FRAME.pack
+_PAYLOAD_BYTES = fmt.STEP_PAYLOAD.size
+_STEP_BYTES = fmt.FRAME.size + fmt.STEP_PAYLOAD.size
+
+# File systems on which reserved space cannot be lost under a map. Over a network it can, and where
+# a write is a copy a full disk can take it back, which would end the script with a bus error; an
+# overlay may lie on any of these.
+_LOCAL = ("ext4", "xfs", "tmpfs")
 
 
 def _is_local(folder: str) -> bool:
@@ -29,7 +37,8 @@ def _is_local(folder: str) -> bool:
         with open("/proc/self/mounts") as mounts:
             for line in mounts:
                 point, its_kind = line.split()[1:3]
-                if folder.startswith(point) and len(point) >= len(longest):
+                is_above = (folder + "/").startswith(point.rstrip("/") + "/")
+                if is_above and len(point) >= len(longest):
                     longest, kind = point, its_kind
     except (OSError, ValueError):
         return False
@@ -57,19 +66,23 @@ class Writer:
         The run, as an absolute path.
     lost : int
         Records that could not be written (disk full, folder gone).
+
+    Notes
+    -----
+    Threads of the script may write at the same time; a signal's handler may interrupt a write of
+    its own thread's, hence a lock that its owner can take again. A child forked while another
+    thread wrote would find it taken for ever: it gets a new one.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.lost = 0
         self._fd = -1
+        self._lock = threading.RLock()
         self._at = self._reserved = 0
         self._map: Any = None
-        self._map_start = 0
+        self._map_start = self._mapped_end = 0
         self._is_mappable = _is_local(folder)
-        self._step = bytearray(fmt.STEP_FRAME.size)
-        self._step_size = fmt.STEP_PAYLOAD.size
-        self._step_payload = memoryview(self._step)[fmt.FRAME.size :]
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -77,7 +90,9 @@ class Writer:
         """Leave the file to the parent; this process begins its own with its first record."""
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._at, self._reserved, self._map = -1, 0, 0, None
+        self._lock = threading.RLock()
+        self._fd, self._at, self._reserved = -1, 0, 0
+        self._map, self._mapped_end = None, 0
 
     def hello(self) -> None:
         """Begin the file now: its being there tells the profiler that the hooks are up."""
@@ -89,32 +104,33 @@ class Writer:
 
     def write(self, kind: int, payload: bytes) -> None:
         """Append one record; one that does not fit is lost, and the next takes its place."""
-        frame = fmt.FRAME.pack(fmt.MAGIC, kind, len(payload), crc32(payload, kind)) + payload
-        try:
-            if self._fd < 0:
-                self._open()
-            end = self._at + len(frame)
-            if end > self._reserved:
-                self._reserve(end)
-            if os.pwrite(self._fd, frame, self._at) == len(frame):
-                self._at = end
-            else:
+        frame = fmt.frame(kind, payload)
+        with self._lock:
+            try:
+                if self._fd < 0:
+                    self._open()
+                end = self._at + len(frame)
+                if end > self._reserved:
+                    self._reserve(end)
+                if os.pwrite(self._fd, frame, self._at) == len(frame):
+                    self._at = end
+                else:
+                    self.lost += 1
+            except OSError:
                 self.lost += 1
-        except OSError:
-            self.lost += 1
 
     def step(self, *values: int) -> None:
         """Append a ``STEP`` record: ``write`` without the pieces, for there is one every step."""
-        buffer = self._step
-        fmt.STEP_FRAME.pack_into(buffer, 0, fmt.MAGIC, fmt.STEP, self._step_size, 0, *values)
-        fmt.CHECKSUM.pack_into(buffer, fmt.CHECKSUM_OFFSET, crc32(self._step_payload, fmt.STEP))
-        end = self._at + len(buffer)
-        if self._map is None or end > self._reserved:
-            self.write(fmt.STEP, bytes(self._step_payload))
-        else:
-            start = self._at - self._map_start
-            self._map[start : start + len(buffer)] = buffer
-            self._at = end
+        payload = _PACK_STEP(*values)
+        with self._lock:
+            end = self._at + _STEP_BYTES
+            if end <= self._mapped_end:
+                start = self._at - self._map_start
+                head = _PACK_HEAD(_MAGIC, _STEP, _PAYLOAD_BYTES, crc32(payload, _STEP))
+                self._map[start : start + _STEP_BYTES] = head + payload
+                self._at = end
+                return
+        self.write(_STEP, payload)
 
     def _reserve(self, end: int) -> None:
         """Reserve space up to ``end`` and beyond, and map it where that is safe.
@@ -123,7 +139,7 @@ class Writer:
         does and takes a third of its time; what was written at a position is seen in the map and
         the other way round. The reader passes over the zeros behind the last record.
         """
-        self._map = None
+        self._map, self._mapped_end = None, 0
         self._reserved = end + _ROOM
         try:
             os.posix_fallocate(self._fd, self._at, self._reserved - self._at)
@@ -135,20 +151,22 @@ class Writer:
             length = self._reserved - self._map_start
             try:
                 self._map = mmap.mmap(self._fd, length, offset=self._map_start)
+                self._mapped_end = self._reserved
             except (OSError, ValueError):  # no address space left: written instead
                 self._is_mappable = False
 
     def close(self) -> None:
         """Give back the space that was reserved for nothing, and close the file."""
-        if self._fd < 0:
-            return
-        self._map = None
-        try:
-            os.ftruncate(self._fd, self._at)
-        except OSError:  # the zeros stay
-            self.lost += 1
-        os.close(self._fd)
-        self._fd = -1
+        with self._lock:
+            if self._fd < 0:
+                return
+            self._map, self._mapped_end = None, 0
+            try:
+                os.ftruncate(self._fd, self._at)
+            except OSError:  # the zeros stay
+                self.lost += 1
+            os.close(self._fd)
+            self._fd = -1
 
     def fact(self, name: str, **values: Any) -> None:
         """Append a named JSON object."""

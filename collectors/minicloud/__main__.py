@@ -51,10 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     journal = Journal(options.out / "runs.jsonl")
     try:
-        collect(
-            journal, limit=options.limit, hours=options.hours, only=options.only or ["*"],
-            cap_s=options.cap_s, attempts=options.attempts, tell=tell,
-        )  # fmt: skip
+        with journal.alone():
+            collect(
+                journal, limit=options.limit, hours=options.hours, only=options.only or ["*"],
+                cap_s=options.cap_s, attempts=options.attempts, tell=tell,
+            )  # fmt: skip
     except RecordingError as error:
         sys.stderr.write(f"error: {error}\nhint: {error.hint}\n")
         return error.exit_code

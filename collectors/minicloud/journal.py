@@ -6,6 +6,7 @@ it. A line cut short by a crash, or changed, fails its checksum and is skipped a
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -58,6 +59,28 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other collectors off the journal: two at once would disturb each other's runs.
+
+        Raises
+        ------
+        RecordingError
+            If another one is at it.
+        """
+        import fcntl  # where runs are read, there may be none
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RecordingError(
+                    f"another collection is writing to {self.path}",
+                    hint="wait for it, or give another --out",
+                ) from error
+            yield
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one record and have it on disk on return."""

@@ -1,0 +1,124 @@
+"""Many fits at once: through joblib, with progress told and finished ones kept.
+
+Fits of folds do not depend on each other; joblib's backend of the moment runs them (this machine,
+a Dask or a Ray cluster). They are handed over in batches, so that progress can be told after each
+and what is finished is on disk: a training that is killed, or whose cluster goes away, goes on
+from there with the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Task = tuple[Any, ...]
+Tell = Callable[[str, int, int], None]
+
+_ROUNDS: Final = 2  # tasks of each worker in a batch: enough to keep it busy
+
+
+@dataclass(frozen=True, slots=True)
+class _Supervision:
+    tell: Tell
+    folder: Path | None
+
+
+_SUPERVISION: ContextVar[_Supervision | None] = ContextVar("supervision", default=None)
+
+
+@contextlib.contextmanager
+def supervised(tell: Tell, folder: Path | None = None) -> Iterator[None]:
+    """Tell of the progress of every ``run`` in the block, and keep what is finished.
+
+    Parameters
+    ----------
+    tell : callable
+        Is given what is being done, how many parts are done, and of how many.
+    folder : Path, optional
+        Answers of finished parts (``.npy``) are written there, and found there again.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    token = _SUPERVISION.set(_Supervision(tell, folder))
+    try:
+        yield
+    finally:
+        _SUPERVISION.reset(token)
+
+
+def run(
+    what: str, function: Callable[..., Floats], tasks: Sequence[Task], n_jobs: int | None
+) -> list[Floats]:
+    """Return ``function(*task)`` of every task, in order.
+
+    Parameters
+    ----------
+    what : str
+        For people.
+    function : callable
+        Returns an array of numbers; depends on its arguments alone.
+    tasks : sequence of tuple
+    n_jobs : int or None
+        As joblib's.
+    """
+    supervision = _SUPERVISION.get()
+    if supervision is None:
+        return list(Parallel(n_jobs=n_jobs)(delayed(function)(*task) for task in tasks))
+    files = [_file(supervision.folder, function, task) for task in tasks]
+    found = [_kept(file) for file in files]
+    missing = [place for place, answer in enumerate(found) if answer is None]
+    size = max(_ROUNDS * int(effective_n_jobs(n_jobs)), 1)
+    done = len(tasks) - len(missing)
+    supervision.tell(what, done, len(tasks))
+    for start in range(0, len(missing), size):
+        batch = missing[start : start + size]
+        token = _SUPERVISION.set(None)  # fits within a fit are nobody's stage
+        try:
+            answers = Parallel(n_jobs=n_jobs)(delayed(function)(*tasks[place]) for place in batch)
+        finally:
+            _SUPERVISION.reset(token)
+        for place, answer in zip(batch, answers, strict=True):
+            found[place] = answer
+            _keep(files[place], answer)
+        done += len(batch)
+        supervision.tell(what, done, len(tasks))
+    return [answer for answer in found if answer is not None]
+
+
+def _file(folder: Path | None, function: Callable[..., Floats], task: Task) -> Path | None:
+    """Return where a task's answer is kept: named by all that it depends on."""
+    if folder is None:
+        return None
+    import joblib
+
+    digest = hashlib.sha256(f"{function.__module__}.{function.__qualname__}".encode())
+    digest.update(joblib.hash(task).encode())
+    return folder / f"{digest.hexdigest()[:32]}.npy"
+
+
+def _kept(file: Path | None) -> Floats | None:
+    if file is None or not file.is_file():
+        return None
+    try:
+        return np.asarray(np.load(file, allow_pickle=False), float)
+    except (OSError, ValueError, EOFError):
+        return None  # cut short by a kill: made again
+
+
+def _keep(file: Path | None, answer: Floats) -> None:
+    if file is None:
+        return
+    partial = file.with_suffix(".partial")
+    with partial.open("wb") as stream:
+        np.save(stream, answer, allow_pickle=False)
+    partial.replace(file)

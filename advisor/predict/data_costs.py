@@ -1,0 +1,135 @@
+"""What a job waits for and pays beside its machines: data in, storage, results out.
+
+==================  =============================================================================
+here                meaning, unit
+==================  =============================================================================
+data in             every machine copies the data onto its own volume before the first step, as
+                    fast as the slowest of its network, its volume and the place where it lies. [s]
+storage             a volume on every machine for the data and two checkpoints (the new one is
+                    written before the old one goes), while the machines are billed. [USD/h]
+results out         over the internet, once, at the first tier's price. [USD]
+==================  =============================================================================
+
+Bringing data in costs nothing at the providers themselves. Prices are those of the catalogue
+(``advisor catalogue storage``); where it has none, nothing is added and the breakdown says null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.catalogue import Catalogue, OfferColumns
+from advisor.catalogue.nouns import OtherPrice
+from advisor.job import Job
+from advisor.planners.units import GIB
+from advisor.transfers import Transfers
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# What a plain block-storage volume takes: the baseline of AWS gp3, 125 MiB/s, likewise Azure P10
+# and a Google balanced disk of a few hundred GB.
+VOLUME_BYTES_PER_S: Final = 131e6
+CHECKPOINTS_KEPT: Final = 2
+# Providers' month of storage prices: 365 x 24 / 12 hours.
+_MONTH_H: Final = 730.0
+# The plain volume of each provider (whose rate is above), and the first tier of its traffic.
+_VOLUMES: Final = ("block storage gp3", "block storage balanced")
+_FIRST_TIERS: Final = ("up to 10 TiB/month", "0-1 TiB/month")
+# AWS's and Azure's traffic is listed once, for their American regions: taken for all of theirs.
+_EVERYWHERE: Final = ("", "us")
+
+
+def data_in_s(transfers: Transfers, network_bytes_per_s: Floats) -> Floats:
+    """Return the time to bring the data to machines with these networks [s].
+
+    An unknown network (nan) is taken to be no slower than the volume.
+    """
+    rate = np.fmin(network_bytes_per_s, VOLUME_BYTES_PER_S)
+    if transfers.data_bytes_per_s is not None:
+        rate = np.minimum(rate, transfers.data_bytes_per_s)
+    return np.asarray((transfers.data_bytes or 0.0) / rate, dtype=float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideCosts:
+    """What each offer adds to the machines' price; nan where the catalogue has no price.
+
+    Attributes
+    ----------
+    storage_usd_per_h : float array of shape (n,)
+        Of one machine. [USD/h]
+    egress_usd : float array of shape (n,)
+        Once. [USD]
+    """
+
+    storage_usd_per_h: Floats
+    egress_usd: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidePrices:
+    """Prices by provider (rows) and region (columns); nan where there is none.
+
+    Attributes
+    ----------
+    storage_usd_per_gib_h, egress_usd_per_gib : float array of shape (providers, regions)
+    provider : integer array of shape (n_types,)
+        Row of each type of the catalogue.
+    region : integer array of shape (n_prices,)
+        Column of each price of the catalogue.
+    """
+
+    storage_usd_per_gib_h: Floats
+    egress_usd_per_gib: Floats
+    provider: Integers
+    region: Integers
+
+    def costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what ``job`` adds to each offer."""
+        place = self.provider[offers.type_index], self.region[offers.price_index]
+        kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
+        return SideCosts(
+            storage_usd_per_h=_priced(kept_gib, self.storage_usd_per_gib_h[place]),
+            egress_usd=_priced(job.result_bytes / GIB, self.egress_usd_per_gib[place]),
+        )
+
+
+def side_prices(catalogue: Catalogue) -> SidePrices:
+    """Lay the catalogue's prices of storage and traffic out by provider and region."""
+    providers, provider = np.unique(np.asarray(catalogue.types.provider), return_inverse=True)
+    rows = {str(name): i for i, name in enumerate(providers)}
+    columns = {str(name): i for i, name in enumerate(catalogue.prices.regions)}
+    storage = np.full((len(rows), len(columns)), np.nan)
+    egress = storage.copy()
+    for price in catalogue.other_prices:
+        if price.provider not in rows:
+            continue
+        if price.item in _VOLUMES:
+            _put(storage[rows[price.provider]], columns, price, price.price_usd / _MONTH_H)
+        elif price.item.startswith("internet egress") and price.tier in _FIRST_TIERS:
+            _put(egress[rows[price.provider]], columns, price, price.price_usd)
+    return SidePrices(
+        storage_usd_per_gib_h=storage,
+        egress_usd_per_gib=egress,
+        provider=np.asarray(provider, dtype=np.int64),
+        region=np.asarray(catalogue.prices.region_index, dtype=np.int64),
+    )
+
+
+def _put(row: Floats, columns: Mapping[str, int], price: OtherPrice, usd: float) -> None:
+    """Set a price in its region; one that has none of its own fills what is still unknown."""
+    if price.region in _EVERYWHERE:
+        row[np.isnan(row)] = usd
+    elif price.region in columns:
+        row[columns[price.region]] = usd
+
+
+def _priced(gib: float, usd_per_gib: Floats) -> Floats:
+    """Return the cost; nothing costs nothing even where its price is unknown."""
+    return np.zeros(usd_per_gib.shape) if gib <= 0 else np.asarray(gib * usd_per_gib)

@@ -1,0 +1,212 @@
+"""What was learned from runs, put on top of physics where it covers the job.
+
+A model covers a candidate if the known features of the job, of its profile and of the machines
+lie in the range of the runs that it was fitted on (``models.hull``), some of them on the same
+accelerator; the physical estimate stays everywhere else. Whether it covers anything is asked of
+``features.json`` alone: the trees themselves, and the packages that they need, are loaded only
+where there is something to correct.
+A job with real runs of its own noted (``advisor runs actual``) keeps the physical estimate, which
+is anchored on them: a measured step says more than other people's runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor import data, features
+from advisor.catalogue import Catalogue
+from advisor.importers.profiled import Profile, profile, record
+from advisor.job import Job
+from advisor.models import registry
+from advisor.models.hull import LEAST_ROWS, Hull
+from advisor.predict.columns import TimeColumns
+from advisor.records import Machines, RunRecord
+
+if TYPE_CHECKING:
+    from advisor.models.trained import TrainedModel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NAME: Final = "runs"
+_COVERAGE: Final = 0.9
+_SDS: Final = 2 * 1.644854  # a 90 % interval spans this many standard deviations
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A folder of a trained model, read as far as it is needed.
+
+    Attributes
+    ----------
+    folder : Path
+    about : mapping
+        Its ``features.json``.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> Learned:
+        """Read what a model covers.
+
+        Raises
+        ------
+        ModelError
+            If the folder was changed, or was fitted on other features than this version's.
+        """
+        about = registry.features_of(folder)
+        features.require_same(about, str(folder))
+        return cls(folder, about)
+
+    @classmethod
+    def default(cls) -> Learned | None:
+        """Return the user's own model, else the one that ships; None where there is neither."""
+        for folder in (data.own_models() / NAME, data.root("trained_models") / NAME):
+            if (folder / "model.json").is_file():
+                return cls.open(folder)
+        return None
+
+    @cached_property
+    def hull(self) -> Hull:
+        """What the model has seen."""
+        return Hull.from_record(self.about["hull"])
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The model itself."""
+        from advisor.models.trained import TrainedModel
+
+        return TrainedModel.load(self.folder)
+
+    def covers(self, records: Sequence[RunRecord]) -> NDArray[np.bool_]:
+        """Return for each record whether it lies in what was seen, shape (n,)."""
+        if not records:
+            return np.zeros(0, bool)
+        rows = features.without_length_and_price(features.table(records))
+        runs = self.about["accelerators"]
+        is_known = [runs.get(r.configuration[0].accelerator, 0) >= LEAST_ROWS for r in records]
+        return np.array(is_known) & ~self.hull.is_outside(rows)
+
+    def corrected(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> TimeColumns:
+        """Return the columns with the steps of the candidates that are covered corrected."""
+        rows = self._promising(job, catalogue, columns)
+        if rows.size == 0:
+            return columns
+        asked = candidate_records(job, catalogue, columns, rows)
+        inside = self.covers(asked)
+        rows = rows[inside]
+        if rows.size == 0:
+            return columns
+        found = self.model.predict([r for r, i in zip(asked, inside, strict=True) if i], _COVERAGE)
+        step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
+        step_s[rows] = found.value / job.total_steps
+        # The model's runs were all on one processor: how far another one is off comes on top.
+        log_sd[rows] = np.hypot(np.log(found.high / found.low) / _SDS, columns.log_sd[rows])
+        is_learned = np.zeros(len(step_s), bool)
+        is_learned[rows] = True
+        return replace(columns, step_s=step_s, log_sd=log_sd, is_learned=is_learned)
+
+    def effects(
+        self, job: Job, catalogue: Catalogue, columns: TimeColumns
+    ) -> list[dict[str, float]]:
+        """Return for each column the factor ``effect_GROUP`` of each group of features.
+
+        nan where the model does not cover the candidate (see ``TrainedModel.explain``).
+        """
+        groups = dict.fromkeys(f"effect_{f.group}" for f in features.FEATURES)
+        found = [dict.fromkeys(groups, math.nan) for _ in columns.count]
+        rows = self._promising(job, catalogue, columns)
+        asked = candidate_records(job, catalogue, columns, rows) if rows.size else []
+        inside = self.covers(asked)
+        if inside.any():
+            told = self.model.explain([r for r, i in zip(asked, inside, strict=True) if i])
+            for place, row in enumerate(rows[inside].tolist()):
+                found[row] = {f"effect_{g}": float(np.exp(v[place])) for g, v in told.items()}
+        return found
+
+    def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
+        """Return the rows that may be covered: looks at the job once, then at three columns."""
+        none = np.zeros(0, dtype=np.int64)
+        known = None if job.actuals else profile(job)
+        if known is None or not self._covers_job(known):
+            return none
+        types = catalogue.types
+        at = columns.type_index
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rows = np.full((len(at), len(features.NAMES)), math.nan)
+            for name, values in (
+                ("instances", np.log(columns.count)),
+                ("vcpus", np.log(np.asarray(types.vcpus, float)[at])),
+                ("accelerators", np.nan_to_num(types.accelerator_count)[at] * columns.count),
+            ):
+                rows[:, features.NAMES.index(name)] = values
+        return np.flatnonzero((columns.status == 0) & ~self.hull.is_outside(rows))
+
+    def _covers_job(self, known: Profile) -> bool:
+        """Whether what is the same on all candidates lies in what was seen on some machines."""
+        bare = record(
+            known, Machines(provider="", instance_type="any"), record_id="any", workers=1,
+            physics_s=known.anchor.time_s,
+        )  # fmt: skip
+        row = features.without_length_and_price(features.table([bare]))
+        shared = [i for i, f in enumerate(features.FEATURES)
+                  if f.group not in ("job", "anchor", "series")]  # fmt: skip
+        row[:, shared] = math.nan
+        kinds = np.repeat(row, 4, axis=0)  # one machine or several, with accelerators or without
+        kinds[1::2, features.NAMES.index("instances")] = math.log(2.0)
+        kinds[2:, features.NAMES.index("accelerators")] = 1.0
+        is_beyond = self.hull.beyond(kinds)
+        is_beyond[:, shared] = False
+        return bool((~is_beyond.any(axis=1) & self.hull.has_rows_of(kinds)).any())
+
+
+def candidate_records(
+    job: Job, catalogue: Catalogue, columns: TimeColumns, rows: Integers
+) -> list[RunRecord]:
+    """Return candidates as the records that a model is asked about.
+
+    Raises
+    ------
+    ValueError
+        If the job was not profiled on processors.
+    """
+    known = profile(job)
+    if known is None:
+        raise ValueError(f"job {job.name} was not profiled on processors")
+    return [
+        record(
+            known,
+            machines_of(catalogue, int(columns.type_index[row]), int(columns.count[row])),
+            record_id=str(row),
+            workers=int(columns.dp[row]),
+            physics_s=float(columns.step_s[row]) * job.total_steps,
+        )
+        for row in rows.tolist()
+    ]
+
+
+def machines_of(catalogue: Catalogue, type_index: int, count: int) -> Machines:
+    """Return ``count`` machines of a type of the catalogue as records name them."""
+    types = catalogue.types
+    name, cards = str(types.accelerator[type_index]), float(types.accelerator_count[type_index])
+    network = float(types.network_bytes_per_s[type_index])
+    return Machines(
+        provider=str(types.provider[type_index]),
+        instance_type=str(types.name[type_index]),
+        count=count,
+        vcpus=float(types.vcpus[type_index]),
+        memory_gib=float(types.memory_bytes[type_index]) / 2**30,
+        accelerator=name,
+        accelerators=max(math.ceil(cards), 1) if name else 0,
+        network_gbit_per_s=network * 8e-9 if count > 1 and network > 0 else None,
+    )

@@ -1,0 +1,104 @@
+"""One row of the mixed columns as an object that is shown, with its split in words."""
+
+from __future__ import annotations
+
+import math
+
+from advisor.catalogue import Catalogue, OfferColumns
+from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer
+from advisor.job import Job
+from advisor.planners.nouns import Layout
+from advisor.planners.units import GIB
+from advisor.predict.candidates import beside_steps, interruptions, offer_of, waits
+from advisor.predict.completion import Completion
+from advisor.predict.data_costs import SideCosts
+from advisor.predict.mixed import MixedColumns
+
+
+def mixed_candidate(
+    job: Job, catalogue: Catalogue, columns: MixedColumns, completion: Completion,
+    offers: OfferColumns, side: SideCosts, *, row: int, offer_rows: tuple[int, int],
+    coverage: float, rank: int = 1,
+) -> Candidate:  # fmt: skip
+    """Make the candidate of two offers, one row of the columns and of the completions."""
+    times = columns.times
+    parts = [
+        (offer_of(catalogue, offers, offer), int(count[row]))
+        for offer, count in zip(offer_rows, columns.counts, strict=True)
+    ]
+    configuration = Configuration(parts=tuple(parts))
+    storage = sum(
+        float(side.storage_usd_per_h[offer]) * count
+        for offer, (_, count) in zip(offer_rows, parts, strict=True)
+    )
+    egress = [float(side.egress_usd[offer]) for offer in offer_rows]
+    once = max((e for e in egress if not math.isnan(e)), default=math.nan)
+    price = configuration.price_usd_per_h
+    # Storage as it is priced: of the machines for which the catalogue has a price.
+    stored = sum(
+        0.0 if math.isnan(s := float(side.storage_usd_per_h[offer])) else s * count
+        for offer, (_, count) in zip(offer_rows, parts, strict=True)
+    )
+    time_h, cost = completion.estimates(
+        row, price + stored, coverage, once_usd=0.0 if math.isnan(once) else once
+    )
+    breakdown = completion.breakdown(row, price, storage, once)
+    step = Estimate.lognormal(float(times.step_s[row]), float(times.log_sd[row]), coverage)
+    shares: dict[Bottleneck, float] = {
+        name: float(values[row]) for name, values in times.shares.items()
+    }
+    return Candidate(
+        rank=rank,
+        configuration=configuration,
+        layout=_layout(columns, row),
+        step_time_s=step,
+        throughput_samples_per_s=Estimate(
+            value=job.global_batch / step.value,
+            low=job.global_batch / step.high,
+            high=job.global_batch / step.low,
+            coverage=step.coverage,
+        ),
+        training_time_h=time_h,
+        cost_usd=cost,
+        memory_gib=float(times.memory_bytes[row]) / GIB,
+        bottleneck=max(shares, key=lambda name: shares[name]),
+        shares=shares,
+        reasons=(
+            _split(columns, row, [offer for offer, _ in parts]),
+            waits(shares),
+            *interruptions(completion, row, parts[0][0].pricing),
+            *beside_steps(breakdown, time_h.value, cost.value),
+        ),
+        is_extrapolating=bool(times.is_extrapolating[row]),
+        breakdown=breakdown,
+    )
+
+
+def _layout(columns: MixedColumns, row: int) -> Layout:
+    """Return the layout of the first type's ranks; the reasons say how the second's differ."""
+    times = columns.times
+    is_pipeline = bool(columns.cut[row])
+    return Layout(
+        dp=int(times.dp[row]) if not is_pipeline else 1,
+        pp=2 if is_pipeline else 1,
+        micro_batch=int(times.micro_batch[row]),
+        accumulation_steps=int(times.accumulation_steps[row]),
+        zero_stage=int(times.zero_stage[row]),
+    )
+
+
+def _split(columns: MixedColumns, row: int, offers: list[Offer]) -> str:
+    names = [offer.accelerator or offer.instance_type for offer in offers]
+    if cut := int(columns.cut[row]):
+        first, last = (1, 0) if columns.is_second_first[row] else (0, 1)
+        return (
+            f"pipeline: the first {cut} units of layers on {names[first]}, the rest on "
+            f"{names[last]}, micro-batches of {int(columns.times.micro_batch[row])}"
+        )
+    shares = [
+        f"{int(b[row])} samples a step on each {name}"
+        for b, name in zip(columns.samples, names, strict=True)
+    ]
+    zero = int(columns.times.zero_stage[row])
+    sharded = f", ZeRO stage {zero}" if zero else ""
+    return f"uneven batches: {', '.join(shares)}{sharded} (examples/uneven_ddp.py)"

@@ -1,0 +1,135 @@
+"""What ``advisor simulate`` found, as text: each function takes the record of ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from advisor.job_tables import left_out_note
+from advisor.report.own_cluster import verdict
+
+HOUR_S = 3600.0
+
+
+def _table(*columns: str) -> Table:
+    """Return a table whose first column is words and the others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    return table
+
+
+def _spread(value: Mapping[str, float | None] | None) -> str:
+    if value is None:
+        return "-"
+    low, middle, high = (
+        "never" if value[p] is None else f"{value[p]:.2f}" for p in ("p10", "p50", "p90")
+    )
+    return f"{middle} ({low}-{high})"
+
+
+def spot(record: Mapping[str, Any]) -> list[Text | Table]:
+    """List every way of running the job, on demand first."""
+    job = record["job"]
+    table = _table("way", "finish h (10-90 %)", "cost USD (10-90 %)", "late")
+    for way in record["ways"]:
+        late = way["miss_probability"]
+        table.add_row(
+            way["name"],
+            _spread(way["finish_h"]),
+            _spread(way["cost_usd"]),
+            "" if late is None else f"{100 * late:.0f} %",
+        )
+    head = (
+        f"{job['work_s'] / HOUR_S:g} h on {job['nodes']} spot node(s); {record['trace']}, "
+        f"{record['days']:.1f} days, all nodes up {100 * record['availability_fraction']:.0f} %"
+    )
+    return [Text(head), table]
+
+
+def queue(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what the job meets on the shared cluster, and whether to rent."""
+    trace, cluster = record["trace"], record["cluster"]
+    left_out = left_out_note(trace["left_out"])
+    recorded = trace["recorded_mean_delay_h"]
+    lines = [
+        f"{trace['source']}: {trace['jobs']} jobs"
+        + (f" ({left_out})" if left_out else "")
+        + f", load {trace['load_fraction']:.2f} of {cluster['nodes']} x "
+        f"{cluster['devices_per_node']} devices, {cluster['policy']}",
+        f"mean delay of its own jobs: {trace['simulated_mean_delay_h']:.2f} h simulated"
+        + ("" if recorded is None else f", {recorded:.2f} h recorded"),
+        f"your job, {record['job']['devices']} devices: waits {_spread(record['delay_h'])} h, "
+        f"done after {_spread(record['completion_h'])} h",
+    ]
+    if record["miss_probability"] is not None:
+        lines.append(f"misses the deadline: {100 * record['miss_probability']:.0f} %")
+    if record["beyond_trace_fraction"] > 0:
+        lines.append(
+            f"note: {100 * record['beyond_trace_fraction']:.0f} % ended after the trace did, "
+            "on an emptier cluster than they would have met"
+        )
+    rent = record["rent_or_wait"]
+    if rent is not None:
+        lines.append(
+            f"renting costs {rent['extra_cost_usd']:.2f} USD more and ends "
+            f"{rent['saved_h']:.1f} h earlier (earlier in "
+            f"{100 * rent['earlier_probability']:.0f} %): {verdict(rent)}"
+        )
+    return [Text("\n".join(lines))]
+
+
+def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Set the best fixed number of workers beside the best schedule."""
+    table = _table("", "hours", "USD", "resizes", "workers (batch) by phase")
+    table.columns[-1].justify = "left"
+    for name in ("fixed", "elastic"):
+        plan = record[name]
+        if plan is None:
+            table.add_row(name, "-", "-", "-", "no fixed number of workers meets the limit")
+            continue
+        shown: list[str] = []
+        for count, batch in zip(plan["workers"], plan["batches"], strict=True):
+            part = f"{count} ({batch:g})"
+            if not shown or shown[-1] != part:
+                shown.append(part)
+        table.add_row(
+            name, f"{plan['time_h']:.2f}", f"{plan['cost_usd']:.2f}", f"{plan['resizes']}",
+            " > ".join(shown),
+        )  # fmt: skip
+    parts: list[Text | Table] = [table]
+    if record["saving_fraction"] is not None:
+        parts.append(Text(f"saved: {100 * record['saving_fraction']:.1f} % of the fixed bill"))
+    return parts
+
+
+def failures(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what failures add, by scale, without and with a second network path."""
+    job = record["job"]
+    table = _table("devices", "failures", "checkpoint every", "adds", "with a second path", "")
+    table.columns[-1].justify = "left"
+    for row in record["scales"]:
+        plain, second = row["plain"], row["second_path"]
+        table.add_row(
+            f"{row['devices']:,}" + (" (asked)" if row["is_asked"] else ""),
+            "-" if plain["expected_failures"] is None else f"{plain['expected_failures']:.3g}",
+            f"{plain['checkpoint_interval_s'] / 60:,.0f} min" if job["saves_checkpoints"] else "-",
+            _added(plain),
+            _added(second),
+            "negligible" if plain["is_negligible"] else "",
+        )
+    head = (
+        f"{job['work_h']:g} h of work, "
+        + (f"a save of {job['checkpoint_s']:g} s" if job["saves_checkpoints"] else "no saves")
+        + f", a restart of {job['restart_s']:g} s; {record['failures_per_device_h']:.3g} failures "
+        f"per device and hour ({record['source']})"
+    )
+    return [Text(head), table]
+
+
+def _added(way: Mapping[str, Any]) -> str:
+    overhead = way["overhead_fraction"]
+    return "never ends" if overhead is None else f"{100 * overhead:.2f} %"

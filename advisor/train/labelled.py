@@ -1,0 +1,91 @@
+"""The labelled runs that predictors learn from: those that ship, and the user's own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from advisor import data
+from advisor.collectors import store
+from advisor.errors import RunError, UsageError
+from advisor.importers import formats, minicloud
+from advisor.records import RunRecord
+from advisor.train.collected import with_device_physics
+
+AUTO: Final = "auto"
+OWN_RUNS: Final = "records.jsonl"  # what ``advisor runs actual`` writes beside the recorded runs
+
+
+def default_paths() -> list[Path]:
+    """Return the packaged runs, and the user's own where there are some."""
+    own = store.local_folder() / OWN_RUNS
+    return [data.root("datasets") / "runs", *([own] if own.is_file() else [])]
+
+
+def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
+    """Read the runs to learn from.
+
+    Parameters
+    ----------
+    paths : sequence of Path or None
+        Files or folders; None takes ``default_paths()``.
+    fmt : str
+        A format of ``advisor runs import``; ``auto`` tells records from collected runs.
+
+    Raises
+    ------
+    UsageError
+        If there are none.
+    RunError
+        If a row makes no sense, or two files have a run of the same ``record_id``.
+    """
+    places = list(paths) if paths else default_paths()
+    found: dict[str, RunRecord] = {}
+    for path in places:
+        for record in with_device_physics(formats.read(_format(path, fmt), path), path):
+            if record.record_id in found:
+                raise RunError(
+                    f"{path}: record_id: {record.record_id!r} is in the data twice",
+                    hint="name each file once, and give every run its own record_id",
+                )
+            found[record.record_id] = record
+    if not found:
+        raise UsageError(f"no runs in {', '.join(map(str, places))}", hint="see --data")
+    return list(found.values())
+
+
+def run_files(path: Path) -> list[Path]:
+    """Return the files of runs in a folder, or the file itself.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    files = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise UsageError(f"no .jsonl or .jsonl.gz in {path}", hint="see --data")
+    return [file.resolve() for file in files]
+
+
+def _format(path: Path, fmt: str) -> str:
+    """Return the format that is meant: collected runs name their schema in every row."""
+    if fmt != AUTO:
+        return fmt
+    file = path
+    if path.is_dir():
+        file = next((path / n for n in minicloud.FILES if (path / n).is_file()), path)
+    if not file.is_file():
+        return "records"
+    try:
+        with (
+            gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as rows
+        ):
+            first = json.loads(rows.readline())
+    except (OSError, EOFError, ValueError):
+        return "records"  # its reader says what is wrong with it
+    is_collected = isinstance(first, dict) and first.get("schema") == minicloud.SCHEMA
+    return "minicloud" if is_collected else "records"

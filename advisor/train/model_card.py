@@ -1,0 +1,141 @@
+"""``card.md`` of a learned predictor: what it was fitted on, how wrong it is, where it fails."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from advisor import features
+from advisor.records import RunRecord
+
+# What a user can compare a job or a machine with; the hull watches more.
+_RANGES: Final = (
+    "vcpus", "network_gbit_per_s", "parameters", "batch", "flop_per_step", "step_time_s",
+)  # fmt: skip
+_KINDS: Final = ("one machine", "several machines", "one machine with accelerators",
+                 "several machines with accelerators")  # fmt: skip
+_SPLITS: Final = {
+    "job": "left-out programs (each in turn; weights and intervals from the others)",
+    "both": "left-out programs (each in turn; weights and intervals from the others)",
+    "instance": "left-out instance types (each in turn; their programs are known)",
+    "random": "left-out runs (siblings stay in the fit, which flatters)",
+}
+
+
+def card(trained: Any, records: Sequence[RunRecord]) -> str:
+    """Return the card of a model that was fitted on one machine."""
+    statuses = Counter(record.status for record in records)
+    noisy = sum(r.facts.get("is_noisy") == 1.0 for r in records)
+    told = ", ".join(f"{status} {count}" for status, count in sorted(statuses.items()))
+    return "\n".join([
+        *_heading(trained, "advisor train"),
+        f"- Runs: {told}; {noisy} of them noisy, which are neither fitted nor scored. Censored "
+        "runs count as lower bounds; failed ones have no time and are not fitted.",
+        f"- Sources: {', '.join(sorted({r.source for r in records}))}.",
+        f"- Programs: {', '.join(sorted({r.job.family for r in records}))}.",
+        f"- Instance types: {', '.join(sorted({r.instance_key for r in records}))}.",
+        *_chosen(trained),
+        *_errors(trained),
+        *_coverage(trained),
+    ])  # fmt: skip
+
+
+def spread_card(trained: Any, files: int) -> str:
+    """Return the card of a model that was fitted on a cluster: nobody has seen all runs."""
+    return "\n".join([
+        *_heading(trained, "advisor train --spread"),
+        f"- Runs of {files} files, each read by one worker; runs that were cut short left aside.",
+        "- One program in five was left out of the fit: errors and intervals are those of them.",
+        *_chosen(trained),
+        *_errors(trained),
+        *_coverage(trained),
+    ])  # fmt: skip
+
+
+def _heading(trained: Any, command: str) -> list[str]:
+    about, found = trained.about, trained.metrics
+    return [
+        f"# {trained.name}",
+        "",
+        f"Fitted {found['fitted_at']} by `{command}`, seed {found['seed']}, on {about['records']} "
+        f"runs (data {about['data_sha256'][:12]}); target `{trained.target}`.",
+        "",
+    ]
+
+
+def _chosen(trained: Any) -> list[str]:
+    weights = ", ".join(f"{k} {v:.2f}" for k, v in trained.metrics["weights"].items())
+    return [f"- Chosen: {trained.metrics['chosen']}, weights {weights}.", ""]
+
+
+def _errors(trained: Any) -> list[str]:
+    found = trained.metrics
+    lines = [
+        f"Errors on {_SPLITS[found['split']]}:",
+        "",
+        "| estimator | MAPE | median | p90 | coverage of 90 % | half-width | regret | constant |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in found["left_out"]:
+        m, regret = result["overall"], result["top1_regret"]
+        cells = [
+            result["name"], *(f"{m[f'{n}_fraction']:.1%}" for n in ("mape", "median_ape",
+                                                                   "p90_ape")),
+            "-" if m["coverage"] is None else f"{m['coverage']:.1%}",
+            "-" if m["width"] is None else f"{m['width']:.1%}",
+            "-" if regret is None else f"{regret['model']:.3f}",
+            "-" if regret is None else f"{regret['constant']:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    if "both" in found:
+        lines += ["", f"Program and instance type left out: MAPE "
+                      f"{found['both']['mape_fraction']:.1%}."]  # fmt: skip
+    return [*lines, ""]
+
+
+def _coverage(trained: Any) -> list[str]:
+    """Say what the model covers, in units, and what happens elsewhere."""
+    hull: Mapping[str, Any] = trained.about["hull"]
+    lines = [
+        "## Where it is used",
+        "",
+        "`advisor recommend` asks it about a candidate whose job, profile and machines lie in the "
+        "ranges below (and those of the other features that `features.json` lists), on an "
+        "accelerator of which it has seen runs. There it multiplies the physical estimate of the "
+        "step, and its error is added to the interval.",
+        "",
+    ]
+    for place, has_rows in enumerate(hull["has_rows"]):
+        if has_rows:
+            bounds = [_range(hull, place, name) for name in _RANGES]
+            lines.append(f"- {_KINDS[place]}: {', '.join(b for b in bounds if b)}")
+    accelerators = ", ".join(name or "none" for name in trained.about["accelerators"])
+    return [
+        *lines,
+        f"- accelerators: {accelerators}",
+        "",
+        "## Where it fails",
+        "",
+        "- Outside these ranges physics alone answers, with its own interval; nothing is learned "
+        "of larger jobs, faster networks or other accelerators.",
+        "- All its runs were made on the machines named above: how another processor differs from "
+        "them is the physical model's word, not this one's.",
+        "- A program that behaves unlike all of these is answered like the nearest of them; the "
+        "interval is what that cost on the programs left out.",
+        "- A job with a real run of its own noted (`advisor runs actual`) is not asked about: "
+        "that run says more.",
+        "",
+    ]
+
+
+def _range(hull: Mapping[str, Any], place: int, name: str) -> str:
+    column = features.NAMES.index(name)
+    feature = features.FEATURES[column]
+    low, high = hull["lows"][place][column], hull["highs"][place][column]
+    if low is None or high is None:
+        return ""
+    if feature.is_log:
+        low, high = math.exp(low), math.exp(high)
+    return f"{name} {low:.3g} to {high:.3g} {feature.unit}".removesuffix(" -")

@@ -1,0 +1,122 @@
+"""When a recording ends, and how: first by asking, then by SIGTERM, then for good."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Final
+
+from advisor.collectors.child import send_signal
+from advisor.collectors.monitor import Monitor
+from advisor.collectors.plan import Plan
+from advisor.collectors.processes import ProcessTree
+from advisor.collectors.units import duration_text
+
+_FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
+_LEAVING_S: Final = 30.0  # for a script that obeyed: checkpoints, closing of process groups
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGKILL)
+
+
+class Limits:
+    """When enough has been seen, or too much time has passed.
+
+    Parameters
+    ----------
+    plan : Plan
+    monitor : Monitor
+    """
+
+    def __init__(self, plan: Plan, monitor: Monitor) -> None:
+        self._plan = plan
+        self._monitor = monitor
+
+    def left_s(self, elapsed_s: float) -> float:
+        """Return how long the recording may go on; counted from the first step, if one can come.
+
+        Parameters
+        ----------
+        elapsed_s : float
+            Since the command began. [s]
+        """
+        monitor, limit_s = self._monitor, self._plan.limit_s
+        first_ns = monitor.first_step_ns()
+        if first_ns:
+            return limit_s - (time.monotonic_ns() - first_ns) / 1e9
+        return (max(limit_s, _FIRST_STEP_S) if monitor.expects_steps else limit_s) - elapsed_s
+
+    def reason(self, elapsed_s: float) -> str:
+        """Return why it is time to stop; empty while it is not."""
+        plan, monitor = self._plan, self._monitor
+        if plan.limit_steps is not None and monitor.steps() >= plan.limit_steps:
+            return f"{plan.limit_steps} steps"
+        if self.left_s(elapsed_s) <= 0:
+            has_waited = monitor.expects_steps and not monitor.first_step_ns()
+            limit_s = max(plan.limit_s, _FIRST_STEP_S) if has_waited else plan.limit_s
+            return f"{duration_text(limit_s)} are over"
+        if plan.limit_steps is None and monitor.verdict is not None and monitor.verdict.is_settled:
+            return "the step time has settled"
+        return ""
+
+    def until(self, elapsed_s: float) -> str:
+        """Return what is waited for, and for how long at most."""
+        plan, verdict = self._plan, self._monitor.verdict
+        waiting_for = "the first step" if verdict is None else verdict.waiting_for
+        if plan.limit_steps is not None:
+            waiting_for = f"step {plan.limit_steps}"
+        most = f"{max(0.0, self.left_s(elapsed_s)):.0f} s at most"
+        return f"until {waiting_for}, {most}" if waiting_for else most
+
+
+class Escalation:
+    """SIGTERM and then SIGKILL to whoever outlives the profiler's patience.
+
+    Parameters
+    ----------
+    tree : ProcessTree
+    monitor : Monitor
+    patience_s : float
+        Between the question, SIGTERM and SIGKILL. [s]
+    """
+
+    def __init__(self, tree: ProcessTree, monitor: Monitor, patience_s: float) -> None:
+        self._tree = tree
+        self._monitor = monitor
+        self._patience_s = patience_s
+        self._since = 0.0
+        self._sent = 0
+        self._from_step = 0
+        self._steps = 0
+
+    def begin(self, from_step: int) -> None:
+        """Start to wait: the script has been asked to end after step ``from_step``."""
+        self._since = time.monotonic()
+        self._from_step = from_step
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the script has been asked."""
+        return self._since > 0
+
+    def go_on(self) -> None:
+        """Send the next signal, if it is time."""
+        before, self._steps = self._steps, self._monitor.steps()
+        if before < self._steps < self._from_step:  # on the way to where all can leave together
+            self._since = time.monotonic()
+        if self._sent == len(_SIGNALS) or self._waited() <= self._sent * self._patience_s:
+            return
+        number = _SIGNALS[self._sent]
+        self._sent += 1
+        self._tree.refresh()
+        for pid in [pid for pid in list(self._tree.processes) if self._tree.is_alive(pid)]:
+            send_signal(pid, number)
+
+    def _waited(self) -> float:
+        """Return how long patience has been at its end; negative before. [s]."""
+        waited = time.monotonic() - self._since
+        if self._monitor.has_obeyed:
+            return waited - max(self._patience_s, _LEAVING_S)
+        if self._monitor.trainer is None:
+            return waited  # nobody is there who could hear the question
+        verdict = self._monitor.verdict
+        step_s = verdict.mean.raw_s if verdict is not None and verdict.mean is not None else 0.0
+        return waited - self._patience_s - 3 * step_s

@@ -1,0 +1,94 @@
+"""What a recording's steps used, as rates at a fixed interval: the form that models learn from.
+
+Readings are cumulative counters at uneven ticks. Here they become means over equal intervals, from
+the first step on: imports and the building of the model say nothing of the training.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.collectors.recording import Reading, Recording
+
+INTERVAL_S: Final = 0.5
+_LONGEST_S: Final = 120.0  # of a kept series: a profile lasts about two minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Rates of the whole process tree while it trained.
+
+    Attributes
+    ----------
+    interval_s : float
+        [s]
+    channels : mapping of str to tuple of float
+        ``cpu_cores`` (cores busy), ``memory_bytes``, ``network_received_bytes_per_s``,
+        ``network_sent_bytes_per_s``; all of one length, which is 0 where the recording ended
+        before its second reading.
+    busy_cores : float or None
+        Processor time over time; None without readings. [cores]
+    cpu_s_per_step : float or None
+        Processor time of all processes and threads; None also without steps. [s]
+    """
+
+    interval_s: float
+    channels: Mapping[str, tuple[float, ...]]
+    busy_cores: float | None
+    cpu_s_per_step: float | None
+
+
+_COUNTERS: Final[Mapping[str, Callable[[Reading], float]]] = {
+    "cpu_cores": lambda r: r.cpu_s,
+    "network_received_bytes_per_s": lambda r: float(r.network_received_bytes),
+    "network_sent_bytes_per_s": lambda r: float(r.network_sent_bytes),
+}
+
+
+def resources(recording: Recording) -> Resources:
+    """Return what the recording used from its first step on."""
+    started_s = recording.startup_s or 0.0
+    seen = [r for r in recording.readings if r.t_s >= started_s]
+    if len(seen) < 2 or seen[-1].t_s <= seen[0].t_s:
+        return Resources(interval_s=INTERVAL_S, channels={}, busy_cores=None, cpu_s_per_step=None)
+    duration_s = seen[-1].t_s - seen[0].t_s
+    count = max(int(min(duration_s, _LONGEST_S) / INTERVAL_S), 1)
+    ends = [seen[0].t_s + INTERVAL_S * i for i in range(count + 1)]
+    channels = {name: _rates(seen, read, ends) for name, read in _COUNTERS.items()}
+    channels["memory_bytes"] = tuple(
+        _at(seen, lambda r: float(r.rss_bytes), end) for end in ends[1:]
+    )
+    busy = max(seen[-1].cpu_s - seen[0].cpu_s, 0.0) / duration_s
+    step = recording.step_time
+    return Resources(
+        interval_s=INTERVAL_S,
+        channels=channels,
+        busy_cores=busy,
+        cpu_s_per_step=busy * step.raw_s if step else None,
+    )
+
+
+def _rates(
+    seen: list[Reading], read: Callable[[Reading], float], ends: list[float]
+) -> tuple[float, ...]:
+    """Return a counter's mean rates; where a process left with its share it counts as nothing."""
+    values = [_at(seen, read, end) for end in ends]
+    return tuple(
+        max(after - before, 0.0) / INTERVAL_S for before, after in itertools.pairwise(values)
+    )
+
+
+def _at(seen: list[Reading], read: Callable[[Reading], float], t_s: float) -> float:
+    """Return a counter at a moment, linear between readings."""
+    place = bisect.bisect_left(seen, t_s, key=lambda r: r.t_s)
+    if place == 0:
+        return read(seen[0])
+    if place == len(seen):
+        return read(seen[-1])
+    before, after = seen[place - 1], seen[place]
+    share = (t_s - before.t_s) / (after.t_s - before.t_s)
+    return read(before) + share * (read(after) - read(before))

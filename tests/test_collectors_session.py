@@ -1,0 +1,200 @@
+"""The hooks' bookkeeping: whose waiting is whose, threads, what scripts make and throw away."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib.util
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from collecting import give_order, hooked
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.collectors import hooks as hooks_package
+from advisor.collectors.hooks import boot
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.clock import RunDelay
+from advisor.collectors.hooks.writer import Writer
+from advisor.collectors.records import parse
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The main thread's waiting for a core, told by the test. [ns]."""
+    told = [0]
+    monkeypatch.setattr(RunDelay, "main_ns", lambda _: told[0])
+    return told
+
+
+def test_what_was_waited_before_the_first_step_belongs_to_no_step(
+    tmp_path: Path, waited: list[int]
+) -> None:
+    waited[0] = 3_000_000_000  # imports on a busy machine
+    with hooked(tmp_path) as hooks:
+        for _ in range(30):
+            hooks.session.marked()
+        steps = hooks.events.steps
+    assert steps.corrected_ns == steps.wall_ns
+
+
+def test_what_was_waited_between_epochs_belongs_to_no_ordinary_step(
+    tmp_path: Path, waited: list[int]
+) -> None:
+    with hooked(tmp_path) as hooks:
+        for _ in range(4):
+            for _ in range(20):
+                hooks.session.marked()
+            time.sleep(0.03)  # validation: longer than the delay is thought fresh
+            waited[0] += 20_000_000
+            hooks.session.loaders.has_begun = True
+        hooks.session.marked()
+        steps = hooks.events.steps
+    assert len(steps.left_out_ns) == 4
+    assert steps.corrected_ns == steps.wall_ns
+
+
+def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path))
+    each = 4000
+
+    def write(number: int) -> None:
+        for index in range(each):
+            if number % 2:
+                writer.step(index, number, 0, 2, 8, 0, 0, 0, 0, 0)
+            else:
+                writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(index, number, 0))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    writer.close()
+    (path,) = tmp_path.glob("ev-*.bin")
+    kinds = [kind for kind, _, _ in parse(path.read_bytes())]
+    assert (kinds.count(fmt.STEP), kinds.count(fmt.POOL), writer.lost) == (2 * each, 2 * each, 0)
+
+
+def test_letting_go_works_in_a_thread_that_trains(tmp_path: Path) -> None:
+    with hooked(tmp_path) as hooks:
+        give_order(tmp_path, fmt.ACTION_DETACH, 5)
+
+        def train() -> None:
+            for _ in range(30):
+                hooks.session.marked()
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        assert hooks.events.fact("obeyed")["steps"] == 5
+        assert hooks.events.completed == 5
+
+
+def test_optimizers_and_loaders_that_are_thrown_away_are_let_go(tmp_path: Path) -> None:
+    """As in meta-learning: one for every task, and a step costs as little as the first."""
+    layer = nn.Linear(4, 1)
+    data = TensorDataset(torch.randn(8, 4))
+    with hooked(tmp_path) as hooks:
+        outer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(200):
+            inner = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for (x,) in DataLoader(data, batch_size=4):
+                inner.zero_grad()
+                layer(x).sum().backward()
+                inner.step()
+            outer.step()
+            del inner
+        gc.collect()
+        session = hooks.session
+        assert len(session.optimizers._seen) < 10
+        assert len(session.loaders._known) < 10
+        events = hooks.events
+    # Two fetches and the loader's end each were recorded, whoever was forgotten in between.
+    assert len(events.loaders) == 200
+    assert sum(counts.samples for counts in list(events.loaders.values())[1:]) == 199 * 8
+
+
+def test_a_spec_that_is_only_asked_for_leaves_the_patch_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries ask whether torch is there long before anybody imports it, if ever."""
+    (tmp_path / "late_framework.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    patched: list[Any] = []
+    finder = boot._Finder(None, {"late_framework": patched.append})
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    for _ in range(2):
+        assert importlib.util.find_spec("late_framework") is not None
+    assert patched == []
+    module = importlib.import_module("late_framework")
+    assert patched == [module]
+    monkeypatch.delitem(sys.modules, "late_framework")
+    importlib.import_module("late_framework")
+    assert patched == [module]
+
+
+def test_a_running_torch_profiler_keeps_its_trace_to_itself(tmp_path: Path) -> None:
+    layer = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layer(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+
+    with hooked(tmp_path) as hooks:
+        with torch.profiler.profile():
+            for _ in range(12):
+                step()
+        assert "deep_step" not in hooks.events.facts
+        end = time.monotonic() + 30
+        while "deep_step" not in hooks.events.facts and time.monotonic() < end:
+            step()
+        events = hooks.events
+    assert "deep_step" in events.facts
+    assert "failure" not in events.facts
+
+
+def test_marks_with_numbers_of_other_kinds_are_understood(tmp_path: Path) -> None:
+    with hooked(tmp_path) as hooks:
+        for size in (4, 8, 8, 4):
+            hooks.session.marked(torch.tensor(size), 12.0)  # type: ignore[arg-type]
+        events = hooks.events
+    assert events.fact("marker")["samples"] == 4
+    assert events.fact("total_work")["steps"] == 12
+    assert (events.samples, events.intervals) == (20, 3)
+
+
+HOOKS = sorted(Path(hooks_package.__file__).parent.glob("*.py"))
+INJECTED = sorted((Path(hooks_package.__file__).parents[1] / "inject").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*HOOKS, *INJECTED], ids=lambda path: path.name)
+def test_the_hooks_are_python_3_8(path: Path) -> None:
+    """They run in whatever interpreter the script uses; annotations must not be evaluated."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    if any(isinstance(node, ast.AnnAssign) or _is_annotated(node) for node in ast.walk(tree)):
+        first = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)][:1]
+        assert first == ["__future__"] or path.name == "sitecustomize.py"
+    later = {"removeprefix", "removesuffix", "pairwise", "bit_count"}
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not used & later
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        is_zip = isinstance(call.func, ast.Name) and call.func.id == "zip"
+        assert not (is_zip and call.keywords), "zip(strict=...) is of Python 3.10"
+
+
+def _is_annotated(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.returns is not None

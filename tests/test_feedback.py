@@ -1,0 +1,137 @@
+"""A real run is compared with its prediction, narrows the next one, and is learned from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from advisor import feedback
+from advisor.actuals import Actual, append_actual, read_actuals
+from advisor.cli import app
+from advisor.errors import RunError, UsageError
+from advisor.job import Job
+from advisor.predict import Predictor
+from advisor.ranking import Request, recommend
+from advisor.records import read_records
+from advisor.train.labelled import OWN_RUNS, read_runs
+
+MakeJob = Callable[..., Job]
+RUN = "20261121-120948-resnet50-1"
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor(learned=None)
+
+
+@pytest.fixture
+def runs(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs whose one run is the job of the tests."""
+    folder = tmp_path / RUN
+
+    def load(path: str | Path) -> Job:
+        return replace(make_job(name=RUN), actuals=read_actuals(tmp_path, RUN))
+
+    monkeypatch.setattr("advisor.feedback.store.find_run", lambda name: folder)
+    monkeypatch.setattr(feedback, "load_job", load)
+    return tmp_path
+
+
+def test_predicted_stands_beside_actual(
+    runs: Path, predictor: Predictor, make_job: MakeJob
+) -> None:
+    before = predictor.predict(make_job(), "g5.xlarge")
+    time_h = 1.25 * before.training_time_h.value
+    found = feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=20.0, predictor=predictor)
+    assert found.predicted_h == before.training_time_h
+    assert found.error_fraction == pytest.approx(1 / 1.25 - 1)
+    assert found.step_s == pytest.approx(1.25 * before.step_time_s.value)
+    assert found.to_record()["actual"] == {
+        "training_time_h": time_h, "cost_usd": 20.0, "step_time_s": found.step_s,
+    }  # fmt: skip
+
+
+def test_the_next_prediction_starts_from_the_real_run(runs: Path, predictor: Predictor) -> None:
+    first = feedback.note_run(RUN, "g5.xlarge", step_s=2.0, predictor=predictor)
+    second = feedback.note_run(RUN, "g5.xlarge", step_s=2.0, predictor=predictor)
+    assert abs(second.error_fraction) < abs(first.error_fraction)
+    assert second.is_inside
+
+
+def test_every_run_becomes_a_record_to_learn_from(runs: Path, predictor: Predictor) -> None:
+    for time_h in (90.0, 95.0):
+        feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
+    found = read_records(runs / OWN_RUNS)
+    assert [r.time_s for r in found] == [90.0 * 3600, 95.0 * 3600]
+    assert [r.replicate for r in found] == [0, 1]
+    assert {r.job.family for r in found} == {"resnet50"}
+    # What the run is compared with is physics without the runs noted before.
+    assert found[0].facts["analytic_time_s"] == found[1].facts["analytic_time_s"]
+    assert read_runs([runs / OWN_RUNS]) == found
+
+
+def test_the_machine_is_told_from_time_and_cost(
+    runs: Path, predictor: Predictor, make_job: MakeJob
+) -> None:
+    front = recommend(make_job(), Request(top=500), predictor=predictor).front
+    prices = [c.configuration.price_usd_per_h for c in front]
+    alone = [c for c in front if sum(abs(p / c.configuration.price_usd_per_h - 1) < 0.05
+                                     for p in prices) == 1]  # fmt: skip
+    chosen = alone[-1]
+    price = chosen.configuration.price_usd_per_h
+    found = feedback.note_run(RUN, time_h=10.0, cost_usd=10.0 * price, predictor=predictor)
+    offer, count = chosen.configuration.parts[0]
+    assert (found.instance_type, found.count) == (offer.instance_type, count)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({}, "missing"),
+        ({"time_h": 1.0, "step_s": 1.0}, "given twice"),
+        ({"time_h": -1.0}, "not a time"),
+        ({"step_s": 1.0, "cost_usd": float("nan")}, "not a cost"),
+    ],
+)
+def test_nonsense_is_refused_and_nothing_is_kept(
+    runs: Path, predictor: Predictor, given: dict[str, float], what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        feedback.note_run(RUN, "g5.xlarge", predictor=predictor, **given)  # type: ignore[arg-type]
+    assert not list(runs.iterdir())
+
+
+def test_without_machine_or_bill_it_asks_which(runs: Path, predictor: Predictor) -> None:
+    with pytest.raises(UsageError, match="on which machine"):
+        feedback.note_run(RUN, time_h=1.0, predictor=predictor)
+    with pytest.raises(UsageError, match="no machine on the list costs that"):
+        feedback.note_run(RUN, time_h=1.0, cost_usd=1e6, predictor=predictor)
+
+
+def test_measurements_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    old = {"run": "r", "provider": "aws", "instance_type": "g5.xlarge", "count": 1, "step_s": 0.5}
+    (tmp_path / "actuals.jsonl").write_text(json.dumps(old) + "\n")
+    append_actual(tmp_path, Actual(**old, time_h=1.0, cost_usd=2.0))  # type: ignore[arg-type]
+    first, second = read_actuals(tmp_path, "r")
+    assert (first.time_h, second.time_h) == (None, 1.0)
+
+
+def test_the_same_run_in_two_files_is_refused(runs: Path, predictor: Predictor) -> None:
+    feedback.note_run(RUN, "g5.xlarge", time_h=90.0, predictor=predictor)
+    with pytest.raises(RunError, match="is in the data twice"):
+        read_runs([runs / OWN_RUNS, runs / OWN_RUNS])
+
+
+def test_the_command_tells_what_was_predicted_and_what_it_took(runs: Path) -> None:
+    words = ["runs", "actual", RUN, "g5.xlarge", "--time", "3d2h", "--cost", "80"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "predicted" in done.stdout
+    assert "took 3.08 d" in done.stdout
+    assert "billed $80.00" in done.stdout

@@ -1,0 +1,219 @@
+"""Mixed clusters among the candidates: nothing is lost by pruning, and prices and parts add up."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from recorded_models import convolutions, transformer
+from typer.testing import CliRunner
+
+from advisor.catalogue import Catalogue, OfferFilter, parse_gpus
+from advisor.clusters import parse_cluster
+from advisor.domain import Candidate, Recommendation
+from advisor.job import Job, Program
+from advisor.plan import RecordedRequest, plan_recorded
+from advisor.planners.nouns import Work
+from advisor.predict import Predictor
+from advisor.ranking import Request, pareto_front, recommend
+from advisor.ranking.mixed import mixed_rows
+
+MakeJob = Callable[..., Job]
+RUN = CliRunner()
+
+
+@cache
+def predictor() -> Predictor:
+    return Predictor(Catalogue.load(with_overrides=False))
+
+
+def job_of(make_job: MakeJob, work: Work, batch: int = 256, **more: Any) -> Job:
+    return make_job(work=work, global_batch=batch, recorded_batch=work.micro_batch, **more)
+
+
+def heavy() -> Work:
+    """A model for which equal machines are no better than mixed ones everywhere."""
+    return transformer(blocks=12, hidden=1024, tokens=512)
+
+
+def is_mixed(one: Candidate) -> bool:
+    return len(one.configuration.parts) > 1
+
+
+def front_of(job: Job, request: Request, *, is_pruned: bool) -> np.ndarray:
+    """Return the front of equal and mixed clusters, the latter pruned or all evaluated."""
+    equal = recommend(job, replace(request, top=10_000), predictor=predictor()).front
+    offers = predictor().catalogue.select(
+        OfferFilter(
+            providers=request.providers,
+            regions=(request.region,) if request.region else (),
+            gpus=request.gpus,
+            pricing=request.pricings,
+        )
+    )
+    side = predictor().side_costs(job, offers)
+    times = np.array([c.training_time_h.value for c in equal])
+    costs = np.array([c.cost_usd.value for c in equal])
+    found = mixed_rows(
+        job, request, predictor(), offers, side, (times, costs), is_pruned=is_pruned
+    )
+    assert found is not None
+    times = np.concatenate([times, found.time_h])
+    costs = np.concatenate([costs, found.cost_usd])
+    front = pareto_front(times, costs)
+    return np.column_stack([times[front], costs[front]])
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "one region of AWS": {"providers": ("aws",), "region": "us-east-1", "max_nodes": 3},
+    "all regions of one accelerator": {"providers": ("azure",), "max_nodes": 4,
+                                       "gpus": parse_gpus("T4,A10")},
+    "two places": {"providers": ("gcp",), "region": "europe-west[34]", "max_nodes": 2,
+                   "gpus": parse_gpus("L4,T4,A100")},
+    "spot": {"providers": ("aws",), "region": "eu-west-1", "max_nodes": 2,
+             "pricings": ("on-demand", "spot")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("make", [heavy, convolutions])
+def test_pruning_loses_nothing(make_job: MakeJob, make: Callable[[], Work], name: str) -> None:
+    request = Request(mixed=True, **CASES[name])
+    job = job_of(make_job, make(), cpu_s_per_sample=1e-4)
+    pruned = front_of(job, replace(request, mixed=False), is_pruned=True)
+    every = front_of(job, replace(request, mixed=False), is_pruned=False)
+    # Removals are replayed on a table whose knots depend on the rows that are asked for.
+    np.testing.assert_allclose(pruned, every, rtol=0.02 if name == "spot" else 1e-9)
+
+
+def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:
+    job = job_of(make_job, heavy())
+    request = Request(providers=("aws",), region="us-east-1", max_nodes=3)
+    free = front_of(job, request, is_pruned=False)
+    budget = float(np.median(free[:, 1]))
+    bound = front_of(job, replace(request, budget_usd=budget), is_pruned=True)
+    np.testing.assert_allclose(bound, free[free[:, 1] <= budget])
+
+
+@pytest.fixture(scope="module")
+def answer(make_job: MakeJob) -> Recommendation:
+    job = job_of(make_job, heavy())
+    request = Request(mixed=True, providers=("aws", "gcp"), top=1000)
+    return recommend(job, request, predictor=predictor())
+
+
+def test_some_mixed_clusters_are_on_the_front(answer: Recommendation) -> None:
+    assert any(is_mixed(c) for c in answer.front)
+
+
+def test_every_candidate_is_on_the_front_or_has_its_reason(answer: Recommendation) -> None:
+    hidden = sum(int(n.split()[0]) for n in answer.notes if "not shown" in n)
+    assert len(answer.front) + hidden + sum(answer.rejected.values()) == answer.considered
+
+
+def test_nobody_on_the_list_beats_another(answer: Recommendation) -> None:
+    times = [c.training_time_h.value for c in answer.front]
+    costs = [c.cost_usd.value for c in answer.front]
+    assert times == sorted(times)
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_parts_stand_in_one_place_and_their_prices_add_up(answer: Recommendation) -> None:
+    for c in filter(is_mixed, answer.front):
+        offers = [offer for offer, _ in c.configuration.parts]
+        assert len({(o.provider, o.region, o.pricing) for o in offers}) == 1
+        assert len({o.instance_type for o in offers}) == 2
+        parts = [p.cost_usd for p in c.breakdown.values() if p.cost_usd is not None]
+        assert math.isclose(sum(parts), c.cost_usd.value, rel_tol=1e-6)
+        assert math.isclose(
+            sum(p.time_h for p in c.breakdown.values()), c.training_time_h.value, rel_tol=1e-6
+        )
+        assert math.isclose(sum(c.shares.values()), 1.0, abs_tol=1e-6)
+        assert any(r.startswith(("uneven batches:", "pipeline:")) for r in c.reasons)
+
+
+def test_mixed_clusters_only_add_to_the_list(make_job: MakeJob) -> None:
+    job = job_of(make_job, heavy())
+    request = Request(providers=("aws",), top=10_000)
+    alone = recommend(job, request, predictor=predictor())
+    both = recommend(job, replace(request, mixed=True), predictor=predictor())
+    for one in alone.front:
+        assert any(
+            c.training_time_h.value <= one.training_time_h.value
+            and c.cost_usd.value <= one.cost_usd.value * (1 + 1e-12)
+            for c in both.front
+        )
+
+
+@pytest.mark.parametrize(
+    "types", [("g2-standard-48", "a2-highgpu-4g"), ("g5.12xlarge", "g6.12xlarge")]
+)
+def test_plan_says_the_same_of_uneven_batches(make_job: MakeJob, types: tuple[str, str]) -> None:
+    job = job_of(make_job, transformer(hidden=1024))
+    case = predictor().mixed_case(job)
+    assert case is not None
+    rows = [predictor().catalogue.instance_type(t) for t in types]
+    index = np.array([rows[0].index]), np.array([rows[1].index])
+    ones = np.array([1]), np.array([1])
+    step = case.uneven(index, ones).times.step_s[0]
+    planned = plan_recorded(
+        RecordedRequest(
+            job=job,
+            cluster=parse_cluster(" + ".join(types), predictor().catalogue),
+            predictor=predictor(),
+        )
+    )
+    uneven = next(c for c in planned.choices if c.name == "uneven batches")
+    # Latencies of links are those of the catalogue here and of a usual network there.
+    assert step == pytest.approx(uneven.step_time_s.value, rel=0.1)
+
+
+def test_pipelines_are_taken_only_where_they_are_faster(make_job: MakeJob) -> None:
+    case = predictor().mixed_case(job_of(make_job, heavy()))
+    assert case is not None
+    types = [predictor().catalogue.instance_type(t).index for t in ("g5.xlarge", "g6.xlarge")]
+    index = np.array([types[0]] * 3), np.array([types[1]] * 3)
+    counts = np.array([1, 2, 4]), np.array([1, 1, 3])
+    uneven, both = case.uneven(index, counts), case.mixed_columns(index, counts)
+    assert (both.times.step_s <= uneven.times.step_s).all()
+    piped = both.cut > 0
+    assert (both.times.step_s[piped] < uneven.times.step_s[piped]).all()
+    total = both.samples[0] * counts[0] + both.samples[1] * counts[1]
+    assert (total[~piped] >= 256).all()
+
+
+def test_programs_have_no_mixed_clusters(make_job: MakeJob) -> None:
+    program = Program(duration_s=600.0, cpu_s=600.0, parallelism=1.0)
+    job = make_job(work=None, program=program, global_batch=1, total_steps=1.0)
+    request = Request(providers=("aws",), mixed=True)
+    found = recommend(job, request, predictor=predictor())
+    assert not any(is_mixed(c) for c in found.front)
+
+
+def test_one_machine_at_most_is_no_mixed_cluster(make_job: MakeJob) -> None:
+    request = Request(providers=("aws",), mixed=True, max_nodes=1)
+    found = recommend(job_of(make_job, heavy()), request, predictor=predictor())
+    assert not any(is_mixed(c) for c in found.front)
+
+
+def test_the_record_lists_both_parts(answer: Recommendation) -> None:
+    record = json.loads(json.dumps(answer.to_record()))
+    sizes = {len(c["configuration"]) for c in record["front"]}
+    assert 2 in sizes
+
+
+def test_the_command_line_has_the_option() -> None:
+    done = RUN.invoke(app_of(), ["recommend", "--help"])
+    assert "--mixed" in done.output
+
+
+def app_of() -> Any:
+    from advisor.cli import app
+
+    return app

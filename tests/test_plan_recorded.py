@@ -1,0 +1,298 @@
+"""Plans of recorded runs: laws over the catalogue's clusters, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_models import convolutions, transformer
+from typer.testing import CliRunner
+
+from advisor.catalogue import Catalogue
+from advisor.cli import app
+from advisor.clusters import parse_cluster
+from advisor.errors import RunError, UsageError
+from advisor.job import Job, Program
+from advisor.plan import Plan, RecordedRequest, plan_recorded
+from advisor.plan.recorded_launch import script_of
+from advisor.plan.terminal import show
+from advisor.planners.errors import PlanningError
+from advisor.planners.nouns import Work
+from advisor.predict import Predictor
+
+MakeJob = Callable[..., Job]
+MIXED = "a2-highgpu-4g + 2x g2-standard-48"
+COMMAND = ("python", "train.py", "--epochs", "4")
+
+
+@cache
+def predictor() -> Predictor:
+    return Predictor(Catalogue.load(with_overrides=False))
+
+
+def job_of(make_job: MakeJob, work: Work, batch: int = 64) -> Job:
+    return make_job(
+        work=work, global_batch=batch, recorded_batch=work.micro_batch, step_s=0.5, workers=4
+    )
+
+
+def planned(job: Job, cluster: str, **more: Any) -> Plan:
+    return plan_recorded(
+        RecordedRequest(
+            job=job,
+            cluster=parse_cluster(cluster, predictor().catalogue),
+            command=COMMAND,
+            predictor=predictor(),
+            **more,
+        )
+    )
+
+
+@pytest.mark.parametrize("make", [transformer, convolutions])
+def test_equal_machines_get_a_layout_a_price_and_a_command(
+    make_job: MakeJob, make: Callable[[], Work]
+) -> None:
+    best = planned(job_of(make_job, make()), "2x g2-standard-48").best
+    (layout,) = best.layouts.values()
+    assert 64 <= layout.global_batch < 64 + layout.dp * layout.accumulation_steps
+    assert best.step_time_s.low < best.step_time_s.value < best.step_time_s.high
+    assert best.price_usd_per_h is not None
+    assert "train.py --epochs 4" in best.commands[0].text
+    assert sum(best.details["parts_s"].values()) == pytest.approx(best.step_time_s.value)
+
+
+def test_one_device_takes_what_the_predictor_says(make_job: MakeJob) -> None:
+    """The plan and ``advisor recommend`` are the same model where there is nothing to plan."""
+    job = job_of(make_job, transformer(), batch=8)
+    candidate = predictor().predict(job, "g2-standard-4", provider="gcp")
+    best = planned(job, "g2-standard-4").best
+    assert best.step_time_s.value == pytest.approx(candidate.step_time_s.value, rel=0.01)
+
+
+def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob) -> None:
+    job = job_of(make_job, transformer())
+    assert job.measured is not None
+    slow = replace(job, measured=replace(job.measured, step_s=4 * job.measured.step_s))
+    for fast_way, slow_way in zip(
+        sorted(planned(job, MIXED).choices, key=lambda c: c.name),
+        sorted(planned(slow, MIXED).choices, key=lambda c: c.name),
+        strict=True,
+    ):
+        assert fast_way.name == slow_way.name
+        assert fast_way.step_time_s.value < slow_way.step_time_s.value
+
+
+def test_unlike_machines_get_every_way(make_job: MakeJob) -> None:
+    found = planned(job_of(make_job, transformer()), MIXED)
+    assert {c.name for c in found.choices} | set(found.left_out) == {
+        "uneven batches",
+        "uneven batches and state",
+        "pipeline over groups",
+        "asymmetric pipeline",
+        "a2-highgpu-4g alone",
+        "g2-standard-48 alone",
+    }
+    runs = [c for c in found.choices if c.commands]
+    assert found.best is runs[0]
+    assert found.best.step_time_s.value == min(c.step_time_s.value for c in runs)
+
+
+def test_unlike_layers_say_why_something_is_not_planned(make_job: MakeJob) -> None:
+    found = planned(job_of(make_job, convolutions()), MIXED)
+    assert "repeated" in found.left_out["tensor parallel"]
+    assert "repeated" in found.left_out["asymmetric pipeline"]
+    assert all(layout.tp == 1 for c in found.choices for layout in c.layouts.values())
+    assert "no block of layers is repeated" in show(found)
+
+
+def test_uneven_batches_add_up_and_beat_even_ones(make_job: MakeJob) -> None:
+    found = planned(job_of(make_job, transformer(), 256), MIXED)
+    uneven = next(c for c in found.choices if c.name == "uneven batches")
+    split = uneven.details["samples_by_device"]
+    devices = {g.label: g.devices for g in found.cluster.groups}
+    assert sum(split[g] * n for g, n in devices.items()) >= 256
+    assert split["a2-highgpu-4g"] > split["g2-standard-48"]
+    assert uneven.step_time_s.value <= uneven.details["even_step_s"]
+
+
+def test_pipelines_hold_all_units_once(make_job: MakeJob) -> None:
+    for work, count in ((transformer(), 9), (convolutions(), 5)):
+        found = planned(job_of(make_job, work), MIXED)
+        pipe = next(c for c in found.choices if c.name == "pipeline over groups")
+        assert sum(pipe.details["layers_by_stage"]) == count
+        assert len(pipe.details["first_layer_by_stage"]) == len(pipe.details["layers_by_stage"])
+
+
+def test_tensor_parallel_names_the_scripts_own_modules(make_job: MakeJob) -> None:
+    from advisor.planners.recorded_layout import RecordedSpace
+
+    best = planned(
+        job_of(make_job, transformer()), "a2-highgpu-4g", space=RecordedSpace(tp=2)
+    ).best
+    text = best.commands[0].files["parallel.py"]
+    assert '"blocks.*.qkv": ColwiseParallel()' in text
+    assert '"blocks.*.proj": RowwiseParallel()' in text
+    assert '"blocks.*.fc2": RowwiseParallel()' in text
+    compile(text, "parallel.py", "exec")
+
+
+def test_pipelines_are_split_at_the_scripts_own_modules(make_job: MakeJob) -> None:
+    from advisor.planners.recorded_layout import RecordedSpace
+
+    best = planned(
+        job_of(make_job, transformer()), "a2-highgpu-4g", space=RecordedSpace(pp=2, tp=1)
+    ).best
+    text = best.commands[0].files["parallel.py"]
+    assert text.count("SplitPoint.BEGINNING") == 1
+    compile(text, "parallel.py", "exec")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_text_fits_the_terminal(make_job: MakeJob, columns: int) -> None:
+    text = show(planned(job_of(make_job, transformer()), MIXED), width=columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "run:" in text
+
+
+def test_cost_over_unlike_machines_needs_prices(make_job: MakeJob) -> None:
+    with pytest.raises(UsageError, match="no prices"):
+        planned(job_of(make_job, transformer()), "8xA100-80GB,4xL4", objective="cost")
+
+
+def test_the_cheapest_may_use_fewer_machines(make_job: MakeJob) -> None:
+    job = job_of(make_job, transformer())
+    cheap = planned(job, "4x g2-standard-48", objective="cost")
+    fast = planned(job, "4x g2-standard-48")
+    assert cheap.best.burden("cost") <= fast.best.burden("cost")
+    assert fast.best.step_time_s.value <= cheap.best.step_time_s.value
+
+
+def test_what_fits_nowhere_says_the_nearest_miss(make_job: MakeJob) -> None:
+    huge = transformer(blocks=4, hidden=16384)
+    with pytest.raises(PlanningError, match="misses by") as caught:
+        planned(job_of(make_job, huge, 2), "1x2xT4")
+    assert caught.value.exit_code == 3
+    with pytest.raises(PlanningError, match="no way of training") as caught:
+        planned(job_of(make_job, huge, 4), "2xT4,2xL4")
+    assert caught.value.exit_code == 3
+
+
+def test_swapping_is_compared_on_consumer_cards(make_job: MakeJob) -> None:
+    job = job_of(make_job, transformer())
+    names = {c.name for c in planned(job, "4x1xRTX-3090@1Gbps").choices}
+    assert "layer swapping" in names
+    assert "layer swapping" not in {c.name for c in planned(job, "g2-standard-48").choices}
+    asked = planned(job, "g2-standard-48", swap=True)
+    assert "layer swapping" in {c.name for c in asked.choices}
+    assert asked.best.name != "layer swapping"  # nothing released runs it
+
+
+def test_programs_without_steps_are_refused(make_job: MakeJob) -> None:
+    program = Program(duration_s=60.0, cpu_s=60.0, parallelism=1.0)
+    with pytest.raises(RunError, match="no training steps"):
+        planned(make_job(work=None, program=program), "g2-standard-4")
+
+
+def test_the_script_is_what_was_recorded() -> None:
+    assert script_of(["/opt/v/bin/python3.12", "a b.py", "-x"]) == "'a b.py' -x"
+    assert script_of(["python", "-m", "pkg.train"]) == "-m pkg.train"
+    assert script_of([]) == "train.py"
+
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "stdlib_transformer.py"
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one real, short recording of the example transformer."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "advisor.cli", "profile", "--quiet", "--steps", "12",
+            "--runs", str(folder), str(SCRIPT), "--steps", "400", "--layers", "3",
+            "--hidden", "64", "--context", "32",
+        ],
+        cwd=SCRIPT.parents[1], capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def cli(runs: Path, *arguments: str) -> Any:
+    return RUN.invoke(app, ["plan", *arguments], env={"ADVISOR_RUNS": str(runs)})
+
+
+def test_a_recorded_example_is_planned_from_the_command_line(runs: Path) -> None:
+    done = cli(
+        runs, "--run", "latest", "--cluster", "8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps",
+        "--batch", "96", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.output)
+    assert record["predictor"]["name"] == "device_model"
+    assert record["model"]["transformer"] == {"blocks": 3, "hidden": 64, "tokens": 32}
+    assert record["global_batch"] == 96
+    assert {"uneven batches", "pipeline over groups"} <= {p["name"] for p in record["plans"]}
+    words = shlex.split(record["plans"][0]["commands"][0]["command"], comments=True)
+    assert words[0] == "torchrun"
+    assert "--context" in words
+
+
+def test_the_recorded_batch_is_the_default(runs: Path) -> None:
+    done = cli(runs, "--run", "latest", "--cluster", "g2-standard-48", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["global_batch"] == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        (["--layers", "4"], "contradict", 2),
+        (["--precision", "fp8"], "contradict", 2),
+        (["--model", "config.json"], "contradict", 2),
+        (["--batch", "0"], "not a length or batch", 2),
+        (["--batch", "100000000"], "makes no sense", 2),
+        (["--tp", "0"], "makes no sense", 2),
+        (["--pp", "-2"], "makes no sense", 2),
+        (["--pp", "64"], "nothing divides", 3),
+        (["--tp", "3"], "nothing divides", 3),
+        (["--heads", "0"], "make no sense", 2),
+        (["--heads", "5"], "do not divide", 2),
+        (["--recompute", "selective"], "whole units", 2),
+        (["--zero", "4"], "makes no sense", 2),
+        (["--objective", "fun"], "unknown", 2),
+    ],
+)
+def test_contradictions_and_nonsense_are_refused(
+    runs: Path, arguments: list[str], says: str, code: int
+) -> None:
+    done = cli(runs, "--run", "latest", "--cluster", "4x8xL4", *arguments)
+    assert says in str(done.exception)
+    assert getattr(done.exception, "exit_code", None) == code
+    assert getattr(done.exception, "hint", "")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [("8xNOPE", "neither"), ("0x8xL4", "makes no sense"), ("99xL4", "makes no sense"), ("", "")],
+)
+def test_clusters_that_are_none_are_refused(runs: Path, cluster: str, says: str) -> None:
+    done = cli(runs, "--run", "latest", "--cluster", cluster)
+    assert done.exit_code != 0
+    assert says in str(done.exception)
+    assert getattr(done.exception, "hint", "")
+
+
+def test_unknown_runs_are_refused(runs: Path) -> None:
+    done = cli(runs, "--run", "nothing-like-it", "--cluster", "g2-standard-48")
+    assert done.exit_code != 0
+    assert "nothing-like-it" in str(done.exception)

@@ -1,0 +1,359 @@
+"""Laws and oracles of the planners of recorded models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded_models import convolutions, transformer
+
+from advisor import devices, parameters
+from advisor.planners.data_parallel import data_parallel_step
+from advisor.planners.errors import PlanningError
+from advisor.planners.grouped_pipeline import StageGroup, StageMemory, grouped_pipeline
+from advisor.planners.memory import training_memory_bytes
+from advisor.planners.model_units import TransformerBlocks, transformer_blocks, units
+from advisor.planners.nouns import Link, Node, Work
+from advisor.planners.pipeline import replay_s
+from advisor.planners.recorded_layout import (
+    RecordedMachine,
+    RecordedModel,
+    RecordedSpace,
+    Way,
+)
+from advisor.planners.recorded_search import search_recorded
+from advisor.planners.uneven_data_parallel import MicroBatchCurve, balance, balance_pairs
+from advisor.planners.unit_memory import UnitTable, base_bytes, unit_state_bytes
+from advisor.planners.unit_times import UnitTimes, unit_times
+
+DEVICES = devices.accelerator_devices()
+CONSTANTS = devices.device_parameters()
+BATCHES = tuple(2.0**k for k in range(10))
+
+
+def model_of(work: Work) -> RecordedModel:
+    parts = units(work)
+    blocks = transformer_blocks(work, parts)
+    return RecordedModel(
+        work=work,
+        table=UnitTable.of(parts, work),
+        blocks=blocks if isinstance(blocks, TransformerBlocks) else None,
+        memory=parameters.memory(),
+        scaling=parameters.scaling(),
+    )
+
+
+def machine(work: Work, name: str = "L4", count: int = 4, **changes: float) -> RecordedMachine:
+    device = replace(DEVICES[name], **changes)  # type: ignore[arg-type]
+    node = Node(
+        name=f"{count}x{name}",
+        device=device,
+        devices=count,
+        intra=Link(name="pcie", bytes_per_s=1e10, latency_s=1e-5),
+        network=Link(name="network", bytes_per_s=3e9, latency_s=5e-5),
+        host=Link(name="pcie", bytes_per_s=1e10),
+        vcpus=16,
+        memory_bytes=64e9,
+    )
+    degrees = (
+        [1, 2, 4] if isinstance(transformer_blocks(work, units(work)), TransformerBlocks) else [1]
+    )
+    times = {
+        tp: unit_times(work, units(work), device, BATCHES, CONSTANTS, tp=tp) for tp in degrees
+    }
+    return RecordedMachine(node=node, times=times)
+
+
+def test_units_are_blocks_and_single_layers() -> None:
+    names = [u.name for u in units(transformer(blocks=2))]
+    assert names == ["embed", "blocks.0", "blocks.1", "norm", "head"]
+    # A layer without parameters stays with the one before it.
+    assert [len(u.layers) for u in units(convolutions())] == [2, 2, 2, 2, 1]
+    assert len(units(replace(transformer(), layers=()))) == 1
+
+
+def test_units_hold_all_parameters_and_activations() -> None:
+    for work in (transformer(), convolutions()):
+        assert sum(u.parameters for u in units(work)) == work.parameters
+        saved = sum(u.saved_bytes_per_sample for u in units(work))
+        assert saved == pytest.approx(work.saved_bytes_per_sample)
+
+
+def test_a_transformer_is_recognised_and_a_cnn_is_not() -> None:
+    found = transformer_blocks(transformer(6, 512, 128), units(transformer(6, 512, 128)))
+    assert isinstance(found, TransformerBlocks)
+    assert (found.blocks, found.hidden, found.tokens) == (6, 512, 128)
+    assert found.degrees(8) == (1, 2, 4, 8)
+    assert "repeated" in str(transformer_blocks(convolutions(), units(convolutions())))
+    without = replace(transformer(), operators=convolutions().operators)
+    assert "attention" in str(transformer_blocks(without, units(without)))
+
+
+def test_heads_bound_the_tensor_parallel_ranks() -> None:
+    found = transformer_blocks(transformer(), units(transformer()), heads=6)
+    assert isinstance(found, TransformerBlocks)
+    assert found.degrees(8) == (1, 2)  # 3 and 6 divide the heads but not the width of 512
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.3, 1.0])
+def test_units_add_up_to_the_devices_step(gain: float) -> None:
+    work = transformer()
+    device, host = DEVICES["A100-SXM4-40GB"], DEVICES["T4"]
+    found = unit_times(work, units(work), device, BATCHES, CONSTANTS, host=host, gain=gain)
+    alone = unit_times(work, units(replace(work, layers=())), device, BATCHES, CONSTANTS)
+    np.testing.assert_allclose(found.forward_s.sum(axis=1), alone.forward_s[:, 0])
+    np.testing.assert_allclose(found.backward_s.sum(axis=1), alone.backward_s[:, 0])
+
+
+def test_measured_units_move_the_shares_by_the_gain() -> None:
+    work = transformer()
+    slow = replace(work.layers[2], forward_s=50 * (work.layers[2].forward_s or 0))
+    slowed = replace(work, layers=(*work.layers[:2], slow, *work.layers[3:]))
+    shares = []
+    for gain in (0.0, 0.3, 1.0):
+        t = unit_times(
+            slowed, units(slowed), DEVICES["L4"], [4.0], CONSTANTS, host=DEVICES["T4"], gain=gain
+        )
+        shares.append(t.forward_s[0, 1] / t.forward_s[0].sum())
+    assert shares == sorted(shares)
+    assert shares[0] < shares[2]
+
+
+def test_tensor_parallel_divides_products_and_leaves_norms() -> None:
+    work = transformer(hidden=2048, tokens=1024)
+    one, four = (
+        unit_times(work, units(work), DEVICES["A100-SXM4-40GB"], [32.0], CONSTANTS, tp=tp)
+        for tp in (1, 4)
+    )
+    block = four.forward_s[0, 1] / one.forward_s[0, 1]
+    assert 0.25 < block < 0.6
+    assert four.forward_s[0, 0] == one.forward_s[0, 0]  # the embedding stays whole
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_memory_of_all_units_is_the_models(zero: int) -> None:
+    model = model_of(transformer())
+    state = unit_state_bytes(
+        model.work, model.table, tp=1, dp=4, zero_stage=zero, offload=frozenset(),
+        memory=model.memory,
+    )  # fmt: skip
+    kept = model.memory.slack * 8 * model.table.kept_bytes(1, "kept").sum()
+    used = float(base_bytes(model.work, np.array(8.0), model.memory)) + state.sum() + kept
+    expected = training_memory_bytes(model.work, 8, dp=4, zero_stage=zero, parameters=model.memory)
+    assert used == pytest.approx(float(expected))
+
+
+def test_recomputing_keeps_less() -> None:
+    table = model_of(transformer()).table
+    again = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
+    assert again < 0.5 * table.kept_bytes(1, "kept").sum()
+
+
+def slow_search(model: RecordedModel, of: RecordedMachine, batch: int, pp: int) -> float:
+    """Try every micro-batch and every cut into ``pp`` stages of one device each, in words."""
+    times, best = of.times[1], np.inf
+    table = model.table
+    local = batch // (of.node.devices // pp)
+    dp = of.node.devices // pp
+    for u in (2**k for k in range(local.bit_length())):
+        a = local // u
+        forward, backward = (x[0] for x in times.at(np.array([float(u)])))
+        send = of.node.intra.latency_s + u * table.output_bytes / of.node.intra.bytes_per_s
+        for cuts in combinations(range(1, len(table.names)), pp - 1):
+            stages = list(pairwise([0, *cuts, len(table.names)]))
+            took = [
+                (forward + backward)[i:j].sum() + (2 * send[j - 1] if j < len(table.names) else 0)
+                for i, j in stages
+            ]
+            through = sum(took) + (a - 1) * max(took)
+            slow = stages[int(np.argmax(took))]
+            heaviest = max(table.parameters[i:j].sum() for i, j in stages)
+            share = heaviest / model.work.parameters
+            columns = data_parallel_step(
+                micro_batch_s=through, backward_s=backward[slice(*slow)].sum(),
+                optimizer_s=times.optimizer_s * share, accumulation_steps=1,
+                gradient_bytes=model.gradient_bytes * share, nodes=1, devices_per_node=dp,
+                intra_bytes_per_s=of.node.intra.bytes_per_s,
+                intra_latency_s=of.node.intra.latency_s,
+                network_bytes_per_s=of.node.network.bytes_per_s,
+                network_latency_s=of.node.network.latency_s, parameters=model.scaling,
+            )  # fmt: skip
+            best = min(best, float(columns.step_s))
+    return best
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("make", [transformer, convolutions])
+def test_no_cut_or_micro_batch_is_better_than_the_found_one(make, pp: int) -> None:  # type: ignore[no-untyped-def]
+    work = make()
+    space = RecordedSpace(pp=pp, tp=1, zero_stages=(0,), ways=(Way("kept"),))
+    model, of = model_of(work), machine(work)
+    found = search_recorded(model, of, 1, 32, space=space).best[0]
+    assert found.step_s <= slow_search(model, of, 32, pp) * (1 + 1e-9)
+    assert sum(found.stages) == len(model.table.names)
+    assert sum(found.parts_s.values()) == pytest.approx(found.step_s)
+
+
+def test_no_layout_is_clearly_faster_than_the_chosen_one() -> None:
+    work = transformer()
+    model, of = model_of(work), machine(work)
+    chosen = search_recorded(model, of, 2, 64).best[0]
+    for tp, pp, zero, way in product((1, 2, 4), (1, 2, 4, 8), (0, 1, 2, 3), RecordedSpace().ways):
+        space = RecordedSpace(tp=tp, pp=pp, zero_stages=(zero,), ways=(way,))
+        try:
+            one = search_recorded(model, of, 2, 64, space=space).best[0]
+        except PlanningError:
+            continue
+        if not way.offload:
+            assert one.step_s * 1.03 >= chosen.step_s * (1 - 1e-9)
+
+
+def test_layouts_use_their_devices_and_keep_the_batch() -> None:
+    work = transformer()
+    model, of = model_of(work), machine(work)
+    result = search_recorded(model, of, 4, 96, may_use_fewer=True)
+    assert result.fitting <= result.considered
+    for one in result.best:
+        assert one.layout.devices % 4 == 0
+        assert 96 <= one.layout.global_batch < 96 + one.layout.dp * one.layout.accumulation_steps
+        assert one.memory_bytes <= of.node.device.memory_bytes
+    front = result.front
+    assert [x.step_s for x in front] == sorted(x.step_s for x in front)
+    assert [x.device_s for x in front] == sorted((x.device_s for x in front), reverse=True)
+
+
+def test_what_does_not_fit_whole_is_sharded_recomputed_or_offloaded() -> None:
+    work = transformer(blocks=12, hidden=1024)
+    model = model_of(work)
+    tight = machine(work, memory_bytes=4.5e9)
+    found = search_recorded(model, tight, 1, 32).best[0]
+    layout = found.layout
+    assert found.memory_bytes <= 4.5e9
+    assert layout.zero_stage or layout.pp > 1 or layout.tp > 1 or layout.offload
+    with pytest.raises(PlanningError, match="misses by") as caught:
+        search_recorded(model, machine(work, memory_bytes=1e9), 1, 32)
+    assert caught.value.exit_code == 3
+    assert "it would fit with" in caught.value.hint
+
+
+def test_offloading_needs_host_memory() -> None:
+    work = transformer(blocks=12, hidden=1024)
+    model, of = model_of(work), machine(work, count=1, memory_bytes=4.5e9)
+    assert search_recorded(model, of, 1, 4).best[0].layout.offload
+    poor = replace(of, node=replace(of.node, memory_bytes=1e8))
+    with pytest.raises(PlanningError):
+        search_recorded(model, poor, 1, 4)
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=5), st.integers(1, 9))
+def test_the_formula_bounds_the_replayed_schedule(stage_s: list[float], micro: int) -> None:
+    """Equal to an event simulation of 1F1B for equal stages, never below it for unequal ones."""
+    forward, backward = np.array(stage_s) / 3, np.array(stage_s) * 2 / 3
+    formula = sum(stage_s) + (micro - 1) * max(stage_s)
+    replayed = float(replay_s(forward, backward, micro, schedule="1f1b"))
+    assert replayed <= formula * (1 + 1e-9)
+    # What is bound to happen: the slowest stage works all the time, the others fill and drain.
+    assert replayed >= micro * max(stage_s) * (1 - 1e-9)
+    even = np.full(len(stage_s), 1.0)
+    exact = len(stage_s) + micro - 1
+    assert float(replay_s(even / 3, even * 2 / 3, micro)) == pytest.approx(exact)
+
+
+RISING = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=2)
+
+
+def curve_of(lines: list[list[float]]) -> MicroBatchCurve:
+    """Micro-batch times t0 + t1 u, and a floor that small ones cannot fall below."""
+    powers = 2.0 ** np.arange(8)
+    return MicroBatchCurve(np.array([np.maximum(t0 + t1 * powers, 3 * t0) for t0, t1 in lines]))
+
+
+@given(
+    st.lists(RISING, min_size=2, max_size=3),
+    st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    st.lists(st.integers(1, 9), min_size=3, max_size=3),
+    st.integers(9, 30),
+)
+def test_no_split_over_kinds_is_better(
+    lines: list[list[float]], counts: list[int], largest: list[int], batch: int
+) -> None:
+    curve, kinds = curve_of(lines), np.arange(len(lines))
+    n, most = np.array(counts[: len(lines)]), np.array(largest[: len(lines)])
+    found = balance(curve, kinds, n, most, batch)
+    assert (found * n).sum() >= batch
+    assert (found >= 1).all()
+    best = min(
+        float(curve.step_s(kinds, np.array(b), most).max())
+        for b in product(range(1, batch + 1), repeat=len(lines))
+        if (np.array(b) * n).sum() >= batch
+    )
+    assert float(curve.step_s(kinds, found, most).max()) == pytest.approx(best)
+
+
+@given(
+    st.lists(RISING, min_size=2, max_size=2), st.integers(1, 5), st.integers(1, 5),
+    st.integers(1, 40), st.integers(1, 40), st.integers(10, 200),
+)  # fmt: skip
+def test_pairs_are_split_as_any_number_of_kinds(
+    lines: list[list[float]], n: int, m: int, most: int, other: int, batch: int
+) -> None:
+    curve = curve_of(lines)
+    one = balance(curve, [0, 1], [n, m], [most, other], batch)
+    ones = np.array([0]), np.array([1])
+    two = balance_pairs(
+        curve, ones, (np.array([n]), np.array([m])), (np.array([most]), np.array([other])), batch
+    )
+    both = [
+        float(curve.step_s([0, 1], b, [most, other]).max()) for b in (one, np.concatenate(two))
+    ]
+    assert both[0] == pytest.approx(both[1])
+
+
+def test_fewer_samples_than_devices_are_refused() -> None:
+    with pytest.raises(PlanningError, match="less than one sample"):
+        balance(curve_of([[1, 1], [1, 1]]), [0, 1], [4, 4], [8, 8], 7)
+
+
+def flat(seconds: list[float]) -> UnitTimes:
+    """Times that do not depend on the micro-batch; a third of each is forward."""
+    each = np.array([seconds])
+    return UnitTimes(
+        micro_batches=np.array([1.0]), forward_s=each / 3, backward_s=each * 2 / 3,
+        optimizer_s=0.0, log_sd=0.1,
+    )  # fmt: skip
+
+
+FREE = StageMemory(state_bytes=lambda _: np.zeros(4), kept_bytes=np.zeros(4), base_bytes=0.0)
+
+
+def test_a_pipeline_of_single_workers_is_cut_as_well_as_any() -> None:
+    units_s, speeds, micro = [3.0, 1.0, 2.0, 2.0], [1.0, 2.5], 6
+    groups = [
+        StageGroup(name=str(s), workers=(flat([t / s for t in units_s]),), capacity_bytes=1.0)
+        for s in speeds
+    ]
+    found = grouped_pipeline(groups, 1, micro, send_s=np.zeros(4), memory=FREE)
+    best = min(
+        sum(stages) + (micro - 1) * max(stages)
+        for order in ((0, 1), (1, 0))
+        for cut in range(1, 4)
+        for stages in [
+            [sum(units_s[:cut]) / speeds[order[0]], sum(units_s[cut:]) / speeds[order[1]]]
+        ]
+    )
+    assert found.pipeline_s == pytest.approx(best)
+
+
+def test_faster_workers_of_a_group_take_more_micro_batches() -> None:
+    groups = [
+        StageGroup(name="a", workers=(flat([1.0] * 4), flat([2.0] * 4)), capacity_bytes=1.0),
+        StageGroup(name="b", workers=(flat([1.0] * 4),), capacity_bytes=1.0),
+    ]
+    found = grouped_pipeline(groups, 1, 9, send_s=np.zeros(4), memory=FREE)
+    counts = found.counts[found.order.index(0)]
+    assert counts == (6, 3)
+    assert sum(found.counts[found.order.index(1)]) == 9

@@ -1,0 +1,245 @@
+"""What is paid and waited for beside the steps: data in, ends of epochs, storage, results out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from advisor import api
+from advisor.catalogue import Pricing
+from advisor.cli import app
+from advisor.domain import Estimate, Recommendation
+from advisor.errors import UsageError
+from advisor.job import Job, with_surroundings
+from advisor.predict import Predictor
+from advisor.predict.data_costs import CHECKPOINTS_KEPT, VOLUME_BYTES_PER_S
+from advisor.ranking import Request, recommend
+from advisor.transfers import Transfers, parse_bytes, parse_share, recorded_data
+
+GIB = 2**30
+WHOLE: dict[str, Any] = {
+    "data": "200GB",
+    "data_rate": "50MB/s",
+    "results": "5GB",
+    "validation": "10%",
+}
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def job(make_job: Callable[..., Job]) -> Job:
+    return make_job(startup_s=90.0)
+
+
+@pytest.fixture(scope="module")
+def answer(job: Job, predictor: Predictor) -> Recommendation:
+    request = Request(pricings=("on-demand", "spot"), top=50)
+    return recommend(with_surroundings(job, **WHOLE), request, predictor=predictor)
+
+
+def test_the_parts_sum_to_the_expected_time_and_cost(answer: Recommendation) -> None:
+    assert {offer.pricing for c in answer.front for offer, _ in c.configuration.parts} == {
+        "on-demand",
+        "spot",
+    }
+    for c in answer.front:
+        parts = c.breakdown.values()
+        assert math.isclose(sum(p.time_h for p in parts), c.training_time_h.value, rel_tol=1e-9)
+        assert math.isclose(sum(p.cost_usd or 0.0 for p in parts), c.cost_usd.value, rel_tol=1e-9)
+        assert all(p.time_h >= -1e-9 for p in parts)
+
+
+def test_each_part_is_what_its_name_says(answer: Recommendation, job: Job) -> None:
+    for c in answer.front:
+        part = c.breakdown
+        assert part["data_in"].time_h == pytest.approx(200e9 / 50e6 / 3600)
+        step_h = c.step_time_s.value / 3600
+        assert part["steps"].time_h == pytest.approx(job.total_steps * step_h)
+        assert part["epoch_ends"].time_h == pytest.approx(0.1 * part["steps"].time_h)
+
+
+def test_data_comes_as_fast_as_network_volume_and_place_let_it(
+    job: Job, predictor: Predictor
+) -> None:
+    def hours(**given: str) -> float:
+        there = with_surroundings(job, data="1TB", **given)
+        return predictor.predict(there, "g4dn.xlarge").breakdown["data_in"].time_h
+
+    assert hours() == pytest.approx(1e12 / VOLUME_BYTES_PER_S / 3600)
+    assert hours(data_rate="1GB/s") == hours()
+    assert hours(data_rate="10MB/s") == pytest.approx(1e12 / 10e6 / 3600)
+
+
+def test_storage_and_results_are_priced_as_the_catalogue_lists_them(
+    job: Job, predictor: Predictor
+) -> None:
+    there = with_surroundings(job, data="500GiB", results="10GiB")
+    one = predictor.predict(there, "g5.xlarge", count=2, region="eu-west-1")
+    prices = {
+        p.item: p.price_usd
+        for p in predictor.catalogue.other_prices
+        if p.provider == "aws"
+        and p.region in ("eu-west-1", "us")
+        and p.tier in ("", "up to 10 TiB/month")
+    }
+    kept_gib = 500 + CHECKPOINTS_KEPT * job.state_bytes / GIB
+    months = one.training_time_h.value / 730
+    assert one.breakdown["storage"].cost_usd == pytest.approx(
+        2 * kept_gib * months * prices["block storage gp3"]
+    )
+    assert one.breakdown["results_out"].cost_usd == pytest.approx(10 * prices["internet egress"])
+
+
+def test_more_to_move_is_never_earlier_or_cheaper(job: Job, predictor: Predictor) -> None:
+    for pricing in ("on-demand", "spot"):
+        before = predictor.predict(job, "g5.xlarge", pricing=pricing)
+        for option in ({"data": "2TB"}, {"results": "1TB"}, {"validation": "50%"}):
+            more = with_surroundings(job, **option)
+            after = predictor.predict(more, "g5.xlarge", pricing=pricing)
+            assert after.cost_usd.value > before.cost_usd.value
+            assert after.training_time_h.value >= before.training_time_h.value
+
+
+def test_a_machine_that_is_taken_away_takes_its_data_along(job: Job, predictor: Predictor) -> None:
+    def added_h(pricing: Pricing) -> float:
+        plain, loaded = (
+            predictor.predict(each, "g5.xlarge", pricing=pricing)
+            for each in (job, with_surroundings(job, data="500GB"))
+        )
+        return loaded.training_time_h.value - plain.training_time_h.value
+
+    assert added_h("spot") > added_h("on-demand")
+
+
+def test_a_spot_candidate_has_its_machines_on_demand_beside_it(
+    job: Job, predictor: Predictor
+) -> None:
+    loaded = with_surroundings(job, **WHOLE)
+    steady, spot = (
+        predictor.predict(loaded, "g5.xlarge", region="us-east-1", pricing=pricing)
+        for pricing in ("on-demand", "spot")
+    )
+    assert steady.on_demand_cost_usd is None
+    assert spot.on_demand_cost_usd == steady.cost_usd
+    assert spot.on_demand_time_h == steady.training_time_h
+    assert any(reason.startswith("on demand: ") for reason in spot.reasons)
+
+
+def test_what_failures_add_is_said_or_called_negligible(
+    make_job: Callable[..., Job], predictor: Predictor
+) -> None:
+    # 64 devices fail 0.03 times a day (Llama 3): a restart of 100 h is felt, one of 9 s is not.
+    for restart_h, word in ((0.0025, "below 1%"), (100.0, "failures add")):
+        long = make_job(total_steps=1e7, startup_s=restart_h * 3600)
+        one = predictor.predict(long, "p5.48xlarge", count=8)
+        parts = one.breakdown
+        added = parts["checkpoints"].time_h + parts["interruptions"].time_h
+        assert (added < 0.01 * parts["steps"].time_h) == (word == "below 1%")
+        assert any(word in reason for reason in one.reasons)
+
+
+@given(st.floats(1.01, 5), st.floats(1.01, 5), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+def test_the_chance_above_a_limit_agrees_with_the_interval(
+    below: float, above: float, coverage: float
+) -> None:
+    one = Estimate(value=7.0, low=7 / below, high=7 * above, coverage=coverage)
+    assert one.above(7.0) == pytest.approx(0.5)
+    assert one.above(one.low) == pytest.approx((1 + coverage) / 2)
+    assert one.above(one.high) == pytest.approx((1 - coverage) / 2)
+    assert one.above(0.0) == 1.0
+    certain = Estimate(value=7.0, low=7.0, high=7.0)
+    assert (certain.above(6.9), certain.above(7.1)) == (1.0, 0.0)
+
+
+def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predictor) -> None:
+    request = Request(deadline_h=48.0, pricings=("on-demand", "spot"), top=30)
+    for c in recommend(job, request, predictor=predictor).front:
+        assert c.late_probability is not None
+        assert c.late_probability <= 0.5 + 1e-9
+        said = any("late in" in reason for reason in c.reasons)
+        assert said == (c.training_time_h.high > 48.0)
+    free = recommend(job, predictor=predictor)
+    assert all(c.late_probability is None for c in free.front)
+
+
+def test_what_is_not_priced_is_said(job: Job, predictor: Predictor) -> None:
+    def said(of: Job, provider: str) -> str:
+        shown = recommend(of, Request(providers=(provider,), top=3), predictor=predictor)
+        return " ".join(note for note in shown.notes if note.startswith("not in time and cost"))
+
+    assert "--data" in said(job, "aws")
+    assert "--validation" in said(job, "aws")
+    whole = with_surroundings(job, **WHOLE)
+    assert said(whole, "aws") == ""
+    assert "storage" in said(whole, "lambda")
+    assert "results out" in said(whole, "lambda")
+
+
+def test_a_recorded_loader_says_how_much_data_there_is() -> None:
+    seen = recorded_data(60_000, 784.0)
+    assert seen.data_bytes == 60_000 * 784
+    assert "60,000 samples" in seen.data_source
+    for unknown in (recorded_data(None, 784.0), recorded_data(60_000, None)):
+        assert unknown == Transfers()
+
+
+def test_command_line_python_and_json_have_one_estimate(
+    job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "find_job", lambda **named: job)
+    options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
+    shell = CliRunner().invoke(
+        app, ["recommend", "--json", "--spot", *options], catch_exceptions=False
+    )
+    python = api.recommend(job, spot=True, predictor=predictor, **WHOLE)
+    assert shell.exit_code == 0
+    assert shell.stdout == json.dumps(python.to_record(), indent=2) + "\n"
+    first = python.front[0]
+    offer, count = first.configuration.parts[0]
+    alone = predictor.predict(
+        with_surroundings(job, **WHOLE), offer.instance_type, count=count,
+        provider=offer.provider, region=offer.region,
+    )  # fmt: skip
+    assert alone.breakdown == first.breakdown
+
+
+@given(st.floats(0, 1e15), st.sampled_from(["", "B"]))
+def test_a_bare_number_is_bytes(size: float, unit: str) -> None:
+    assert parse_bytes(f"{size:.3f}{unit}") == pytest.approx(size, abs=1e-3)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_a_usage_error(text: str) -> None:
+    for read in (parse_bytes, parse_share):
+        try:
+            assert 0 <= read(text) < math.inf
+        except UsageError as error:
+            assert error.hint  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "given", [{"data": "-5GB"}, {"data": "much"}, {"data_rate": "0"}, {"results": "1 lorry"},
+              {"validation": "-5%"}, {"validation": "often"}]
+)  # fmt: skip
+def test_nonsense_is_refused(given: dict[str, str], job: Job) -> None:
+    with pytest.raises(UsageError) as refused:
+        with_surroundings(job, **given)
+    assert refused.value.exit_code == 2
+
+
+def test_the_given_share_holds_where_no_epoch_was_seen_and_where_one_was(job: Job) -> None:
+    for seen in (job, replace(job, epochs=90.0, epoch_end_steps=7.0)):
+        told = with_surroundings(seen, validation="0.2")
+        assert told.paid_steps == pytest.approx(1.2 * job.total_steps)
