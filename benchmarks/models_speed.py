@@ -8,16 +8,18 @@ many made-up programs as give each about 80 runs; what is timed does not depend 
 They are made and turned into features 10,000 at a time, as workers of ``--spread`` read files, so
 that a million fit into a few GB. ``auto`` is the shipped default's contest: four members on ten
 folds of programs, weights, choice, intervals; ``boosting`` is one fit of the trees, as on a
-cluster. Prints seconds.
+cluster. Prints seconds of the clock and, in brackets, of processors (workers included): the
+latter hold on a machine that others use, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import resource
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,29 +52,49 @@ def records(own: list[RunRecord], count: int, families: int, seed: int) -> list[
     return made
 
 
-def timed(what: Callable[[], object]) -> float:
-    """Return how long a call takes [s]."""
-    began = time.perf_counter()
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of the clock and of processors."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} ({self.cpu_s:.2f})"
+
+
+def timed(what: Callable[[], object]) -> Spent:
+    """Return what a call takes."""
+    began, cpu = time.perf_counter(), cpu_s()
     what()
-    return time.perf_counter() - began
+    return Spent(time.perf_counter() - began, cpu_s() - cpu)
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process and its workers that ended [s]."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def columns(
     own: list[RunRecord], count: int, families: int
-) -> tuple[float, np.ndarray, np.ndarray]:
+) -> tuple[Spent, np.ndarray, np.ndarray]:
     """Return how long ``count`` records take to become features [s], those, and the target."""
-    spent, tables, targets = 0.0, [], []
+    spent, tables, targets = Spent(), [], []
     for seed, start in enumerate(range(0, count, _AT_ONCE)):
         some = records(own, min(_AT_ONCE, count - start), families, seed)
         found: list[Problem] = []
-        spent += timed(lambda some=some, found=found: found.append(problem(some)))  # type: ignore[misc]
+        spent = spent + timed(lambda some=some, found=found: found.append(problem(some)))  # type: ignore[misc]
         tables.append(found[0].X)
         targets.append(np.log(found[0].truth) - found[0].offset)
     return spent, np.vstack(tables), np.concatenate(targets)
 
 
-def candidates_s(model: TrainedModel, some: list[RunRecord], count: int) -> float:
-    """Return how long ``count`` candidates take with intervals, features given [s]."""
+def predicting(model: TrainedModel, some: list[RunRecord], count: int) -> Spent:
+    """Return what ``count`` candidates take with intervals, features given."""
     asked = model._problem(some)
     rows = np.resize(np.arange(len(some)), count)
     table, offset = asked.X[rows], asked.offset[rows]
@@ -98,28 +120,28 @@ def main() -> None:
         if r.status == "ok" and not r.facts.get("is_noisy")
     ]
     print(f"{len(features.FEATURES)} features, model {asked.model}, {asked.jobs} jobs")
-    print(f"{'records':>10}{'features s':>12}{'train s':>10}"
+    print(f"{'records':>10}{'features s':>18}{'train s':>18}"
           f"{f'{asked.candidates} predicted s':>24}")  # fmt: skip
     for count in asked.records:
         families = max(12, count // 80)
         if asked.model == "boosting":
-            features_s, table, target = columns(own, count, families)
+            to_features, table, target = columns(own, count, families)
             trees = Boosting(rounds=300, calibration_folds=0, n_jobs=asked.jobs)
-            train_s = timed(lambda t=trees, x=table, y=target: t.fit(x, y))  # type: ignore[misc]
+            training = timed(lambda t=trees, x=table, y=target: t.fit(x, y))  # type: ignore[misc]
             some = np.resize(table, (asked.candidates, table.shape[1]))
             trees.predict(some[:10])
-            predict_s = timed(lambda t=trees, x=some: t.predict(x))  # type: ignore[misc]
+            prediction = timed(lambda t=trees, x=some: t.predict(x))  # type: ignore[misc]
         else:
             runs = records(own, count, families, 0)
-            features_s = timed(lambda runs=runs: problem(runs))  # type: ignore[misc]
+            to_features = timed(lambda runs=runs: problem(runs))  # type: ignore[misc]
             found: list[TrainedModel] = []
-            train_s = timed(
+            training = timed(
                 lambda runs=runs, found=found: found.append(  # type: ignore[misc]
                     train(runs, model=asked.model, n_jobs=asked.jobs)[0]
                 )
             )
-            predict_s = candidates_s(found[0], runs, asked.candidates)
-        print(f"{count:10d}{features_s:12.1f}{train_s:10.1f}{predict_s:24.2f}", flush=True)
+            prediction = predicting(found[0], runs, asked.candidates)
+        print(f"{count:10d}{to_features!s:>18}{training!s:>18}{prediction!s:>24}", flush=True)
 
 
 if __name__ == "__main__":

@@ -490,6 +490,7 @@ class TestCommands:
             (["train", "models", "--backend", "spark"], "no backend named 'spark'"),
             (["train", "--split", "row"], "no split named 'row'"),
             (["evaluate", "--split", "row"], "no split named 'row'"),
+            (["evaluate", "--folds", "0"], "not a number of folds"),
             (["evaluate", "--target", "speed", "--split", "job"], "no target named 'speed'"),
         ],
     )

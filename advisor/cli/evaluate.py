@@ -36,18 +36,25 @@ def command(
         str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Folds at once.")] = 1,
+    folds: Annotated[
+        int, typer.Option(help="Of more jobs, types or pairs as many are left out, evenly spread.")
+    ] = 24,
     seed: Annotated[int, typer.Option(help="Of models and random split.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit on all but what is left out, predict that, and score it: four splits, baselines."""
     if split != "all" and split not in _SPLITS:
         raise UsageError(f"no split named {split!r}", hint=f"one of: all, {', '.join(_SPLITS)}")
+    if folds < 1:
+        raise UsageError(f"not a number of folds: {folds}", hint="give 1 or more")
     if model not in MODELS:
         raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
     records = read_runs(runs, fmt)
     wanted = _SPLITS if split == "all" else (split,)
     with workers(backend, address), progress():
-        results = [r for s in wanted if (r := _scored(records, model, target, s, jobs, seed))]
+        results = [
+            r for s in wanted if (r := _scored(records, model, target, s, jobs, seed, folds))
+        ]
     if not results:
         raise ModelError("no split can be made of these runs", hint="add jobs or instance types")
     from advisor.models.evaluation import report_lines
@@ -63,7 +70,7 @@ def command(
 
 
 def _scored(
-    records: list[Any], model: str, target: str, split: str, jobs: int, seed: int
+    records: list[Any], model: str, target: str, split: str, jobs: int, seed: int, folds: int
 ) -> Any | None:
     """Score one split; None where the runs do not allow it and others are wanted too."""
     from advisor.models.evaluation import evaluate
@@ -76,7 +83,7 @@ def _scored(
         return predictor(model, has_series=has_series, seed=seed, folds=5)
 
     try:
-        result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs)
+        result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs, most_folds=folds)
     except ModelError as error:
         sys.stderr.write(f"note: split {split} left out: {error}\n")
         return None

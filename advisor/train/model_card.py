@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from advisor import features
+from advisor.models.hull import LEAST_ROWS
 from advisor.records import RunRecord
 
 # What a user can compare a job or a machine with; the hull watches more.
@@ -111,10 +112,11 @@ def _coverage(trained: Any) -> list[str]:
         if has_rows:
             bounds = [_range(hull, place, name) for name in _RANGES]
             lines.append(f"- {_KINDS[place]}: {', '.join(b for b in bounds if b)}")
-    accelerators = ", ".join(name or "none" for name in trained.about["accelerators"])
+    runs: Mapping[str, int] = trained.about["accelerators"]
+    accelerators = ", ".join(n or "none" for n, count in runs.items() if count >= LEAST_ROWS)
     return [
         *lines,
-        f"- accelerators: {accelerators}",
+        f"- accelerators (ten runs at least): {accelerators}",
         "",
         "## Where it fails",
         "",

@@ -24,6 +24,7 @@ from advisor.train.progress import progress
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
 SPLITS: Final = ("job", "instance", "both", "random")
 _LEAST_GROUPS: Final = 2
+_MOST_FOLDS: Final = 24  # of the pairs of ``both``
 
 
 def command(
@@ -220,7 +221,7 @@ def _both(asked: Any, model: str, *, has_series: bool, n_jobs: int, seed: int) -
     def build() -> Any:
         return predictor(model, has_series=has_series, seed=seed, folds=5)
 
-    scored = evaluate(asked, build, "both", n_jobs=n_jobs, seed=seed)
+    scored = evaluate(asked, build, "both", n_jobs=n_jobs, seed=seed, most_folds=_MOST_FOLDS)
     found: dict[str, Any] = scored.overall.to_record()
     return found
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+# Facts on more saves than this would tell nothing new.
+_MOST_SAVES = 100
+
+
 class Session:
     """What this process records.
 
@@ -64,6 +68,7 @@ class Session:
         self._flags = 0
         self._is_released = False
         self._failures: set[str] = set()
+        self._saves = 0
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
@@ -92,6 +97,22 @@ class Session:
             self.failed("optimizer step", error)
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
+
+    def saved(self, file: Any, begin_ns: int) -> None:
+        """Note how long a checkpoint took, and how large it is where that can be seen."""
+        if self._is_released or self._saves >= _MOST_SAVES:
+            return
+        try:
+            took_s = (time.monotonic_ns() - begin_ns) / 1e9
+            size: Any = None
+            if isinstance(file, (str, os.PathLike)):
+                size = os.path.getsize(file)
+            elif hasattr(file, "tell"):
+                size = file.tell()
+            self._saves += 1
+            self.fact("saved", step=self.steps, seconds=took_s, bytes=size)
+        except Exception as error:
+            self.failed("save", error)
 
     def backward_begins(self) -> None:
         """Have the traced step take stock before a backward pass."""
