@@ -58,6 +58,25 @@ class Estimate:
             coverage=self.coverage,
         )
 
+    def above(self, limit: float) -> float:
+        """Return the probability of more than ``limit``: half a log-normal on each side.
+
+        Examples
+        --------
+        >>> round(Estimate(value=10.0, low=8.0, high=15.0, coverage=0.9).above(15.0), 3)
+        0.05
+        """
+        if limit <= 0:
+            return 1.0
+        from statistics import NormalDist
+
+        bound = self.high if limit >= self.value else self.low
+        if bound == self.value:
+            return float(limit < self.value)
+        reach = NormalDist().inv_cdf(0.5 + self.coverage / 2)
+        sds = reach * math.log(limit / self.value) / abs(math.log(bound / self.value))
+        return 1.0 - NormalDist().cdf(sds)
+
     def to_record(self) -> dict[str, float]:
         """Return the JSON form."""
         return {
@@ -129,6 +148,8 @@ class Candidate:
         Where the expected time and cost go; the parts sum to both.
     is_learned : bool
         A model that was learned from runs covers the candidate and has corrected its step.
+    late_probability : float or None
+        That the deadline is missed; None where none was given.
     on_demand_time_h, on_demand_cost_usd : Estimate or None
         Of the same machines on demand, where the candidate is on spot ones and they are sold so.
     """
@@ -147,6 +168,7 @@ class Candidate:
     is_extrapolating: bool
     breakdown: Mapping[str, Part] = field(default_factory=dict)
     is_learned: bool = False
+    late_probability: float | None = None
     on_demand_time_h: Estimate | None = None
     on_demand_cost_usd: Estimate | None = None
 
@@ -161,6 +183,7 @@ class Candidate:
             "training_time_h": self.training_time_h.to_record(),
             "cost_usd": self.cost_usd.to_record(),
             "breakdown": {name: asdict(part) for name, part in self.breakdown.items()},
+            "late_probability": self.late_probability,
             "on_demand_time_h": self.on_demand_time_h and self.on_demand_time_h.to_record(),
             "on_demand_cost_usd": self.on_demand_cost_usd and self.on_demand_cost_usd.to_record(),
             "memory_gib": self.memory_gib,

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from advisor.actuals import Actual
 from advisor.collectors.recording import DeepStep, Host, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import Resources, resources
+from advisor.collectors.saves import Saves
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
@@ -119,6 +120,8 @@ class Job:
         What its recorded steps used over time.
     transfers : Transfers
         What is moved before and after it.
+    checkpoint_bytes, checkpoint_s : float or None
+        Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
     """
 
     name: str
@@ -137,10 +140,17 @@ class Job:
     actuals: tuple[Actual, ...] = ()
     resources: Resources | None = None
     transfers: Transfers = field(default_factory=Transfers)
+    checkpoint_bytes: float | None = None
+    checkpoint_s: float | None = None
 
     @property
     def state_bytes(self) -> float:
-        """Size of one checkpoint: parameters and optimizer state; 0 for a program. [bytes]."""
+        """Size of one checkpoint: as seen, otherwise parameters and optimizer state. [bytes].
+
+        0 for a program.
+        """
+        if self.checkpoint_bytes is not None:
+            return self.checkpoint_bytes
         if self.work is None:
             return 0.0
         return float(self.work.parameter_bytes + self.work.optimizer_state_bytes)
@@ -166,6 +176,13 @@ class Job:
             "startup_s": self.startup_s,
             "epoch_end_steps": self.epoch_end_steps,
             "epochs_that_end": self.epochs,
+            "checkpoint": {
+                "bytes": self.state_bytes,
+                "seen_s": self.checkpoint_s,
+                "source": "parameters and optimizer state"
+                if self.checkpoint_bytes is None
+                else "recorded",
+            },
             "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [
@@ -245,7 +262,16 @@ def job_from_recording(
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
+        **_checkpoint(recording.saves, recording.deep_step.parameter_bytes),
     )
+
+
+def _checkpoint(saves: Saves | None, parameter_bytes: float) -> dict[str, Any]:
+    """Return size and standstill of the checkpoints seen, if they may hold the parameters."""
+    # Stored in 16 bits they are half as large; a shard or a small file says nothing of a whole.
+    if saves is None or not saves.size_bytes or saves.size_bytes < 0.45 * parameter_bytes:
+        return {}
+    return {"checkpoint_bytes": float(saves.size_bytes), "checkpoint_s": saves.seconds}
 
 
 def with_surroundings(

@@ -1,11 +1,10 @@
-"""What the hooks cost a training step, measured where they run.
+"""What the hooks cost a training step, measured where they run: in turns with and without.
 
-Everything that the hooks put into a step (the optimizer's hook, the wrappers around the backward
-pass and the loader) is timed inside a real training loop, so that caches are as cold as in
-practice: the wider the model, the colder. A wrapper's cost is the time of the wrapped call less
-that of the call in it; what timing itself costs there is measured on a call that does nothing, in
-the same loop, and taken off. The median is shown beside the mean: on a busy machine the mean has
-other programs' time slices in it.
+One process trains; every few steps everything that the hooks put into a step (the optimizer's
+hook, the wrappers around the backward pass and the loader) is taken out or put back, so that both
+sides meet the same caches and the same neighbours. What counts is the CPU time of the training
+thread, the median step of each block; the cost is the median difference of neighbouring blocks.
+Wider models leave colder caches to the hooks.
 
 python benchmarks/collector_hooks.py
 """
@@ -17,12 +16,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizer_module
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -30,98 +30,84 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks import patches
 from advisor.collectors.hooks.session import Session
 
-# The hooks' own repetitions (traced steps, descriptions) are over by then.
-_SETTLED = 60
+_BLOCK = 30
+_SETTLED = 60  # the hooks' own repetitions (traced steps, descriptions) are over by then
 _WRAPPED: tuple[tuple[Any, str], ...] = (
     (torch.autograd, "backward"),
     (_BaseDataLoaderIter, "__next__"),
 )
 
 
-class Meter:
-    """Sums the time in some calls, and takes off that of others inside them."""
+class Switch:
+    """The hooks of a session in this process, to be taken out and put back."""
 
-    def __init__(self) -> None:
-        self.spent_ns = 0
+    def __init__(self, folder: Path) -> None:
+        self._plain = [getattr(owner, name) for owner, name in _WRAPPED]
+        payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
+        (folder / fmt.CONTROL_FILE).write_bytes(payload)
+        session = Session(str(folder))
+        for name, patch in patches.of(session).items():
+            if name in sys.modules:
+                patch(sys.modules[name])
+        self._hooked = [getattr(owner, name) for owner, name in _WRAPPED]
+        self._steps = optimizer_module._global_optimizer_post_hooks
+        self._step_hooks = dict(self._steps)
 
-    def timed(self, call: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
-        """Return ``call`` with its time added, or taken off where ``sign`` is -1."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter_ns()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self.spent_ns += sign * (time.perf_counter_ns() - begin)
-
-        return run
-
-    def take_us(self) -> float:
-        """Return the microseconds summed up, and begin anew."""
-        spent, self.spent_ns = self.spent_ns, 0
-        return spent / 1e3
-
-
-def hooked(meter: Meter, folder: Path) -> Session:
-    """Put the hooks into this process, with a meter around each."""
-    payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
-    (folder / fmt.CONTROL_FILE).write_bytes(payload)
-    session = Session(str(folder))
-    session.optimizer_stepped = meter.timed(session.optimizer_stepped)  # type: ignore[method-assign]
-    for owner, name in _WRAPPED:
-        setattr(owner, name, meter.timed(getattr(owner, name), -1))
-    for name, patch in patches.of(session).items():
-        if name in sys.modules:
-            patch(sys.modules[name])
-    for owner, name in _WRAPPED:
-        setattr(owner, name, meter.timed(getattr(owner, name)))
-    return session
+    def turn(self, is_on: bool) -> None:
+        """Put the hooks in, or take them out."""
+        chosen = self._hooked if is_on else self._plain
+        for (owner, name), function in zip(_WRAPPED, chosen, strict=True):
+            setattr(owner, name, function)
+        self._steps.clear()
+        if is_on:
+            self._steps.update(self._step_hooks)
 
 
-def nothing() -> None:
-    """Do nothing, to be timed."""
-
-
-def measure(steps: int, width: int) -> tuple[list[float], list[float]]:
-    """Train; return the hooks' share [us] and the whole time [ms] of every settled step."""
-    meter, empty = Meter(), Meter()
-    once = empty.timed(nothing)
-    nested = empty.timed(empty.timed(nothing, -1))
-    hooked(meter, Path(tempfile.mkdtemp()))
+def steps(width: int, count: int) -> Iterator[float]:
+    """Train, and yield the CPU time of every step and of the batch before it. [us]."""
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    loader = DataLoader(TensorDataset(torch.randn(64 * steps, width // 100)), batch_size=64)
+    loader = DataLoader(TensorDataset(torch.randn(64 * count, 1)), batch_size=64)
     inputs = torch.randn(64, width)
-    hook_us, timing_us, step_ms = [], [], []
+    begin = time.thread_time_ns()
     for (_,) in loader:
-        begin = time.perf_counter_ns()
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        step_ms.append((time.perf_counter_ns() - begin) / 1e6)
-        hook_us.append(meter.take_us())
-        model(inputs).square().mean()  # caches as cold as the hooks find them
-        once()
-        for _ in _WRAPPED:
-            nested()
-        timing_us.append(empty.take_us())
-    timing = statistics.median(timing_us)
-    return [us - timing for us in hook_us[_SETTLED:]], step_ms[_SETTLED:]
+        end = time.thread_time_ns()
+        yield (end - begin) / 1e3
+        begin = time.thread_time_ns()
+
+
+def blocks(width: int, pairs: int) -> Iterator[tuple[float, float]]:
+    """Yield the median step without and with hooks of neighbouring blocks. [us]."""
+    switch = Switch(Path(tempfile.mkdtemp()))
+    training = steps(width, _SETTLED + 2 * pairs * _BLOCK)
+    for _ in range(_SETTLED):
+        next(training)
+    for pair in range(pairs):
+        medians = {}
+        for is_on in (pair % 2 == 0, pair % 2 == 1):
+            switch.turn(is_on)
+            taken = [next(training) for _ in range(_BLOCK)]
+            medians[is_on] = statistics.median(taken[2:])  # the first two meet the other's caches
+        yield medians[False], medians[True]
 
 
 def main() -> None:
     """Train, and print what the hooks took of each step."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--width", type=int, default=700)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    hook_us, step_ms = measure(options.steps, options.width)
-    print(f"step: median {statistics.median(step_ms):.2f} ms over {len(step_ms)} steps")
-    tail = sorted(hook_us)[int(0.9 * len(hook_us))]
+    seen = list(blocks(options.width, options.pairs))
+    plain = statistics.median(without for without, _ in seen)
+    costs = sorted(hooked - without for without, hooked in seen)
+    low, middle, high = statistics.quantiles(costs, n=4)
     print(
-        f"hooks: median {statistics.median(hook_us):.1f} us a step, mean "
-        f"{statistics.mean(hook_us):.1f}, 90th percentile {tail:.1f}"
+        f"step {plain / 1e3:.2f} ms; hooks {middle:.1f} us a step "
+        f"(half of {len(seen)} pairs between {low:.1f} and {high:.1f}), {middle / plain:.2%}"
     )
 
 

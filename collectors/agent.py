@@ -29,7 +29,7 @@ from advisor.collectors.derive import recording, rule_of
 from advisor.collectors.ending import Escalation, Limits
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.writer import start_ticks
-from advisor.collectors.live import PERIOD_S, Live, write
+from advisor.collectors.live import PERIOD_S, PREFIX, Live, columns, write
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import Plan
@@ -276,7 +276,7 @@ class Agent:
         if self._plan.summary == "json":
             write(1, json.dumps(summary.record(seen)) + "\n")
         else:
-            write(2, "".join(f"[advisor] {line}\n" for line in summary.lines(seen)))
+            write(2, summary.text(seen, columns(), PREFIX))
         if (problem := summary.problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
             write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")

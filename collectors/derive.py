@@ -19,6 +19,7 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
 from advisor.collectors.tracing import deep_step
@@ -100,6 +101,7 @@ def _derive(run: Path) -> Recording:
         step_samples=samples,
         optimizers=_optimizers(trainer),
         communication=_communication(processes),
+        saves=saves_of(trainer.facts.get("saved", [])),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 

@@ -13,7 +13,8 @@ from advisor.collectors.processes import ProcessTree
 from advisor.collectors.units import duration_text
 
 _FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
-_LEAVING_S: Final = 30.0  # for a script that obeyed: checkpoints, closing of process groups
+# Patience with a script that obeyed, as a multiple: checkpoints, closing of process groups.
+_LEAVING: Final = 6.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGKILL)
 
 
@@ -114,7 +115,7 @@ class Escalation:
         """Return how long patience has been at its end; negative before. [s]."""
         waited = time.monotonic() - self._since
         if self._monitor.has_obeyed:
-            return waited - max(self._patience_s, _LEAVING_S)
+            return waited - _LEAVING * self._patience_s
         if self._monitor.trainer is None:
             return waited  # nobody is there who could hear the question
         verdict = self._monitor.verdict

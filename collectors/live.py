@@ -15,7 +15,7 @@ from advisor.collectors.units import bytes_text, duration_text
 
 PERIOD_S: Final = 5.0
 _SETTLED_IN_S: Final = 1.0  # nothing is worth a line before
-_PREFIX: Final = "[advisor] "
+PREFIX: Final = "[advisor] "
 
 
 class Live:
@@ -52,7 +52,7 @@ class Live:
             record = {"elapsed_s": elapsed_s, "text": " · ".join(parts)}
             write(plan.progress_fd, json.dumps(record) + "\n")
         if plan.progress_s and elapsed_s > _SETTLED_IN_S:
-            write(2, _PREFIX + fitted(parts, _columns() - len(_PREFIX)) + "\n")
+            write(2, PREFIX + fitted(parts, columns() - len(PREFIX)) + "\n")
 
     def _parts(self, elapsed_s: float, until: str) -> list[str]:
         monitor = self._monitor
@@ -80,18 +80,18 @@ def step_parts(steps: int, verdict: Verdict | None) -> list[str]:
     return [f"step {steps}", f"{duration_text(mean.corrected_s)} ±{share:.0f} %"]
 
 
-def fitted(parts: list[str], columns: int) -> str:
+def fitted(parts: list[str], width: int) -> str:
     """Return the parts as one line, as many of them as a terminal has room for; one at least.
 
     >>> fitted(["12 s", "step 40", "1.0 cores"], 16)
     '12 s · step 40'
     """
-    while len(parts) > 1 and len(" · ".join(parts)) > columns:
+    while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts = parts[:-1]
     return " · ".join(parts)
 
 
-def _columns() -> int:
+def columns() -> int:
     """Return the width of the terminal on stderr; without one a line may have any length."""
     try:
         return os.get_terminal_size(2).columns or 10_000

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from advisor.collectors.saves import Saves
+
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
 StepClock = Literal["optimizer", "backward", "loader", "marker"]
 
@@ -301,7 +303,8 @@ class Recording:
     together. ``startup_s`` is from the start to the end of the first step; ``boundary_s`` what a
     step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
-    step over all processes. ``communication`` holds the framework's own figures on it.
+    step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
+    are the checkpoints that were seen.
     """
 
     run_id: str
@@ -329,3 +332,4 @@ class Recording:
     step_samples: float | None = None
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
+    saves: Saves | None = None

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from textwrap import wrap
 from typing import Any
 
 from advisor.collectors.memory import advised_memory_bytes
 from advisor.collectors.recording import DeepStep, Loading, Recording
 from advisor.collectors.units import bytes_text, duration_text
+
+
+def text(seen: Recording, columns: int, prefix: str = "") -> str:
+    """Return what was learned, every line with ``prefix``, broken where the terminal ends."""
+    width = max(40, columns - len(prefix))
+    broken = [part for line in lines(seen) for part in wrap(line, width, subsequent_indent="  ")]
+    return "".join(f"{prefix}{line}\n" for line in broken)
 
 
 def lines(seen: Recording) -> list[str]:

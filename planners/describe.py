@@ -77,7 +77,7 @@ def transformer_work(
     _check(model, micro_batch)
     tally = Tally(element=activation_bytes(precision), dtype=precision)
     tokens = micro_batch * model.sequence
-    layer = _block(tally, model, tokens, micro_batch)
+    layer = block_operators(tally, model, micro_batch)
     operators = [_repeated(operator, model.layers) for operator in layer]
     operators += _ends(tally, model, tokens)
     parameters = transformer_parameters(model)
@@ -175,8 +175,9 @@ def _kv_width(model: Transformer) -> int:
     return (model.kv_heads or model.heads) * _head_width(model)
 
 
-def _block(tally: Tally, model: Transformer, tokens: float, batch: float) -> list[Operator]:
-    """Return the operators of one layer, forward and backward."""
+def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operator]:
+    """Return the operators of one layer for ``batch`` samples, forward and backward."""
+    tokens = batch * model.sequence
     h, width, kv = model.hidden, _head_width(model) * model.heads, _kv_width(model)
     has_bias = not model.is_gated
     made = [

@@ -91,8 +91,6 @@ class DeviceParameters:
         l and h, eager. [s]
     compiled_launch_fraction, compiled_traffic_fraction : float
         What ``torch.compile`` leaves of the launches, and of the traffic of pointwise classes.
-    serial_fraction : float
-        CPUs: Amdahl's share of a step that one core does alone.
     fitted_architectures : frozenset of str
         Chip families whose measurements the constants have seen.
     fitted_kinds : frozenset of str
@@ -115,7 +113,6 @@ class DeviceParameters:
     dispatch_s: Mapping[str, float]
     compiled_launch_fraction: float
     compiled_traffic_fraction: float
-    serial_fraction: float
     fitted_architectures: frozenset[str]
     fitted_kinds: frozenset[str]
     log_sd: float

@@ -11,6 +11,7 @@ each waiting job to the next: a stretch is a cumulative sum.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ from advisor.planners.queueing_preemptive import fitting, gittins_index
 Heap = list[tuple[float, int]]  # (place within the queue, job)
 # Rows of a queue's running jobs; BASE_S is when the job would have begun, had it run ever since.
 JOB, DEVICES, CAME, BASE_S = range(4)
+# Fewer than 2^32 jobs and 2^21 ordinals: places are exact in 53 bits.
+CAME_BEFORE = 2.0**32
 
 
 class GittinsLines(Lines):
@@ -37,6 +40,8 @@ class GittinsLines(Lines):
         index = np.append(gittins_index(self.samples, parameters.quantum), 0.0)
         # Whole numbers that sort as the index does, best first.
         self.ordinal = np.unique(-index, return_inverse=True)[1].astype(float)
+        # The same for one job at a time, which numpy is slow for.
+        self.sample_list, self.ordinal_list = self.samples.tolist(), self.ordinal.tolist()
         self.tables: list[Column] = [np.empty((4, 0)) for _ in self.running]
         self.heaps: list[dict[int, Heap]] = [{} for _ in self.running]
         self.came: dict[int, int] = {}  # job -> how many came before it
@@ -53,14 +58,13 @@ class GittinsLines(Lines):
     def _places(self, came: Column, attained: Column) -> Column:
         """Return the places within a queue: ordinal of the index, then order of arrival."""
         at = np.searchsorted(self.samples, attained, side="right")
-        # Fewer than 2^32 jobs and 2^21 ordinals: exact in 53 bits.
-        places: Column = self.ordinal[at] * 2.0**32 + came
+        places: Column = self.ordinal[at] * CAME_BEFORE + came
         return places
 
     def _wait(self, job: int, *, is_front: bool) -> None:
         size = self.devices[job]
-        attained = np.array([self.done[job] * size])
-        place = float(self._places(np.array([float(self.came[job])]), attained)[0])
+        at = bisect.bisect_right(self.sample_list, self.done[job] * size)
+        place = self.ordinal_list[at] * CAME_BEFORE + self.came[job]
         heapq.heappush(self.heaps[self.queue[job]].setdefault(size, []), (place, job))
         self.waiters += 1
         self._plan_return(job)
@@ -74,8 +78,8 @@ class GittinsLines(Lines):
 
     def _leave(self, job: int) -> None:
         queue = self.queue[job]
-        at = int(np.flatnonzero(self.tables[queue][JOB] == job)[0])
-        self.tables[queue] = np.delete(self.tables[queue], at, axis=1)
+        table = self.tables[queue]
+        self.tables[queue] = table[:, table[JOB] != job]
         self.used[queue] -= self.devices[job]
 
     def _join(self, queue: int, jobs: Sequence[int]) -> None:
@@ -114,7 +118,9 @@ class GittinsLines(Lines):
         runs, started = self._chosen(queue, places[rest], sizes, free, now)
         if not runs.all():
             stopped = table[JOB, rest[~runs]].astype(int).tolist()
-            self.tables[queue] = np.delete(table, rest[~runs], axis=1)
+            stays = np.ones(places.size, bool)
+            stays[rest[~runs]] = False
+            self.tables[queue] = table[:, stays]
             self.used[queue] -= int(sizes[~runs].sum())
             for job in stopped:
                 self._stop(job, now, is_front=False)

@@ -102,6 +102,15 @@ def test_letting_go_works_in_a_thread_that_trains(tmp_path: Path) -> None:
         assert hooks.events.completed == 5
 
 
+def test_hooks_let_go_when_the_profiler_has_been_silent_for_a_minute(tmp_path: Path) -> None:
+    with hooked(tmp_path) as hooks:
+        beat_ns = time.monotonic_ns() - 61_000_000_000
+        (tmp_path / fmt.CONTROL_FILE).write_bytes(fmt.CONTROL_PAYLOAD.pack(0, 0, beat_ns))
+        for _ in range(5):
+            hooks.session.marked()
+        assert hooks.events.fact("obeyed")["steps"] == 1
+
+
 def test_optimizers_and_loaders_that_are_thrown_away_are_let_go(tmp_path: Path) -> None:
     """As in meta-learning: one for every task, and a step costs as little as the first."""
     layer = nn.Linear(4, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Callable
@@ -107,6 +108,29 @@ def test_an_idle_cluster_makes_nobody_wait(
     )
     assert own.ways[0].queue.delay_h[2] == pytest.approx(0.0, abs=1e-6)
     assert own.ways[0].devices == 4
+
+
+def test_what_a_cluster_really_did_is_what_the_simulation_says_it_did(
+    job: Job, listed: Recommendation, tmp_path: Path, predictor: Predictor
+) -> None:
+    """The published FIFO run, as sacct would export it: simulated and recorded waits meet."""
+    with (Path(__file__).parent / "golden/tiresias/syn240_n10g4.csv").open() as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    lines = ["JobID|Submit|Start|ElapsedRaw|AllocTRES|State"]
+    for row in rows:
+        start = row["fifo_finish_s"] - row["duration_s"]
+        lines.append(
+            f"{row['job_id']:.0f}|{row['submit_s']:.0f}|{start:.0f}|{row['duration_s']:.0f}|"
+            f"cpu=8,gres/gpu={row['devices']:.0f}|COMPLETED"
+        )
+    path = tmp_path / "sacct.txt"
+    path.write_text("\n".join(lines) + "\n")
+    own = compare_with_cluster(
+        job, listed, trace=path, cluster=CLUSTER, insertions=5, predictor=predictor
+    )
+    queue = own.ways[0].queue
+    assert queue.recorded_delay_h == pytest.approx(queue.simulated_delay_h)
+    assert queue.simulated_delay_h > 0.1
 
 
 def test_a_deadline_or_a_budget_that_nothing_keeps_is_said(

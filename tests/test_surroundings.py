@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from advisor import api
 from advisor.catalogue import Pricing
 from advisor.cli import app
-from advisor.domain import Recommendation
+from advisor.domain import Estimate, Recommendation
 from advisor.errors import UsageError
 from advisor.job import Job, with_surroundings
 from advisor.predict import Predictor
@@ -148,6 +148,30 @@ def test_what_failures_add_is_said_or_called_negligible(
         added = parts["checkpoints"].time_h + parts["interruptions"].time_h
         assert (added < 0.01 * parts["steps"].time_h) == (word == "below 1%")
         assert any(word in reason for reason in one.reasons)
+
+
+@given(st.floats(1.01, 5), st.floats(1.01, 5), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+def test_the_chance_above_a_limit_agrees_with_the_interval(
+    below: float, above: float, coverage: float
+) -> None:
+    one = Estimate(value=7.0, low=7 / below, high=7 * above, coverage=coverage)
+    assert one.above(7.0) == pytest.approx(0.5)
+    assert one.above(one.low) == pytest.approx((1 + coverage) / 2)
+    assert one.above(one.high) == pytest.approx((1 - coverage) / 2)
+    assert one.above(0.0) == 1.0
+    certain = Estimate(value=7.0, low=7.0, high=7.0)
+    assert (certain.above(6.9), certain.above(7.1)) == (1.0, 0.0)
+
+
+def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predictor) -> None:
+    request = Request(deadline_h=48.0, pricings=("on-demand", "spot"), top=30)
+    for c in recommend(job, request, predictor=predictor).front:
+        assert c.late_probability is not None
+        assert c.late_probability <= 0.5 + 1e-9
+        said = any("late in" in reason for reason in c.reasons)
+        assert said == (c.training_time_h.high > 48.0)
+    free = recommend(job, predictor=predictor)
+    assert all(c.late_probability is None for c in free.front)
 
 
 def test_what_is_not_priced_is_said(job: Job, predictor: Predictor) -> None:

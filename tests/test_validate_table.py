@@ -63,12 +63,12 @@ def test_a_device_is_predicted_from_the_published_ones(tmp_path: Path, suite_fol
     assert [g.group for g in found.groups] == [GPUS[-1]]
     assert found.overall.rows == 4
     assert found.overall.median_ape_fraction < 0.1
-    for name in ("mean of the other devices", "ratio of peak FLOP/s, constant MFU",
-                 "ratio of bandwidth", "plain roofline"):  # fmt: skip
+    for name in ("mean of the other devices", "peak FLOP/s ratio (const. MFU)",
+                 "bandwidth ratio", "plain roofline"):  # fmt: skip
         assert name in found.baselines
     # The truth is a roofline: that baseline is exact, the others are not.
     assert found.baselines["plain roofline"].mape_fraction < 1e-6
-    assert found.baselines["ratio of bandwidth"].mape_fraction > 0.01
+    assert found.baselines["bandwidth ratio"].mape_fraction > 0.01
 
 
 def test_published_rows_of_a_scored_device_are_not_used(

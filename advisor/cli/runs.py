@@ -50,10 +50,15 @@ def list_runs(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
         return
-    for line in table(rows, shutil.get_terminal_size((10_000, 24)).columns):
+    for line in table(rows, _columns()):
         typer.echo(line)
     if not rows:
         typer.echo(f"no run in {store.run_root()}", err=True)
+
+
+def _columns() -> int:
+    """Return the terminal's width; a file's lines may have any length."""
+    return shutil.get_terminal_size((10_000, 24)).columns
 
 
 def table(rows: list[dict[str, Any]], columns: int) -> list[str]:
@@ -63,8 +68,8 @@ def table(rows: list[dict[str, Any]], columns: int) -> list[str]:
     for row in rows:
         step_s = row.get("step_s")
         step_text = f"{1000 * step_s:.4g} ms/step" if step_s else ""
-        program, _, arguments = row.get("command", "").partition(" ")
-        command = f"{Path(program).name} {arguments}"
+        words = row.get("command", "").split(" ")
+        command = " ".join(Path(word).name if "/" in word else word for word in words)
         line = f"{row['run']:{width}}  {row['status']:11}  {step_text:13}  {command}".rstrip()
         # A command may have bytes in it that are no text.
         line = line.encode(errors="backslashreplace").decode()
@@ -81,7 +86,7 @@ def show(run: Name, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(summary.record(seen), indent=2))
     else:
-        typer.echo("\n".join(summary.lines(seen)))
+        typer.echo(summary.text(seen, _columns()), nl=False)
 
 
 @app.command()
@@ -89,7 +94,7 @@ def recover(run: Name) -> None:
     """Close a run whose profiler was killed, so that it can be used."""
     from advisor.collectors import store, summary
 
-    typer.echo("\n".join(summary.lines(store.recover(store.find_run(run)))))
+    typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
 
 
 @app.command()

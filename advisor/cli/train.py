@@ -10,7 +10,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from advisor.train import device_model, layout_model, memory_model, models, scaling
+from advisor.train import device_fit, layout_model, memory_model, models, scaling
 
 _DEFAULT: Final = "models"
 
@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Fit models again from measurements; options without a verb are those of `models`.",
 )
-app.command("device-model")(device_model.command)
+app.command("device-model")(device_fit.command)
 app.command("scaling")(scaling.command)
 app.command("memory")(memory_model.command)
 app.command("layout-model")(layout_model.command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -72,9 +73,12 @@ def _text(result: Validation) -> str:
         lines.append("baselines")
         lines += [_line(f"  {name}", s) for name, s in result.baselines.items()]
     lines += [f"{name}: {value:.4g}" for name, value in result.figures.items()]
-    return "\n".join(lines + [f"note: {note}" for note in result.notes])
+    for note in result.notes:
+        lines += textwrap.wrap(f"note: {note}", width=_WIDTH, subsequent_indent="      ")
+    return "\n".join(lines)
 
 
+_WIDTH = 80
 _HEADER = (
     f"{'group':32}{'rows':>6}{'MAPE %':>7}{'p50':>7}{'p90':>7}{'bias':>6}{'rank r':>7}{'cover':>7}"
 )

@@ -292,6 +292,8 @@ def _mapped(columns: Any, change: Any) -> Any:
             values[f.name] = _mapped(value, change)
         elif isinstance(value, dict):
             values[f.name] = {name: change(v) for name, v in value.items()}
+        elif value is None:
+            values[f.name] = None
         elif isinstance(value, tuple):
             values[f.name] = tuple(change(v) for v in value)
         elif value is not None:
@@ -309,6 +311,8 @@ def _put(columns: MixedColumns, rows: Integers, part: MixedColumns) -> MixedColu
             return replace(old, **pairs)
         if isinstance(old, dict):
             return {name: put(old[name], new[name]) for name in old}
+        if old is None:
+            return None
         if isinstance(old, tuple):
             return tuple(put(a, b) for a, b in zip(old, new, strict=True))
         if old is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Final
@@ -175,9 +176,10 @@ def _placed(one: Candidate, request: Request, places: int) -> Candidate:
     risks = []
     if request.budget_usd is not None and one.cost_usd.high > request.budget_usd:
         risks.append(f"may cost up to {one.cost_usd.high:,.2f} USD")
-    if request.deadline_h is not None and one.training_time_h.high > request.deadline_h:
-        risks.append(f"may take up to {one.training_time_h.high:,.1f} h")
-    return replace(one, reasons=(*reasons, *one.reasons, *risks))
+    late = None if request.deadline_h is None else one.training_time_h.above(request.deadline_h)
+    if late is not None and one.training_time_h.high > (request.deadline_h or math.inf):
+        risks.append(f"may take up to {one.training_time_h.high:,.1f} h, late in {late:.0%}")
+    return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
 
 
 def _notes(

@@ -21,7 +21,7 @@ def show(record: Mapping[str, Any], console: Console) -> None:
     parts: list[RenderableType] = [Text(f"\n{_cluster_line(record)}"), _table(ways)]
     for way in ways:
         parts.append(
-            Text(f"\nrent or wait, against {way['devices']} devices of your own cluster:")
+            Text(f"\nrent or wait, against {_devices(way['devices'])} of your own cluster:")
         )
         parts.append(_rents(way["rent_or_wait"]))
     beyond = max(way["beyond_trace_fraction"] for way in ways)
@@ -35,6 +35,14 @@ def show(record: Mapping[str, Any], console: Console) -> None:
     console.print(Group(*parts))
 
 
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+def _money(usd: float) -> str:
+    return f"{usd:,.2f}" if usd >= 0.1 else f"{usd:.2g}"
+
+
 def _cluster_line(record: Mapping[str, Any]) -> str:
     cluster, trace = record["cluster"], record["trace"]
     recorded = trace["recorded_mean_delay_h"]
@@ -44,8 +52,8 @@ def _cluster_line(record: Mapping[str, Any]) -> str:
         f"{cluster['accelerator']}, {cluster['policy']}; {trace['source']}: {trace['jobs']} jobs"
         + (f" ({left_out})" if left_out else "")
         + f", load {trace['load_fraction']:.2f}; its jobs waited "
-        f"{trace['simulated_mean_delay_h']:.2f} h on average as simulated, "
-        + ("(not recorded)" if recorded is None else f"{recorded:.2f} h as recorded")
+        f"{trace['simulated_mean_delay_h']:.2f} h on average as simulated"
+        + (" (not recorded)" if recorded is None else f", {recorded:.2f} h as recorded")
     )
 
 
@@ -83,9 +91,9 @@ def verdict(rent: Mapping[str, Any]) -> str:
     if saved > 0:
         if extra <= 0:
             return "rent: earlier and not dearer"
-        return f"rent if an hour is worth more than {digits(rent['break_even_usd_per_h'])} USD"
+        return f"rent if an hour is worth more than {_money(rent['break_even_usd_per_h'])} USD"
     if extra < 0 and saved < 0:
-        return f"rent if an hour is worth less than {digits(extra / saved)} USD"
+        return f"rent if an hour is worth less than {_money(extra / saved)} USD"
     return "wait: your cluster is not slower"
 
 
@@ -101,7 +109,7 @@ def _rents(rents: list[Mapping[str, Any]]) -> Table:
         table.add_row(
             str(rent["rank"]),
             f"{when} (earlier in {rent['earlier_probability']:.0%}), "
-            f"{digits(abs(rent['extra_cost_usd']))} USD "
+            f"{_money(abs(rent['extra_cost_usd']))} USD "
             + ("more" if rent["extra_cost_usd"] >= 0 else "less"),
             verdict(rent),
         )

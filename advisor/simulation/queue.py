@@ -174,7 +174,8 @@ def queue_answer(
         cluster=own,
         devices=devices,
         duration_h=duration_h,
-        delay_h=_levels(wait.delay_s / HOUR_S),
+        # Completion less computing: rounding may leave it below 0.
+        delay_h=_levels(np.maximum(wait.delay_s, 0.0) / HOUR_S),
         completion_h=_levels(wait.completion_s / HOUR_S),
         miss_probability=None if deadline_h is None else wait.late(deadline_h * HOUR_S),
         load=wait.load,

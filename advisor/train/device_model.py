@@ -18,18 +18,15 @@ their means and the form of R were written after seeing each GPU's rate.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
-import typer
 from numpy.typing import NDArray
 
-from advisor import data as folders
 from advisor.devices import suite_device
 from advisor.errors import ModelError
 from advisor.planners.device import vector_units
@@ -219,34 +216,3 @@ class LayerModel:
             found.append(np.where(self.rows.is_half, half[labels], single[labels]))
             at += 2 * size
         return found
-
-
-def command(
-    data: Annotated[
-        Path | None, typer.Option(help="Measurements laid out like shared/data.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
-) -> None:
-    """Fit the device model's limits on layer profiles and write its parameters."""
-    shared = folders.shared()
-    source = data or (shared / "data" if shared else None)
-    if source is None:
-        raise ModelError("the measurements are not here", hint="name their folder with --data")
-    model = LayerModel(read_layers(source))
-    model.fit(np.ones(model.rows.log_s.size, bool))
-    p = np.exp(model.parameters_[:7])
-    path = folders.root("trained_models") / "device_model" / "parameters.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    values = record["parameters"]
-    values["vector_fraction"] = dict(zip(UNITS[1:], p[1:4].round(4).tolist(), strict=True))
-    for precision in ("tf32", "bf16", "fp16"):
-        values["sustained_fraction"]["gpu"][precision] = round(float(p[0]), 4)
-    values["tensor_flop_per_j"] = float(f"{p[4]:.4g}")
-    values["vector_flop_per_j"] = float(f"{p[4] / p[5]:.4g}")
-    values["flop_per_j_doubling_years"] = round(float(p[6]), 3)
-    target = (out / "parameters.json") if out else path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(target)
-    typer.echo(f"wrote {target}")

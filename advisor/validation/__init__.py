@@ -21,6 +21,8 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "queue": ("queue", "Completion times of jobs on a shared cluster, against Tiresias."),
     "failures": ("failures", "What do saves, restarts and faults cost?"),
     "instance": ("instance", "How long does a profiled job take on an unseen instance type?"),
+    "described": ("described", "How long is a job that was never run, on an unseen device?"),
+    "neusight": ("neusight", "How long is a described model's step on an unseen device?"),
     "layers": ("layers", "How long is a transformer layer on an unseen GPU?"),
     "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),
     "mixed": ("mixed", "How long does a step take over unlike GPUs?"),

@@ -119,9 +119,9 @@ def baselines(table: CellTable, rows: np.ndarray) -> dict[str, Scores]:
     peak, bandwidth = np.log(cells.peak), np.log(cells.bandwidth)
     rates = {
         "mean of the other devices": np.zeros_like(peak),
-        "ratio of peak FLOP/s, constant MFU": peak,
-        "ratio of bandwidth": bandwidth,
-        "ratio of their geometric mean": (peak + bandwidth) / 2,
+        "peak FLOP/s ratio (const. MFU)": peak,
+        "bandwidth ratio": bandwidth,
+        "geometric mean of both ratios": (peak + bandwidth) / 2,
     }
     found = {name: np.full(len(peak), np.nan) for name in (*rates, "plain roofline")}
     for i in np.flatnonzero(rows):

@@ -81,8 +81,7 @@ def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cells(rows: pd.DataFrame, job: str, throughput: str, batch: str) -> pd.DataFrame:
-    found = rows.rename(columns={job: "model"}) if job != "model" else rows
-    found = found.loc[:, ~found.columns.duplicated(keep="last")]
+    found = rows.assign(model=rows[job])
     grouped = found.groupby(["gpu", "precision", "model"])
     return grouped.agg(
         throughput=(throughput, "median"), batch=(batch, "median"), count=(throughput, "size")

@@ -69,6 +69,7 @@ class Chores:
         if now_ns >= self._next_orders_ns:
             self._next_orders_ns = now_ns + _ORDERS_NS
             self.control.poll()
+            session.last_step = self.control.from_step
         if self._delay.pool_is_due(now_ns):
             times = time.monotonic_ns(), self._delay.read_pool(), self._delay.main_ns()
             session.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times))

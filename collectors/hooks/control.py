@@ -7,7 +7,7 @@ import time
 
 from . import format as fmt
 
-_NEVER = 2**63
+NEVER = 2**63
 
 
 class Control:
@@ -33,7 +33,7 @@ class Control:
         self._path = os.path.join(folder, fmt.CONTROL_FILE)
         self._fd = -1
         self.action = 0
-        self.from_step = _NEVER
+        self.from_step = NEVER
 
     def poll(self) -> None:
         """Read what is wanted."""
@@ -46,4 +46,4 @@ class Control:
             action, from_step, beat_ns = fmt.ACTION_DETACH, 1, time.monotonic_ns()
         if time.monotonic_ns() - beat_ns > self._DEAD_NS:
             action, from_step = fmt.ACTION_DETACH, 1
-        self.action, self.from_step = action, from_step or _NEVER
+        self.action, self.from_step = action, from_step or NEVER

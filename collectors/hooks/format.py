@@ -29,10 +29,6 @@ HEADER, FACT, END, STEP, POOL, LOADER, DEVICE_STEP, READING, PROCESS = range(1, 
 # 1; clock; flags; which optimizer; backward passes and loader batches since the step before; time
 # in those loader batches [us]; samples in them.
 STEP_PAYLOAD = struct.Struct("<QQIBBHHHII")
-# The same as a whole frame, and the checksum in it: written so often that pieces would be dear.
-STEP_FRAME = struct.Struct("<2sBxIIQQIBBHHHII")
-CHECKSUM = struct.Struct("<I")
-CHECKSUM_OFFSET = 8
 # A time, and the wait for a core accumulated by then: of the slowest thread of the pool over each
 # interval between two such records, and of the main thread. [ns]
 POOL_PAYLOAD = struct.Struct("<QQQ")

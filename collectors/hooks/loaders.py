@@ -25,6 +25,7 @@ class Loader:
         self.iterators = self.steps = self.batches = self.samples = 0
         self.inside_ns = self.inside_cpu_ns = 0
         self.batch_cpu_ns = 0
+        self.has_tasks = False
         self.workers_cpu_ns = 0
         self.is_described = False
         self.is_recorded = False
@@ -100,6 +101,7 @@ class Loaders:
         known.iterators += 1
         known.is_recorded = False
         known.iterator = weakref.ref(iterator)
+        known.has_tasks = hasattr(iterator, "_tasks_outstanding")
         iterator._advisor_loader = known  # iterators are neither copied nor pickled
         self.has_begun = True
 
@@ -133,7 +135,7 @@ class Loaders:
         self.wait_ns += took_ns
         self.batches += 1
         self.samples += samples
-        is_last = getattr(iterator, "_tasks_outstanding", 1) == 0
+        is_last = known.has_tasks and iterator._tasks_outstanding == 0
         if is_last or now_ns >= self._next_record_ns:
             known.count_workers(iterator)
             self._writer.write(fmt.LOADER, known.record(now_ns))

@@ -20,6 +20,7 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
     return {
         "torch.optim.optimizer": functools.partial(_optimizer, session),
+        "torch.serialization": functools.partial(_saving, session),
         "torch.autograd": functools.partial(_autograd, session),
         "torch.utils.data.dataloader": functools.partial(_loader, session),
         "torch.distributed.distributed_c10d": functools.partial(_process_group, session),
@@ -71,6 +72,18 @@ def _autograd(session: Session, module: Any) -> None:
         return result
 
     _replace(session, module, "backward", backward)
+
+
+def _saving(session: Session, module: Any) -> None:
+    original, monotonic_ns = module.save, time.monotonic_ns
+
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        begin_ns = monotonic_ns()
+        result = original(obj, f, *args, **kwargs)
+        session.saved(f, begin_ns)
+        return result
+
+    _replace(session, module, "save", save)
 
 
 def _loader(session: Session, module: Any) -> None:

@@ -10,6 +10,7 @@ import time
 
 from . import format as fmt
 from .chores import Chores
+from .control import NEVER
 from .loaders import Loaders
 from .optimizers import Optimizers
 from .writer import Writer
@@ -18,6 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+# Facts on more saves than this would tell nothing new.
+_MOST_SAVES = 100
 
 
 class Session:
@@ -37,6 +42,8 @@ class Session:
         The leading clock, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
+    last_step : int
+        After which the profiler wants the script to stop, or to be let go.
 
     Notes
     -----
@@ -54,12 +61,14 @@ class Session:
         self.clock = -1
         self.steps = 0
         self.backwards = 0
+        self.last_step = NEVER
         self._chores = Chores(self, folder)
         self._release: list[Callable[[], None]] = []
         self._ticks = [0, 0, 0, 0]
         self._flags = 0
         self._is_released = False
         self._failures: set[str] = set()
+        self._saves = 0
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
@@ -86,8 +95,24 @@ class Session:
                 self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
         except Exception as error:
             self.failed("optimizer step", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
+
+    def saved(self, file: Any, begin_ns: int) -> None:
+        """Note how long a checkpoint took, and how large it is where that can be seen."""
+        if self._is_released or self._saves >= _MOST_SAVES:
+            return
+        try:
+            took_s = (time.monotonic_ns() - begin_ns) / 1e9
+            size: Any = None
+            if isinstance(file, (str, os.PathLike)):
+                size = os.path.getsize(file)
+            elif hasattr(file, "tell"):
+                size = file.tell()
+            self._saves += 1
+            self.fact("saved", step=self.steps, seconds=took_s, bytes=size)
+        except Exception as error:
+            self.failed("save", error)
 
     def backward_begins(self) -> None:
         """Have the traced step take stock before a backward pass."""
@@ -104,7 +129,7 @@ class Session:
             self._tick(fmt.CLOCK_BACKWARD, 0, True)
         except Exception as error:
             self.failed("backward", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_BACKWARD)
 
     def batch_missing(self) -> None:
@@ -129,7 +154,7 @@ class Session:
                 self._tick(fmt.CLOCK_LOADER, 0, True)
         except Exception as error:
             self.failed("loader", error)
-        if self.clock == fmt.CLOCK_LOADER and self.steps >= self._chores.control.from_step:
+        if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
             self._obey(fmt.CLOCK_LOADER)
 
     def loader_begun(self, loader: Any, iterator: Any) -> None:
@@ -155,7 +180,7 @@ class Session:
             self._tick(fmt.CLOCK_MARKER, 0, True)
         except Exception as error:
             self.failed("marker", error)
-        if self.steps >= self._chores.control.from_step:
+        if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
 
     def replicas_made(self, module: Any) -> None:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 _ROOM = 64 * 1024
 
+# Looked up once: a step's record is made where every look-up may miss the caches.
+_MAGIC, _STEP = fmt.MAGIC, fmt.STEP
+_PACK_STEP, _PACK_HEAD = fmt.STEP_PAYLOAD.pack, fmt.FRAME.pack
+_PAYLOAD_BYTES = fmt.STEP_PAYLOAD.size
+_STEP_BYTES = fmt.FRAME.size + fmt.STEP_PAYLOAD.size
+
 # File systems on which reserved space cannot be lost under a map. Over a network it can, and where
 # a write is a copy a full disk can take it back, which would end the script with a bus error; an
 # overlay may lie on any of these.
@@ -75,11 +81,8 @@ class Writer:
         self._lock = threading.RLock()
         self._at = self._reserved = 0
         self._map: Any = None
-        self._map_start = 0
+        self._map_start = self._mapped_end = 0
         self._is_mappable = _is_local(folder)
-        self._step = bytearray(fmt.STEP_FRAME.size)
-        self._step_size = fmt.STEP_PAYLOAD.size
-        self._step_payload = memoryview(self._step)[fmt.FRAME.size :]
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -88,7 +91,8 @@ class Writer:
         if self._fd >= 0:
             os.close(self._fd)
         self._lock = threading.RLock()
-        self._fd, self._at, self._reserved, self._map = -1, 0, 0, None
+        self._fd, self._at, self._reserved = -1, 0, 0
+        self._map, self._mapped_end = None, 0
 
     def hello(self) -> None:
         """Begin the file now: its being there tells the profiler that the hooks are up."""
@@ -117,18 +121,16 @@ class Writer:
 
     def step(self, *values: int) -> None:
         """Append a ``STEP`` record: ``write`` without the pieces, for there is one every step."""
+        payload = _PACK_STEP(*values)
         with self._lock:
-            buffer = self._step
-            fmt.STEP_FRAME.pack_into(buffer, 0, fmt.MAGIC, fmt.STEP, self._step_size, 0, *values)
-            checksum = crc32(self._step_payload, fmt.STEP)
-            fmt.CHECKSUM.pack_into(buffer, fmt.CHECKSUM_OFFSET, checksum)
-            end = self._at + len(buffer)
-            if self._map is None or end > self._reserved:
-                self.write(fmt.STEP, bytes(self._step_payload))
-            else:
+            end = self._at + _STEP_BYTES
+            if end <= self._mapped_end:
                 start = self._at - self._map_start
-                self._map[start : start + len(buffer)] = buffer
+                head = _PACK_HEAD(_MAGIC, _STEP, _PAYLOAD_BYTES, crc32(payload, _STEP))
+                self._map[start : start + _STEP_BYTES] = head + payload
                 self._at = end
+                return
+        self.write(_STEP, payload)
 
     def _reserve(self, end: int) -> None:
         """Reserve space up to ``end`` and beyond, and map it where that is safe.
@@ -137,7 +139,7 @@ class Writer:
         does and takes a third of its time; what was written at a position is seen in the map and
         the other way round. The reader passes over the zeros behind the last record.
         """
-        self._map = None
+        self._map, self._mapped_end = None, 0
         self._reserved = end + _ROOM
         try:
             os.posix_fallocate(self._fd, self._at, self._reserved - self._at)
@@ -149,6 +151,7 @@ class Writer:
             length = self._reserved - self._map_start
             try:
                 self._map = mmap.mmap(self._fd, length, offset=self._map_start)
+                self._mapped_end = self._reserved
             except (OSError, ValueError):  # no address space left: written instead
                 self._is_mappable = False
 
@@ -157,7 +160,7 @@ class Writer:
         with self._lock:
             if self._fd < 0:
                 return
-            self._map = None
+            self._map, self._mapped_end = None, 0
             try:
                 os.ftruncate(self._fd, self._at)
             except OSError:  # the zeros stay

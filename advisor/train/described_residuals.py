@@ -1,0 +1,87 @@
+"""Errors of the fitted step-time equation on what was left out: the source of its intervals.
+
+Four ways of leaving out, each a fit of its own:
+
+- ``model``: the device is known by other models' rows,
+- ``device``: nothing of the device is known but its specifications,
+- ``architecture``: nothing of its whole chip family,
+- ``kind``: nothing of the class of operators that rules the job (convolutions: the ResNets).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.train.described_rows import Array, DescribedRows
+from advisor.train.efficiencies import Fitted, StepModel
+
+WAYS: Final = ("model", "device", "architecture", "kind")
+CONVOLUTIONAL: Final = "resnet"  # the family of models whose products are convolutions
+_NORMAL_90: Final = 1.644854
+
+
+def left_out_residuals(rows: DescribedRows, fitted: Fitted) -> dict[str, Array]:
+    """Return ln(predicted / measured) of every row by each way of leaving out, nan where none.
+
+    Parameters
+    ----------
+    rows : DescribedRows
+    fitted : Fitted
+        A fit on all rows, from which the others start.
+    """
+    model = StepModel(rows)
+    everything = np.ones(rows.log_s.size, bool)
+    groups: dict[str, tuple[NDArray[np.str_], NDArray[np.bool_]]] = {
+        "model": (rows.model, everything),
+        "device": (rows.device, everything),
+        "architecture": (rows.architecture, everything),
+        "kind": (rows.family, rows.family == CONVOLUTIONAL),
+    }
+    found = {}
+    for way, (labels, wanted) in groups.items():
+        predicted = np.full(rows.log_s.size, np.nan)
+        for label in np.unique(labels[wanted]):
+            out = labels == label
+            if not out.all():
+                predicted[out] = model.log_s(model.fit(~out, fitted.parameters))[out]
+        found[way] = predicted - rows.log_s
+    return found
+
+
+def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, float]:
+    """Return the standard deviations that the estimates' intervals are made of.
+
+    ``log_sd`` is the error on a known device; each of the others is what one more unknown adds to
+    it, in squares. A spread is read off the 90 % quantile of the absolute error, so that 90 %
+    intervals of a normal distribution cover what was seen; suites count alike, whatever their
+    number of rows.
+    """
+    spread = {way: _spreads(rows.suite, values) for way, values in residuals.items()}
+    resnets = rows.family == CONVOLUTIONAL
+    # Where every row is of one model, what is known of a device by other models is not known.
+    known = spread["model"] or spread["device"]
+    others = {way: _spreads(rows.suite[resnets], r[resnets]) for way, r in residuals.items()}
+    return {
+        "log_sd": float(np.sqrt(np.mean(np.square(list(known.values()))))),
+        "unmeasured_rate_log_sd": _added(spread["device"], known),
+        "unseen_architecture_log_sd": _added(spread["architecture"], spread["device"]),
+        "unseen_kind_log_sd": _added(others["kind"], others["device"]),
+    }
+
+
+def _spreads(suite: NDArray[np.str_], residual: Array) -> dict[str, float]:
+    """Return, by suite, the deviation that the 90 % quantile of the absolute error stands for."""
+    good = np.isfinite(residual)
+    return {
+        str(name): float(np.quantile(np.abs(residual[good & (suite == name)]), 0.9) / _NORMAL_90)
+        for name in np.unique(suite[good])
+    }
+
+
+def _added(larger: dict[str, float], smaller: dict[str, float]) -> float:
+    """Return what ignorance adds in squares, the mean over suites; in none of them it helps."""
+    more = [max(larger[name] ** 2 - smaller[name] ** 2, 0.0) for name in larger if name in smaller]
+    return float(np.sqrt(np.mean(more))) if more else 0.0

@@ -1,0 +1,116 @@
+"""``advisor train device-model``: fit the constants of ``planners.device`` and write them.
+
+The step-time equation is fitted on described jobs (``described_rows``: transformer layers,
+NeuSight's and Lambda's suites); its intervals come from what was left out
+(``described_residuals``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
+group. What no public measurement tells (processors, TPUs, compiled steps, how far a job's factor
+carries) stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import pandas as pd
+import typer
+
+from advisor import data as folders
+from advisor.errors import ModelError
+from advisor.train.described_residuals import fitted_spreads, left_out_residuals
+from advisor.train.described_rows import Array, DescribedRows, read_described
+from advisor.train.efficiencies import StepModel
+
+# Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
+STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
+FITTED_KINDS: Final = (
+    "matmul", "convolution", "normalisation", "elementwise", "reduction", "optimizer",
+)  # fmt: skip
+
+
+def command(
+    data: Annotated[
+        Path | None, typer.Option(help="Measurements laid out like shared/data.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
+) -> None:
+    """Fit the device model on published measurements and write its parameters and residuals."""
+    shared = folders.shared()
+    source = data or (shared / "data" if shared else None)
+    if source is None:
+        raise ModelError("the measurements are not here", hint="name their folder with --data")
+    rows = read_described(source)
+    fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
+    residuals = left_out_residuals(rows, fitted)
+    packaged = folders.root("trained_models") / "device_model"
+    record = json.loads((packaged / "parameters.json").read_text(encoding="utf-8"))
+    update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
+    target = out or packaged
+    target.mkdir(parents=True, exist_ok=True)
+    _write(target / "parameters.json", json.dumps(record, indent=1) + "\n")
+    _write(target / "residuals.csv", residual_table(rows, residuals).to_csv(index=False))
+    typer.echo(f"wrote {target / 'parameters.json'} and residuals.csv")
+
+
+def update(
+    record: dict[str, Any], constants: dict[str, float], spreads: dict[str, float],
+    rows: DescribedRows,
+) -> None:  # fmt: skip
+    """Put the fitted constants and spreads into the record of ``parameters.json``."""
+    values, c = record["parameters"], constants
+    gpu = values["efficiencies"]["gpu"]
+    for kind in ("matmul", "recurrent", "attention"):
+        gpu[kind]["memory"] = round(c["product_memory"], 4)
+    gpu["convolution"] = {
+        "compute": round(c["convolution"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    for kind in STREAMS:
+        gpu[kind]["memory"] = round(c["stream"], 4)
+    values["vector_fraction"] = {
+        name: round(c[name], 4) for name in ("single", "shared", "separate")
+    }
+    for precision in ("tf32", "bf16", "fp16"):
+        values["sustained_fraction"]["gpu"][precision] = round(c["tensor"], 4)
+    values["tensor_flop_per_j"] = float(f"{c['kappa']:.4g}")
+    values["vector_flop_per_j"] = float(f"{c['kappa'] / c['kappa_ratio']:.4g}")
+    values["flop_per_j_doubling_years"] = round(c["doubling"], 3)
+    values["unhidden_fraction"] = round(c["unhidden"], 4)
+    values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
+    values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
+    values["fitted_kinds"] = list(FITTED_KINDS)
+    values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
+    values |= {name: round(value, 4) for name, value in spreads.items()}
+    record["as_of"] = datetime.now(UTC).date().isoformat()
+
+
+def residual_table(rows: DescribedRows, residuals: dict[str, Array]) -> pd.DataFrame:
+    """Return errors by way of leaving out, suite, precision and device.
+
+    Columns: left_out, suite, precision, device, rows, median_ape, mape, bias (geometric mean of
+    predicted / measured).
+    """
+    found = []
+    precision = np.where(rows.is_half, "fp16", "fp32")
+    for way, residual in residuals.items():
+        frame = pd.DataFrame(
+            {"suite": rows.suite, "precision": precision, "device": rows.device, "r": residual}
+        ).dropna()
+        for (suite, kind, device), group in frame.groupby(["suite", "precision", "device"]):
+            r = group["r"].to_numpy(float)
+            ape = np.abs(np.expm1(r))
+            found.append(
+                {"left_out": way, "suite": suite, "precision": kind, "device": device,
+                 "rows": r.size, "median_ape": round(float(np.median(ape)), 4),
+                 "mape": round(float(ape.mean()), 4),
+                 "bias": round(float(np.exp(r.mean())), 4)}
+            )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
