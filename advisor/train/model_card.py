@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from advisor import features
 from advisor.models.hull import LEAST_ROWS
 from advisor.records import RunRecord
@@ -37,10 +39,24 @@ def card(trained: Any, records: Sequence[RunRecord]) -> str:
         f"- Sources: {', '.join(sorted({r.source for r in records}))}.",
         f"- Programs: {', '.join(sorted({r.job.family for r in records}))}.",
         f"- Instance types: {', '.join(sorted({r.instance_key for r in records}))}.",
+        *_drift(records),
         *_chosen(trained),
         *_errors(trained),
         *_coverage(trained),
     ])  # fmt: skip
+
+
+def _drift(records: Sequence[RunRecord]) -> list[str]:
+    """Say how far the machine itself moved, where that was seen: nothing can learn that."""
+    seen = [float(r.facts["cpu_ratio"]) for r in records if "cpu_ratio" in r.facts]
+    if len(seen) < LEAST_ROWS:
+        return []
+    low, middle, high = np.quantile(seen, [0.1, 0.5, 0.9])
+    return [
+        f"- The machine drifts: over {len(seen)} runs of one thread a step took {low:.2f} to "
+        f"{high:.2f} times the CPU time of the same step in the partial run (p10 to p90, median "
+        f"{middle:.2f}), which no feature tells."
+    ]
 
 
 def spread_card(trained: Any, files: int) -> str:
