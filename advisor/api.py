@@ -8,8 +8,8 @@ from typing import Any
 from advisor.catalogue import Catalogue, parse_gpus
 from advisor.domain import QUANTILES, Recommendation
 from advisor.errors import UsageError
-from advisor.job import Job, with_surroundings
-from advisor.jobs import find_job, load_job
+from advisor.job import Job
+from advisor.jobs import find_job, load_job, with_surroundings
 from advisor.predict import Predictor
 from advisor.predict.estimate import (
     StepEstimate,
@@ -80,7 +80,7 @@ def recommend(
         Most candidates shown.
     data, data_rate, results, validation : str or float, optional
         What the job moves and what the ends of its epochs take, where the user knows better than
-        the recording: see ``advisor.job.with_surroundings``.
+        the recording: see ``advisor.jobs.with_surroundings``.
     probes : bool, default False
         Also say which short real runs would help most to choose (``.probes``).
     predictor : Predictor, optional

@@ -7,7 +7,7 @@ that was measured. Everything the predictors know of the user's script passes th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from advisor.actuals import Actual
@@ -17,7 +17,7 @@ from advisor.collectors.saves import Saves
 from advisor.errors import RunError, UsageError
 from advisor.planners.nouns import Layer, Operator, Precision, Work
 from advisor.planners.operators import operator_kind
-from advisor.transfers import Transfers, parse_bytes, parse_share, recorded_data
+from advisor.transfers import Transfers, recorded_data
 
 # One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
 # by 8-10 % (reference: repeated Lambda and MLPerf measurements).
@@ -243,6 +243,7 @@ def job_from_recording(
     recorded_global = local_batch * recording.world_size
     steps, source = _length(recording, recorded_global, epochs, total_steps, total_samples)
     batch = global_batch or recorded_global
+    saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     return Job(
         name=recording.run_id,
@@ -262,59 +263,17 @@ def job_from_recording(
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
-        **_checkpoint(recording.saves, recording.deep_step.parameter_bytes),
+        checkpoint_bytes=None if saves is None else saves.size_bytes,
+        checkpoint_s=None if saves is None else saves.seconds,
     )
 
 
-def _checkpoint(saves: Saves | None, parameter_bytes: float) -> dict[str, Any]:
-    """Return size and standstill of the checkpoints seen, if they may hold the parameters."""
+def _checkpoints(saves: Saves | None, parameter_bytes: float) -> Saves | None:
+    """Return the checkpoints that were seen, if they may hold the parameters."""
     # Stored in 16 bits they are half as large; a shard or a small file says nothing of a whole.
-    if saves is None or not saves.size_bytes or saves.size_bytes < 0.45 * parameter_bytes:
-        return {}
-    return {"checkpoint_bytes": float(saves.size_bytes), "checkpoint_s": saves.seconds}
-
-
-def with_surroundings(
-    job: Job,
-    *,
-    data: str | float | None = None,
-    data_rate: str | float | None = None,
-    results: str | float | None = None,
-    validation: str | float | None = None,
-) -> Job:
-    """Return the job with what the user knows better than the recording of all that is no step.
-
-    Parameters
-    ----------
-    job : Job
-    data, results : str or float, optional
-        Brought to every machine, and taken out of the cloud at the end: ``"120GB"``, or bytes.
-    data_rate : str or float, optional
-        Most that one machine gets from where the data lies: ``"100MB/s"``.
-    validation : str or float, optional
-        What the ends of epochs (validation above all) take, as a share of the training steps:
-        ``"5%"``, or 0.05.
-
-    Raises
-    ------
-    UsageError
-        If one of them makes no sense.
-    """
-    moved = job.transfers
-    if data is not None:
-        moved = replace(moved, data_bytes=parse_bytes(str(data)), data_source="given: --data")
-    if data_rate is not None:
-        rate = parse_bytes(str(data_rate))
-        if rate <= 0:
-            raise UsageError(f"not a rate: {data_rate}", hint="write e.g. 100MB/s")
-        moved = replace(moved, data_bytes_per_s=rate)
-    if results is not None:
-        moved = replace(moved, result_bytes=parse_bytes(str(results)))
-    if validation is not None:
-        epochs = job.epochs or 1.0
-        steps = parse_share(str(validation)) * job.total_steps / epochs
-        job = replace(job, epochs=epochs, epoch_end_steps=steps)
-    return replace(job, transfers=moved)
+    if saves is None or (saves.size_bytes or 0) < 0.45 * parameter_bytes:
+        return None
+    return saves
 
 
 def _check_lengths(*given: float | None) -> None:

@@ -15,6 +15,7 @@ from advisor.job_files import read_job
 from advisor.planners.describe import in_precision
 from advisor.planners.describe_convolutions import ConvolutionalNetwork, parse_network
 from advisor.planners.nouns import Precision, Transformer
+from advisor.transfers import parse_bytes, parse_share
 
 _DESCRIBED_BATCH: Final = 8
 _DESCRIBED_SEQUENCE: Final = 2048
@@ -168,3 +169,46 @@ def _changed(job: Job, batch: int | None, precision: str | None, is_compiled: bo
     if precision is not None:
         work = in_precision(work, cast(Precision, precision))
     return replace(job, work=replace(work, is_compiled=work.is_compiled or is_compiled))
+
+
+def with_surroundings(
+    job: Job,
+    *,
+    data: str | float | None = None,
+    data_rate: str | float | None = None,
+    results: str | float | None = None,
+    validation: str | float | None = None,
+) -> Job:
+    """Return the job with what the user knows better than the recording of all that is no step.
+
+    Parameters
+    ----------
+    job : Job
+    data, results : str or float, optional
+        Brought to every machine, and taken out of the cloud at the end: ``"120GB"``, or bytes.
+    data_rate : str or float, optional
+        Most that one machine gets from where the data lies: ``"100MB/s"``.
+    validation : str or float, optional
+        What the ends of epochs (validation above all) take, as a share of the training steps:
+        ``"5%"``, or 0.05.
+
+    Raises
+    ------
+    UsageError
+        If one of them makes no sense.
+    """
+    moved = job.transfers
+    if data is not None:
+        moved = replace(moved, data_bytes=parse_bytes(str(data)), data_source="given: --data")
+    if data_rate is not None:
+        rate = parse_bytes(str(data_rate))
+        if rate <= 0:
+            raise UsageError(f"not a rate: {data_rate}", hint="write e.g. 100MB/s")
+        moved = replace(moved, data_bytes_per_s=rate)
+    if results is not None:
+        moved = replace(moved, result_bytes=parse_bytes(str(results)))
+    if validation is not None:
+        epochs = job.epochs or 1.0
+        steps = parse_share(str(validation)) * job.total_steps / epochs
+        job = replace(job, epochs=epochs, epoch_end_steps=steps)
+    return replace(job, transfers=moved)

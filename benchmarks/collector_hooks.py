@@ -94,13 +94,38 @@ def blocks(width: int, pairs: int) -> Iterator[tuple[float, float]]:
         yield medians[False], medians[True]
 
 
+def warm_us(loops: int = 300, repeats: int = 200) -> float:
+    """Return the least mean time of the entries into the hooks, one after the other. [us]."""
+    folder = Path(tempfile.mkdtemp())
+    payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
+    (folder / fmt.CONTROL_FILE).write_bytes(payload)
+    session = Session(str(folder))
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=8)
+    iterator, batch = iter(loader), [torch.zeros(8, 2)]
+    session.optimizer_made(optimizer)
+    session.loader_begun(loader, iterator)
+    least = float("inf")
+    for _ in range(loops):
+        begin = time.perf_counter_ns()
+        for _ in range(repeats):
+            session.batch_fetched(iterator, batch, time.monotonic_ns(), -1)
+            session.optimizer_stepped(optimizer)
+        least = min(least, (time.perf_counter_ns() - begin) / repeats / 1e3)
+    return least
+
+
 def main() -> None:
     """Train, and print what the hooks took of each step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--width", type=int, default=700)
+    parser.add_argument("--warm", action="store_true", help="in a tight loop, caches warm")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.warm:
+        print(f"hooks, caches warm: {warm_us():.1f} us a step")
+        return
     seen = list(blocks(options.width, options.pairs))
     plain = statistics.median(without for without, _ in seen)
     costs = sorted(hooked - without for without, hooked in seen)

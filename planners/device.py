@@ -99,6 +99,8 @@ class DeviceParameters:
         One standard deviation of ln(predicted / measured) on a device left out; what an unseen
         chip family, a step wholly of unseen classes, and a device without a sustained rate add
         (in squares).
+    unfitted_device_log_sd : float
+        The same for what is no GPU: nothing of it was fitted.
     """
 
     efficiencies: Mapping[str, Mapping[str, Efficiency]]
@@ -119,6 +121,7 @@ class DeviceParameters:
     unseen_architecture_log_sd: float
     unseen_kind_log_sd: float
     unmeasured_rate_log_sd: float
+    unfitted_device_log_sd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,6 +443,7 @@ def _uncertainty(
     unseen = np.array([kind not in parameters.fitted_kinds for kind in table.kind])
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
     is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
+    is_unfitted = np.array([d.kind != "gpu" for d in devices])
     is_guessed = np.array(
         [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
     )
@@ -447,6 +451,7 @@ def _uncertainty(
         parameters.log_sd**2
         + np.where(is_new, parameters.unseen_architecture_log_sd**2, 0.0)
         + np.where(is_guessed, parameters.unmeasured_rate_log_sd**2, 0.0)
+        + np.where(is_unfitted, parameters.unfitted_device_log_sd**2, 0.0)
         + unseen_share * parameters.unseen_kind_log_sd**2
     )
     return np.sqrt(variance), is_new | (unseen_share > 0.5)

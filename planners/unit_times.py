@@ -72,15 +72,6 @@ class UnitTimes:
             self.backward_s[i] * (1 - share) + self.backward_s[i + 1] * share,
         )
 
-    def scaled(self, factor: float) -> UnitTimes:
-        """Return the times of a device that is ``factor`` times slower throughout."""
-        return replace(
-            self,
-            forward_s=self.forward_s * factor,
-            backward_s=self.backward_s * factor,
-            optimizer_s=self.optimizer_s * factor,
-        )
-
 
 def unit_times(
     work: Work,

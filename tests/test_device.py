@@ -9,7 +9,7 @@ from advisor import devices
 from advisor.planners.calibration import calibrate
 from advisor.planners.device import GRAIN, DeviceParameters, runs_as, step_time
 from advisor.planners.errors import PlanningError
-from advisor.planners.nouns import Device, Operator, Work
+from advisor.planners.nouns import Device, Operator, OperatorKind, Work
 
 WORK = Work(
     operators=(
@@ -119,3 +119,20 @@ def test_small_calls_leave_cores_of_a_cpu_idle(
     eight = dataclasses.replace(one, name="eight", cores=8, memory_bytes_per_s=8e9)
     slow, fast = step_time(work, [one, eight], [1], free).micro_batch_s[:, 0]
     assert slow / fast == pytest.approx(speedup, rel=1e-4)
+
+
+def test_the_interval_is_wider_the_less_was_seen(
+    parameters: DeviceParameters, sheet: dict[str, Device]
+) -> None:
+    def log_sd(device: Device, kind: OperatorKind = "matmul") -> float:
+        operators = tuple(dataclasses.replace(o, kind=kind) for o in WORK.operators)
+        work = dataclasses.replace(WORK, operators=operators)
+        return float(step_time(work, [device], [8], parameters).log_sd[0])
+
+    known = sheet["A100-SXM4-40GB"]
+    guessed = dataclasses.replace(
+        known, sustained_fp32_flop_per_s=None, sustained_fp16_flop_per_s=None
+    )
+    unseen = dataclasses.replace(guessed, architecture="Ohm")
+    assert log_sd(known) < log_sd(guessed) < log_sd(unseen) < log_sd(unseen, "recurrent")
+    assert log_sd(guessed) < log_sd(dataclasses.replace(guessed, kind="tpu"))

@@ -94,6 +94,51 @@ def _choices(shape: Transformer, degrees: tuple[int, ...], per_node: int) -> lis
     return rows
 
 
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_no_layout_of_any_small_case_is_missed(data: st.DataObject) -> None:
+    """The law of the next test over drawn models, clusters and memories, also where none fits."""
+    heads = data.draw(st.sampled_from([2, 4, 6, 8]))
+    shape = Transformer(
+        layers=data.draw(st.integers(1, 6)),
+        hidden=128 * heads,
+        heads=heads,
+        sequence=data.draw(st.sampled_from([256, 512, 1024])),
+        vocabulary=32000,
+        is_gated=data.draw(st.booleans()),
+        experts=data.draw(st.sampled_from([1, 1, 2])),
+    )
+    nodes, batch = data.draw(st.integers(1, 2)), data.draw(st.sampled_from([4, 6, 8, 12]))
+    memory_gib = data.draw(st.sampled_from([3.2, 4.0, 6.0, 24.0]))
+    rows = every_layout(shape, nodes * 4, batch, 4)
+    if rows and fitting_rows(shape, rows, memory_gib).any():
+        check_against_all(shape, nodes, batch, memory_gib)
+        return
+    with pytest.raises(PlanningError) as caught:
+        search(shape, replace(NODE, memory_bytes=memory_gib * GIB), nodes, batch)
+    assert caught.value.exit_code == 3
+
+
+def test_memory_of_a_search_does_not_grow_with_the_layouts() -> None:
+    """Blocks of columns: seventeen times the layouts take hardly more memory."""
+    import tracemalloc
+
+    large = Transformer(layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
+    machines = replace(NODE, memory_bytes=80 * GIB, devices_per_node=8)
+
+    def peak(transformer: Transformer, nodes: int, batch: int) -> tuple[int, int]:
+        tracemalloc.start()
+        found = search(transformer, machines, nodes, batch).considered
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found, used
+
+    few, small = peak(SMALL, 8, 64)
+    many, big = peak(large, 128, 1536)
+    assert many > 15 * few
+    assert big < 3 * small + 2**20
+
+
 @pytest.mark.parametrize(
     ("shape", "nodes", "batch", "memory_gib"),
     [
@@ -107,27 +152,38 @@ def _choices(shape: Transformer, degrees: tuple[int, ...], per_node: int) -> lis
 def test_search_equals_trying_every_layout_one_by_one(
     shape: Transformer, nodes: int, batch: int, memory_gib: float
 ) -> None:
+    check_against_all(shape, nodes, batch, memory_gib)
+
+
+def columns_of(rows: list[dict[str, Any]]) -> Layouts:
+    return Layouts(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+
+def fitting_rows(shape: Transformer, rows: list[dict[str, Any]], memory_gib: float) -> np.ndarray:
+    layouts = columns_of(rows)
     machines = replace(NODE, memory_bytes=memory_gib * GIB)
-    software, parameters = Software(), LayoutParameters()
+    used = memory_bytes(shapes_of(shape), layouts, Software())
+    on_host = host_bytes(shapes_of(shape), layouts, machines, Software())
+    return (used <= machines.memory_bytes) & (on_host <= machines.host_memory_bytes)
+
+
+def check_against_all(shape: Transformer, nodes: int, batch: int, memory_gib: float) -> None:
+    machines = replace(NODE, memory_bytes=memory_gib * GIB)
+    found = search(shape, machines, nodes, batch)
     rows = every_layout(shape, nodes * 4, batch, 4)
-    layouts = Layouts(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
-    used = memory_bytes(shapes_of(shape), layouts, software)
-    on_host = host_bytes(shapes_of(shape), layouts, machines, software)
-    fits = (used <= machines.memory_bytes) & (on_host <= machines.host_memory_bytes)
+    fits = fitting_rows(shape, rows, memory_gib)
     times = step_times(
         LayoutCase(
             shapes=shapes_of(shape),
-            layouts=layouts,
+            layouts=columns_of(rows),
             machines=machines,
-            software=software,
-            parameters=parameters,
+            software=Software(),
+            parameters=LayoutParameters(),
         )
     )
-    best, fitting = times.step_s[fits].min(), np.count_nonzero(fits)
-    found = search(shape, machines, nodes, batch)
     assert found.considered == len(rows)
-    assert found.fitting == fitting
-    assert found.fastest.step_s == pytest.approx(best, rel=1e-12)
+    assert found.fitting == np.count_nonzero(fits)
+    assert found.fastest.step_s == pytest.approx(times.step_s[fits].min(), rel=1e-12)
     layout = found.fastest.layout
     assert layout.devices == nodes * 4
     assert layout.global_batch == batch

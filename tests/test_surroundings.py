@@ -18,7 +18,8 @@ from advisor.catalogue import Pricing
 from advisor.cli import app
 from advisor.domain import Estimate, Recommendation
 from advisor.errors import UsageError
-from advisor.job import Job, with_surroundings
+from advisor.job import Job
+from advisor.jobs import with_surroundings
 from advisor.predict import Predictor
 from advisor.predict.data_costs import CHECKPOINTS_KEPT, VOLUME_BYTES_PER_S
 from advisor.ranking import Request, recommend

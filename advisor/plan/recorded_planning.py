@@ -64,14 +64,7 @@ def _equal(
     choices: list[Choice] = []
     problem: PlanningError | None = None
     try:
-        found = search_recorded(
-            request.model,
-            request.machine(group),
-            group.count,
-            request.global_batch,
-            space=request.space,
-            may_use_fewer=True,
-        )
+        found = _searched(request, group, may_use_fewer=True)
         result.considered, result.fitting = found.considered, found.fitting
         choices = [_choice(request, group, one) for one in found.front]
     except PlanningError as error:
@@ -121,14 +114,21 @@ def _tried(ways: dict[str, Callable[[], Choice]], left_out: dict[str, str]) -> l
     return found
 
 
-def _alone(request: RecordedRequest, group: ClusterGroup, result: RecordedResult) -> Choice:
-    found = search_recorded(
+def _searched(
+    request: RecordedRequest, group: ClusterGroup, *, may_use_fewer: bool
+) -> RecordedResult:
+    return search_recorded(
         request.model,
         request.machine(group),
         group.count,
         request.global_batch,
         space=request.space,
+        may_use_fewer=may_use_fewer,
     )
+
+
+def _alone(request: RecordedRequest, group: ClusterGroup, result: RecordedResult) -> Choice:
+    found = _searched(request, group, may_use_fewer=False)
     result.considered += found.considered
     result.fitting += found.fitting
     return _choice(request, group, found.best[0], name=f"{group.label} alone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 
@@ -190,10 +190,6 @@ class RecordedRequest:
         return Estimate(
             value=step_s, low=step_s / spread, high=step_s * spread, coverage=self.coverage
         )
-
-    def for_batch(self, batch: int) -> RecordedRequest:
-        """Return the same request at another global batch."""
-        return replace(self, job=replace(self.job, global_batch=batch))
 
     def facts(self) -> Mapping[str, object]:
         """Return what is trained, for the record."""

@@ -91,15 +91,7 @@ def gather_s(
 def largest_micro_batches(request: RecordedRequest) -> list[int]:
     """Return the largest micro-batch of a whole replica on each group's device; 0: none fits."""
     model = request.model
-    state = unit_state_bytes(
-        model.work,
-        model.table,
-        tp=1,
-        dp=request.cluster.devices,
-        zero_stage=0,
-        offload=frozenset(),
-        memory=model.memory,
-    ).sum()
+    state = _whole_state_bytes(request)
     one = base_bytes(model.work, np.array(1.0), model.memory) + state
     one += model.memory.slack * model.table.saved_bytes.sum()
     more = model.memory.slack * (model.table.saved_bytes.sum() + model.work.input_bytes_per_sample)
@@ -109,6 +101,21 @@ def largest_micro_batches(request: RecordedRequest) -> list[int]:
         fits = request.global_batch if more <= 0 else 1 + int(room // more)
         found.append(min(max(fits, 0), request.global_batch) if room >= 0 else 0)
     return found
+
+
+def _whole_state_bytes(request: RecordedRequest) -> float:
+    """Return what weights, gradients and optimizer state of a whole replica take [bytes]."""
+    model = request.model
+    by_unit = unit_state_bytes(
+        model.work,
+        model.table,
+        tp=1,
+        dp=request.cluster.devices,
+        zero_stage=0,
+        offload=frozenset(),
+        memory=model.memory,
+    )
+    return float(by_unit.sum())
 
 
 def uneven(request: RecordedRequest) -> Choice:
@@ -202,15 +209,7 @@ def _loading_s(request: RecordedRequest, samples: np.ndarray, step_s: float) -> 
 
 def _replica_bytes(request: RecordedRequest, micro_batch: int) -> float:
     model = request.model
-    state = unit_state_bytes(
-        model.work,
-        model.table,
-        tp=1,
-        dp=request.cluster.devices,
-        zero_stage=0,
-        offload=frozenset(),
-        memory=model.memory,
-    ).sum()
+    state = _whole_state_bytes(request)
     kept = model.memory.slack * micro_batch * model.table.saved_bytes.sum()
     return float(base_bytes(model.work, np.array(float(micro_batch)), model.memory) + state + kept)
 

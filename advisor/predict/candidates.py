@@ -71,12 +71,7 @@ def candidate(
         configuration=Configuration(parts=((offer, count),)),
         layout=layout,
         step_time_s=step,
-        throughput_samples_per_s=Estimate(
-            value=job.global_batch / step.value,
-            low=job.global_batch / step.high,
-            high=job.global_batch / step.low,
-            coverage=step.coverage,
-        ),
+        throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
         memory_gib=float(columns.memory_bytes[column]) / _GIB,
@@ -96,6 +91,16 @@ def candidate(
         is_learned=_is_learned(columns, column),
         on_demand_time_h=alike[0],
         on_demand_cost_usd=alike[1],
+    )
+
+
+def throughput(job: Job, step: Estimate) -> Estimate:
+    """Return the samples per second of a step time, its bounds turned round."""
+    return Estimate(
+        value=job.global_batch / step.value,
+        low=job.global_batch / step.high,
+        high=job.global_batch / step.low,
+        coverage=step.coverage,
     )
 
 

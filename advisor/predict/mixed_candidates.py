@@ -9,7 +9,13 @@ from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer
 from advisor.job import Job
 from advisor.planners.nouns import Layout
 from advisor.planners.units import GIB
-from advisor.predict.candidates import beside_steps, interruptions, offer_of, waits
+from advisor.predict.candidates import (
+    beside_steps,
+    interruptions,
+    offer_of,
+    throughput,
+    waits,
+)
 from advisor.predict.completion import Completion
 from advisor.predict.data_costs import SideCosts
 from advisor.predict.mixed import MixedColumns
@@ -52,12 +58,7 @@ def mixed_candidate(
         configuration=configuration,
         layout=_layout(columns, row),
         step_time_s=step,
-        throughput_samples_per_s=Estimate(
-            value=job.global_batch / step.value,
-            low=job.global_batch / step.high,
-            high=job.global_batch / step.low,
-            coverage=step.coverage,
-        ),
+        throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
         memory_gib=float(times.memory_bytes[row]) / GIB,
