@@ -14,6 +14,11 @@ RUN := $(CURDIR)/$(VENV)/bin
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet $(TORCH)
+	$(RUN)/python -m pip install --quiet --editable .
+	touch $@
+
+# What only the tests and the linters need: the frameworks whose scripts are recorded, Dask, Ray.
+$(VENV)/.developing: $(VENV)/.installed
 	$(RUN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
 
@@ -21,10 +26,10 @@ demo: $(VENV)/.installed
 	$(RUN)/advisor profile examples/digits_cnn.py --epochs 40
 	$(RUN)/advisor recommend --budget 50
 
-test: $(VENV)/.installed
+test: $(VENV)/.developing
 	$(RUN)/python -m pytest -q
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.developing
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from advisor import data
 from advisor.errors import CatalogueError, ModelError
 from advisor.planners.calibration import CalibrationParameters
-from advisor.planners.device import DeviceParameters, Efficiency
+from advisor.planners.device_parameters import DeviceParameters, Efficiency
 from advisor.planners.nouns import Device
 from advisor.planners.units import GB, TERA
 

@@ -10,11 +10,12 @@ from advisor.actuals import read_actuals
 from advisor.collectors import store
 from advisor.described import described_job, model_work, read_model
 from advisor.errors import UsageError
-from advisor.job import Job, job_from_recording
+from advisor.job import Job
 from advisor.job_files import read_job
 from advisor.planners.describe import in_precision
 from advisor.planners.describe_convolutions import ConvolutionalNetwork, parse_network
 from advisor.planners.nouns import Precision, Transformer
+from advisor.recorded_job import job_from_recording
 from advisor.transfers import parse_bytes, parse_share
 
 _DESCRIBED_BATCH: Final = 8
@@ -30,7 +31,7 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
         Name or folder of a run; the latest where None.
     **length
         ``epochs``, ``total_steps``, ``total_samples``, ``global_batch``: see
-        ``advisor.job.job_from_recording``.
+        ``advisor.recorded_job.job_from_recording``.
 
     Raises
     ------

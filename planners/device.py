@@ -27,101 +27,26 @@ constants are fitted by ``advisor train device-model`` and come in as ``DevicePa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.planners.device_parameters import DeviceParameters
+from advisor.planners.device_rates import measured_flop_per_s, runs_as, sustained_flop_per_s
 from advisor.planners.errors import PlanningError
 from advisor.planners.nouns import PRECISION_BYTES, Device, OperatorKind, Work
 
 KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 # Products run in the precision that the job asks for; the other classes keep their tensors' type.
 PRODUCTS: Final = frozenset({"matmul", "convolution", "attention", "recurrent"})
-# What a precision runs as where the device lacks it, tried in this order; fp32 ends every chain.
-FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp64": ("fp32",),
-    "fp32": ("fp32", "bf16", "fp16"),
-    "tf32": ("tf32", "fp32", "bf16", "fp16"),
-    "bf16": ("bf16", "fp16", "fp32"),
-    "fp16": ("fp16", "bf16", "fp32"),
-    "fp8": ("fp8", "bf16", "fp16", "fp32"),
-    "int8": ("fp8", "bf16", "fp16", "fp32"),
-}
 
 
 # PyTorch gives a thread no fewer elements than this (ATen/Parallel.h, GRAIN_SIZE).
 GRAIN: Final = 32_768
 _FP32_BYTES: Final = 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """What one class of operators reaches: R = ``compute`` x sustained, W = ``memory`` x peak."""
-
-    compute: float
-    memory: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceParameters:
-    """The constants of the step-time equation; each names the term that it stands in.
-
-    Attributes
-    ----------
-    efficiencies : mapping of kind of device to mapping of OperatorKind to Efficiency
-        R and W of the equation.
-    sustained_fraction : mapping of kind of device to mapping of precision to float
-        e: share of the datasheet peak that large products sustain on a device without a measured
-        rate and with power to spare.
-    vector_fraction : mapping of str to float
-        e of fp32 products on GPUs: ``"separate"`` units for integers, ``"shared"`` ones (two
-        units of which one also takes integers: GA10x, Ada), ``"single"`` (Pascal and before).
-    tensor_flop_per_j, vector_flop_per_j : float
-        kappa of a chip of 2023: what a joule buys on matrix and on vector units. [flop/J]
-    flop_per_j_doubling_years : float
-        In which kappa doubles. [years]
-    limit_sharpness : float
-        n of the smooth minimum of arithmetic and power.
-    unhidden_fraction : float
-        rho.
-    latency_s, dispatch_s : mapping of kind of device to float
-        l and h, eager. [s]
-    compiled_launch_fraction, compiled_traffic_fraction : float
-        What ``torch.compile`` leaves of the launches, and of the traffic of pointwise classes.
-    fitted_architectures : frozenset of str
-        Chip families whose measurements the constants have seen.
-    fitted_kinds : frozenset of str
-        Classes of operators whose measurements the constants have seen.
-    log_sd, unseen_architecture_log_sd, unseen_kind_log_sd, unmeasured_rate_log_sd : float
-        One standard deviation of ln(predicted / measured) on a device left out; what an unseen
-        chip family, a step wholly of unseen classes, and a device without a sustained rate add
-        (in squares).
-    unfitted_device_log_sd : float
-        The same for what is no GPU: nothing of it was fitted.
-    """
-
-    efficiencies: Mapping[str, Mapping[str, Efficiency]]
-    sustained_fraction: Mapping[str, Mapping[str, float]]
-    vector_fraction: Mapping[str, float]
-    tensor_flop_per_j: float
-    vector_flop_per_j: float
-    flop_per_j_doubling_years: float
-    limit_sharpness: float
-    unhidden_fraction: float
-    latency_s: Mapping[str, float]
-    dispatch_s: Mapping[str, float]
-    compiled_launch_fraction: float
-    compiled_traffic_fraction: float
-    fitted_architectures: frozenset[str]
-    fitted_kinds: frozenset[str]
-    log_sd: float
-    unseen_architecture_log_sd: float
-    unseen_kind_log_sd: float
-    unmeasured_rate_log_sd: float
-    unfitted_device_log_sd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,100 +129,6 @@ def step_time(
         is_extrapolating=is_extrapolating,
         runs_as=tuple(runs_as(device, work.precision) for device in devices),
     )
-
-
-def peak_flop_per_s(device: Device, precision: str) -> float | None:
-    """Return the dense datasheet peak, None where the device does not run the precision."""
-    if precision == "fp64":
-        return None
-    peak: float | None = getattr(
-        device, f"{'fp8' if precision == 'int8' else precision}_flop_per_s"
-    )
-    return peak
-
-
-def runs_as(device: Device, precision: str) -> str:
-    """Return the precision that ``precision`` becomes on the device.
-
-    Raises
-    ------
-    PlanningError
-        If the precision is unknown, or the device has no arithmetic for it at all.
-
-    Examples
-    --------
-    >>> v100 = Device(name="V100", kind="gpu", memory_bytes=16e9, memory_bytes_per_s=9e11,
-    ...               fp32_flop_per_s=15.7e12, fp16_flop_per_s=125e12)
-    >>> runs_as(v100, "fp8"), runs_as(v100, "tf32")
-    ('fp16', 'fp32')
-    """
-    if precision not in FALLBACKS:
-        raise PlanningError(
-            f"unknown precision {precision!r}", hint=f"one of: {', '.join(FALLBACKS)}", exit_code=2
-        )
-    for candidate in FALLBACKS[precision]:
-        if peak_flop_per_s(device, candidate):
-            return candidate
-    raise PlanningError(
-        f"{device.name} has no arithmetic that {precision} could run as",
-        hint="leave the device out, or add its peaks to the device sheet",
-    )
-
-
-def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParameters) -> float:
-    """Return what large products sustain: measured where known, else by arithmetic and power.
-
-    A board runs out of power before it runs out of arithmetic (T4, L4, H100 NVL):
-
-        R = ((e P)^-n + (kappa TDP)^-n)^(-1/n),   kappa = kappa_2023 2^((year - 2023) / doubling)
-
-    Raises
-    ------
-    ValueError
-        If the device does not run the precision: ask ``runs_as`` first.
-    """
-    peak = peak_flop_per_s(device, precision)
-    if not peak:
-        raise ValueError(f"{device.name} does not run {precision}")
-    measured = measured_flop_per_s(device, precision)
-    if measured is not None:
-        return measured
-    is_vector = precision == "fp32"
-    if device.kind == "gpu" and vector_units(device) == "single" and device.fp32_flop_per_s:
-        # Frameworks accumulate in fp32, which runs at the vector units' rate on such chips.
-        is_vector, peak = True, device.fp32_flop_per_s
-    arithmetic = peak * parameters.sustained_fraction[device.kind][precision]
-    if device.kind == "gpu" and is_vector:
-        arithmetic = peak * parameters.vector_fraction[vector_units(device)]
-    if not device.tdp_w or device.kind != "gpu":
-        return arithmetic
-    per_j = parameters.vector_flop_per_j if is_vector else parameters.tensor_flop_per_j
-    years = (device.release_year or 2023.0) - 2023.0
-    power = device.tdp_w * per_j * 2.0 ** (years / parameters.flop_per_j_doubling_years)
-    n = parameters.limit_sharpness
-    return float((arithmetic**-n + power**-n) ** (-1.0 / n))
-
-
-def vector_units(device: Device) -> str:
-    """Return how a GPU's fp32 units are built, read off its peaks."""
-    if device.tf32_flop_per_s is None and (device.fp16_flop_per_s or 0.0) < 3 * (
-        device.fp32_flop_per_s or 1.0
-    ):
-        return "single"
-    if device.tf32_flop_per_s and device.tf32_flop_per_s < 3 * (device.fp32_flop_per_s or 1.0):
-        return "shared"
-    return "separate"
-
-
-def measured_flop_per_s(device: Device, precision: str) -> float | None:
-    """Return the sheet's sustained rate in proportion of the peaks, None where not measured."""
-    peak = peak_flop_per_s(device, precision)
-    if precision == "fp32":
-        return device.sustained_fp32_flop_per_s
-    reference = device.fp16_flop_per_s or device.bf16_flop_per_s
-    if device.sustained_fp16_flop_per_s and reference and peak:
-        return device.sustained_fp16_flop_per_s * peak / reference
-    return None
 
 
 def _check(work: Work, batches: NDArray[np.float64]) -> None:

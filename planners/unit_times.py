@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.planners.device import DeviceParameters, step_time
+from advisor.planners.device import step_time
+from advisor.planners.device_parameters import DeviceParameters
 from advisor.planners.layer_latency import Floats
 from advisor.planners.model_units import Unit, is_normalisation, layer_kind
 from advisor.planners.nouns import PRECISION_BYTES, Device, Layer, Operator, Work

@@ -7,7 +7,9 @@ import pytest
 
 from advisor import devices
 from advisor.planners.calibration import calibrate
-from advisor.planners.device import GRAIN, DeviceParameters, runs_as, step_time
+from advisor.planners.device import GRAIN, step_time
+from advisor.planners.device_parameters import DeviceParameters
+from advisor.planners.device_rates import runs_as
 from advisor.planners.errors import PlanningError
 from advisor.planners.nouns import Device, Operator, OperatorKind, Work
 

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.devices import accelerator_devices, device_parameters, suite_device
 from advisor.errors import ModelError
-from advisor.planners.device import sustained_flop_per_s
+from advisor.planners.device_rates import sustained_flop_per_s
 from advisor.train.device_model import TABLE, LayerModel, read_layers
 
 HEADER = "source,model,gpu,seq,dtype,hidden,n_layers,params_per_layer,micro_batch,fwd_ms,bwd_ms\n"

@@ -8,7 +8,7 @@ from functools import cache
 from advisor import devices, parameters
 from advisor.planners.calibration import CalibrationParameters
 from advisor.planners.data_parallel import ScalingParameters
-from advisor.planners.device import DeviceParameters
+from advisor.planners.device_parameters import DeviceParameters
 from advisor.planners.memory import MemoryParameters
 
 

@@ -17,7 +17,7 @@ from advisor.domain import SCHEMA_VERSION, Bottleneck, Estimate
 from advisor.errors import UsageError
 from advisor.host_device import host_device
 from advisor.job import Job
-from advisor.planners.device import runs_as
+from advisor.planners.device_rates import runs_as
 from advisor.planners.nouns import Device
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.facts import Fact, Facts

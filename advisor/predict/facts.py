@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from advisor import devices
 from advisor.job import Job
-from advisor.planners.device import (
+from advisor.planners.device_rates import (
     measured_flop_per_s,
     peak_flop_per_s,
     runs_as,

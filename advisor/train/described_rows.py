@@ -22,7 +22,8 @@ from advisor.errors import ModelError
 from advisor.planners.describe import block_operators, transformer_work
 from advisor.planners.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.describe_operators import Tally
-from advisor.planners.device import KINDS, vector_units
+from advisor.planners.device import KINDS
+from advisor.planners.device_rates import vector_units
 from advisor.planners.nouns import Device, Operator, Precision, Transformer
 from advisor.train.device_model import HEADS, layer_frame
 from advisor.train.device_model import TABLE as LAYERS

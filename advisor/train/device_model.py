@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from advisor.devices import suite_device
 from advisor.errors import ModelError
-from advisor.planners.device import vector_units
+from advisor.planners.device_rates import vector_units
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -20,7 +20,7 @@ import pandas as pd
 
 from advisor.devices import device_parameters, suite_device
 from advisor.errors import ModelError
-from advisor.planners.device import sustained_flop_per_s
+from advisor.planners.device_rates import sustained_flop_per_s
 from advisor.planners.nouns import Device
 from advisor.validation.scores import Group, Scores, Validation, score
 
