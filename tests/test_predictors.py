@@ -22,7 +22,8 @@ from advisor.models.choice import Runs, chosen_ratio, scores, walked_ratio
 from advisor.models.evaluation import evaluate, metrics
 from advisor.models.linear import Ridge
 from advisor.models.problem import problem
-from advisor.models.regret import regret
+from advisor.models.regret import Regret, regret
+from advisor.models.selection import Contest, best_of
 from advisor.models.splits import left_out
 from advisor.models.trained import TrainedModel, data_hash
 from advisor.records import (
@@ -351,6 +352,20 @@ class TestTrained:
         records = runs()
         assert data_hash(records) == data_hash(records[::-1])
         assert data_hash(records) != data_hash(records[1:])
+
+
+def contest(name: str, top1: float, error: float, median: float) -> Contest:
+    truth = np.array([1.0, 2.0, 4.0])
+    found = replace(metrics(truth, truth), median_ape_fraction=median)
+    choice = Regret(jobs=50, top1=top1, constant=1.2, random=2.0, top1_error=error)
+    return Contest(name=name, metrics=found, regret=choice)
+
+
+def test_the_least_regret_wins_unless_its_scatter_makes_others_its_equals() -> None:
+    clear = [contest("a", 1.05, 0.01, 0.2), contest("b", 1.08, 0.01, 0.1)]
+    assert best_of(clear) == "a"
+    close = [contest("a", 1.05, 0.04, 0.2), contest("b", 1.08, 0.01, 0.1)]
+    assert best_of(close) == "b"
 
 
 class TestBadData:

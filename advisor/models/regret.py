@@ -26,13 +26,15 @@ _LEAST_SHARE: Final = 0.3  # a constant answer must have run for this share of t
 class Regret:
     """Mean over jobs of (price of the choice / best price); 1 is perfect.
 
-    ``constant`` and ``random`` answer without looking at the job.
+    ``constant`` and ``random`` answer without looking at the job; ``top1_error`` is the standard
+    error of ``top1`` over the jobs.
     """
 
     jobs: int
     top1: float
     constant: float
     random: float
+    top1_error: float = 0.0
 
 
 def regret(
@@ -68,6 +70,7 @@ def regret(
         top1=float(np.mean(chosen)),
         constant=float(np.mean(constants)),
         random=float(np.mean(randoms)),
+        top1_error=float(np.std(chosen) / np.sqrt(len(chosen))),
     )
 
 

@@ -23,7 +23,7 @@ from advisor.models.stack import Stack, convex_weights
 Floats = NDArray[np.float64]
 
 STACK: Final = "stack"
-_CLOSE: Final = 0.005  # regrets that differ by less are equal: the smaller error decides
+_CLOSE: Final = 0.005  # regrets that differ by less are equal whatever their scatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,14 @@ def contest(problem: Problem, stack: Stack, coverage: float = 0.9) -> list[Conte
 
 
 def best_of(results: list[Contest]) -> str:
-    """Return the name with the least regret; the smaller error among equals."""
+    """Return the name with the least regret; the smaller error among equals.
+
+    Equal is what lies within one standard error of the least (Breiman et al. 1984, section 3.4.3).
+    """
     regrets = {c.name: c.regret.top1 if c.regret else 1.0 for c in results}
-    least = min(regrets.values())
-    close = [c for c in results if regrets[c.name] <= least + _CLOSE]
+    least = min(results, key=lambda c: regrets[c.name])
+    close_by = max(_CLOSE, least.regret.top1_error if least.regret else 0.0)
+    close = [c for c in results if regrets[c.name] <= regrets[least.name] + close_by]
     return min(close, key=lambda c: c.metrics.median_ape_fraction).name
 
 
