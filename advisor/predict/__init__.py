@@ -19,24 +19,21 @@ from advisor.domain import Candidate, Explanation, Predictions
 from advisor.errors import CatalogueError, UsageError
 from advisor.job import Job
 from advisor.jobs import load_job
-from advisor.planners.device import step_time
-from advisor.planners.nouns import Device, Work
-from advisor.predict.anchors import Anchors, host_anchor, host_core_speed
+from advisor.predict.anchors import host_core_speed
 from advisor.predict.answers import explanation, named
 from advisor.predict.candidates import candidate
-from advisor.predict.columns import STATUSES, TimeColumns, time_columns
+from advisor.predict.columns import STATUSES, TimeColumns
 from advisor.predict.completion import Completion, on_demand, on_spot
-from advisor.predict.constants import Constants, constants
-from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
-from advisor.predict.fleet import Fleet, fleet
+from advisor.predict.constants import Constants
+from advisor.predict.data_costs import SideCosts
+from advisor.predict.fleet import Fleet
 from advisor.predict.learned import Learned
-from advisor.predict.mixed import DeviceTimes, MixedCase
-from advisor.predict.programs import program_columns
+from advisor.predict.physics import Physics
 
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
 
-class Predictor:
+class Predictor(Physics):
     """Estimates training jobs on cloud configurations, anchored on the host's measured step.
 
     Parameters
@@ -60,25 +57,8 @@ class Predictor:
         constants: Constants | None = None,
         learned: Learned | Literal["default"] | None = "default",
     ) -> None:
-        self.catalogue = catalogue if catalogue is not None else Catalogue.load()
+        super().__init__(catalogue, constants=constants)
         self.learned = Learned.default() if learned == "default" else learned
-        self._constants = constants
-        self._fleet: Fleet | None = None
-        self._side_prices: SidePrices | None = None
-
-    @property
-    def constants(self) -> Constants:
-        """The fitted constants in use."""
-        return self._constants if self._constants is not None else constants()
-
-    def calibration_factor(self, job: Job, device: Device | None) -> float | None:
-        """Return by what measured steps change the model's step on ``device``; None without."""
-        if job.work is None or device is None or (job.measured is None and not job.actuals):
-            return None
-        anchors = self.anchors(job, job.work, self.constants)
-        bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
-        factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
-        return float(np.exp(factor[0]))
 
     @classmethod
     def load(
@@ -98,19 +78,6 @@ class Predictor:
             If there is no such model, it was changed, or was fitted on other features.
         """
         return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
-
-    @property
-    def fleet(self) -> Fleet:
-        """The catalogue's types as columns, made once."""
-        if self._fleet is None:
-            self._fleet = fleet(self.catalogue)
-        return self._fleet
-
-    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
-        """Return what storage and outgoing traffic of ``job`` add to each offer."""
-        if self._side_prices is None:
-            self._side_prices = side_prices(self.catalogue)
-        return self._side_prices.costs(job, offers)
 
     def step_columns(
         self,
@@ -136,75 +103,6 @@ class Predictor:
         if self.learned is None or fleet is not None:
             return columns  # what was learned is asked about machines of the catalogue
         return self.learned.corrected(job, self.catalogue, columns)
-
-    def physics_columns(
-        self,
-        job: Job,
-        type_index: NDArray[np.int64],
-        count: NDArray[np.int64],
-        *,
-        fleet: Fleet | None = None,
-    ) -> TimeColumns:
-        """Estimate the same by physics alone."""
-        machines = fleet if fleet is not None else self.fleet
-        if job.work is None:
-            if job.program is None:
-                raise ValueError(f"job {job.name} has neither work nor program")
-            return program_columns(
-                job,
-                job.program,
-                machines,
-                host_core_speed(job),
-                type_index=type_index,
-                count=count,
-            )
-        shipped = self.constants
-        anchors = self.anchors(job, job.work, shipped)
-        return time_columns(
-            job, job.work, machines, anchors, shipped, type_index=type_index, count=count
-        )
-
-    def mixed_case(self, job: Job) -> MixedCase | None:
-        """Return what estimates two types of machines together; None for a job without steps."""
-        if job.work is None:
-            return None
-        shipped = self._constants if self._constants is not None else constants()
-        anchors = self.anchors(job, job.work, shipped)
-        return MixedCase(
-            job=job,
-            work=job.work,
-            fleet=self.fleet,
-            anchors=anchors,
-            constants=shipped,
-            times=DeviceTimes.of(job.work, self.fleet, anchors, shipped),
-        )
-
-    def anchors(self, job: Job, work: Work, shipped: Constants) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out.
-
-        Parameters
-        ----------
-        job : Job
-        work : Work
-            The job's.
-        shipped : Constants
-        """
-        anchors = host_anchor(job, work, shipped)
-        bare = Anchors(core_speed=anchors.core_speed)
-        for actual in job.actuals:
-            row = self.catalogue.instance_type(actual.instance_type, provider=actual.provider)
-            there = time_columns(
-                job, work, self.fleet, bare, shipped,
-                type_index=np.array([row.index]), count=np.array([actual.count]),
-            )  # fmt: skip
-            if there.status[0] == 0:
-                anchors = anchors.with_actual(
-                    self.fleet.devices[self.fleet.device[row.index]],
-                    float(there.step_s[0]),
-                    actual.step_s,
-                    float(there.log_sd[0]),
-                )
-        return anchors
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is a sequence of str, too
