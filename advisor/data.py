@@ -6,6 +6,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+from advisor.errors import UsageError
+
 
 @cache
 def root(folder: str) -> Path:
@@ -35,3 +37,22 @@ def shared() -> Path | None:
     named = os.environ.get("ADVISOR_SHARED")
     path = Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
     return path if (path / "data").is_dir() else None
+
+
+def measurements(folder: Path | None = None) -> Path:
+    """Return the folder of measurements that a command reads: the one named, or the shared one.
+
+    Raises
+    ------
+    UsageError
+        If none is named and none is there.
+    """
+    if folder is not None:
+        return folder
+    found = shared()
+    if found is None:
+        raise UsageError(
+            "the measurements are not here",
+            hint="name their folder with --data, or set ADVISOR_SHARED",
+        )
+    return found / "data"

@@ -45,15 +45,7 @@ def command(
         )
     if folder is None and protocol in validation.ON_OUR_RUNS:
         folder = data.root("datasets")
-    if folder is None:
-        shared = data.shared()
-        if shared is None:
-            raise UsageError(
-                "the measurements are not here",
-                hint="name their folder with --data, or set ADVISOR_SHARED",
-            )
-        folder = shared / "data"
-    result = validation.run(protocol, folder)
+    result = validation.run(protocol, data.measurements(folder))
     _print(result, as_json)
 
 

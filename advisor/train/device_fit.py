@@ -19,7 +19,6 @@ import pandas as pd
 import typer
 
 from advisor import data as folders
-from advisor.errors import ModelError
 from advisor.train.described_residuals import fitted_spreads, left_out_residuals
 from advisor.train.described_rows import Array, DescribedRows, read_described
 from advisor.train.efficiencies import StepModel
@@ -38,11 +37,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
 ) -> None:
     """Fit the device model on published measurements and write its parameters and residuals."""
-    shared = folders.shared()
-    source = data or (shared / "data" if shared else None)
-    if source is None:
-        raise ModelError("the measurements are not here", hint="name their folder with --data")
-    rows = read_described(source)
+    rows = read_described(folders.measurements(data))
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     residuals = left_out_residuals(rows, fitted)
     packaged = folders.root("trained_models") / "device_model"

@@ -26,7 +26,6 @@ import numpy as np
 import typer
 
 from advisor import data
-from advisor.errors import UsageError
 from advisor.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
 from advisor.planners.layer_latency import Floats
 from advisor.planners.layout_case import LayoutCase
@@ -277,15 +276,7 @@ def command(
     version: Annotated[str, typer.Option(help="Name of this fit.")] = "2026-11-21",
 ) -> None:
     """Fit the constants of the layout model on published runs."""
-    if folder is None:
-        shared = data.shared()
-        if shared is None:
-            raise UsageError(
-                "the measurements are not here",
-                hint="name their folder with --data, or set ADVISOR_SHARED",
-            )
-        folder = shared / "data"
-    rows = read(folder / "planners" / "measured_layouts.csv")
+    rows = read(data.measurements(folder) / "planners" / "measured_layouts.csv")
     model = train(rows, version=version, note=lambda line: typer.echo(line, err=True))
     target = out or path()
     save(model, target, tables=sorted(model.folds))

@@ -75,10 +75,7 @@ def command(
     ] = None,
 ) -> None:
     """Fit the constants of the memory model from measurements."""
-    shared = packaged.shared()
-    if folder is None and shared is None:
-        raise ModelError("the measurements are not here", hint="name their folder with --data")
-    source = folder if folder is not None else (shared or Path()) / "data"
+    source = packaged.measurements(folder)
     target = out or packaged.root("trained_models") / "memory"
     typer.echo(f"wrote {parameters.write(fit(source), target)}")
 

@@ -86,10 +86,7 @@ def command(
     ] = None,
 ) -> None:
     """Fit the constants of data-parallel scaling from measurements."""
-    shared = packaged.shared()
-    if folder is None and shared is None:
-        raise ModelError("the measurements are not here", hint="name their folder with --data")
-    source = folder if folder is not None else (shared or Path()) / "data"
+    source = packaged.measurements(folder)
     target = out or packaged.root("trained_models") / "scaling"
     laws = fit_laws(source)
     path = parameters.write(_parameters(source, laws), target)
