@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _PEAKS: Final = (
     "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
 )  # fmt: skip
+# Words that make another chip, or a part of one, of what else a name says.
+_OTHER_CHIP: Final = frozenset(
+    {"ti", "super", "laptop", "mobile", "max", "q", "maxq", "mig", "d", "sff", "g", "vgpu"}
+)
 PARAMETERS: Final = "device_model/parameters.json"
 SCHEMA_VERSION: Final = 1
 
@@ -116,25 +120,63 @@ def model_day() -> str:
 
 
 def suite_device(name: str) -> Device | None:
-    """Return the sheet's device that a benchmark suite's name means, None where unknown.
+    """Return the sheet's device that a suite or a driver means by a name, None where unknown.
+
+    Words may stand in any order, and others beside them, as long as none names another chip.
 
     Raises
     ------
     CatalogueError
         If the sheet or the names cannot be read.
+
+    Examples
+    --------
+    >>> [device and device.name for device in map(suite_device, (
+    ...     "LambdaCloud 1x A100 40GB PCIe", "Tesla V100-SXM2-16GB", "RTX 3050 Mobile"))]
+    ['A100-PCIe-40GB', 'V100-SXM2-16GB', None]
     """
-    return _suite_names().get(_plain(name))
+    known = _suite_names()
+    found = known.get(_plain(name))
+    if found is not None:
+        return found
+    words = _words(name)
+    best = max(
+        (each for each in _suite_words() if each <= words and not (words - each) & _OTHER_CHIP),
+        key=len,
+        default=None,
+    )
+    return None if best is None else _suite_words()[best]
+
+
+@cache
+def _suite_words() -> dict[frozenset[str], Device]:
+    """Return the devices by the words of their names; where two have the same words, neither."""
+    found: dict[frozenset[str], Device | None] = {}
+    for name, device in _named_devices():
+        words = _words(name)
+        found[words] = device if found.get(words, device) == device else None
+    return {words: device for words, device in found.items() if device is not None and words}
+
+
+def _words(name: str) -> frozenset[str]:
+    """Return the words of a name without makers and counts (``8x``)."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?i)\b\d+x(?=[a-z\s_-])|_\d+x", " ", name).lower())
+    return frozenset(words) - {"nvidia", "tesla", "geforce", "instinct", "amd"}
 
 
 @cache
 def _suite_names() -> dict[str, Device]:
+    return {_plain(name): device for name, device in _named_devices()}
+
+
+def _named_devices() -> list[tuple[str, Device]]:
+    """Return names of the sheet's devices: their own, then those that suites give them."""
     sheet = accelerator_devices()
-    found = {_plain(known): device for known, device in sheet.items()}
     path = data.root("datasets") / "devices" / "suite_names.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            names = [(row["name"], row["device"]) for row in csv.DictReader(file)]
-        return found | {_plain(known): sheet[device] for known, device in names}
+            named = [(row["name"], sheet[row["device"]]) for row in csv.DictReader(file)]
+        return [*sheet.items(), *named]
     except (OSError, KeyError) as error:
         raise CatalogueError(
             f"cannot read the suites' names {path}: {error}", hint="install the package again"
