@@ -265,7 +265,9 @@ class Attained(Ordered):
         if ratio > 0:
             waits = ~runs & (table[QUEUE] > 0) & (table[DONE_S] > 0)
             rest = (table[DONE_S] * ratio - table[WAITED_S])[waits]
-            candidates.append(now + float(np.min(rest[rest > 0], initial=np.inf)))
+            if self.parameters.as_published:  # who stops when overdue waits for another's event
+                rest = rest[rest > 0]
+            candidates.append(now + max(0.0, float(np.min(rest, initial=np.inf))))
         return min(candidates)
 
 

@@ -88,8 +88,14 @@ def test_pruning_loses_nothing(make_job: MakeJob, make: Callable[[], Work], name
     job = job_of(make_job, make(), cpu_s_per_sample=1e-4)
     pruned = front_of(job, replace(request, mixed=False), is_pruned=True)
     every = front_of(job, replace(request, mixed=False), is_pruned=False)
-    # Removals are replayed on a table whose knots depend on the rows that are asked for.
-    np.testing.assert_allclose(pruned, every, rtol=0.02 if name == "spot" else 1e-9)
+    if name != "spot":
+        np.testing.assert_allclose(pruned, every, rtol=1e-9)
+        return
+    # Removals are replayed on a table whose knots depend on the rows that are asked for, so that
+    # neighbours on the front may beat each other by as much: each needs an equal, within 2 %.
+    for some, others in ((every, pruned), (pruned, every)):
+        is_matched = (others[None, :, :] <= 1.02 * some[:, None, :]).all(axis=2).any(axis=1)
+        assert is_matched.all()
 
 
 def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:

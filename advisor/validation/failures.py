@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.errors import UsageError
+from advisor.errors import ModelError
 from advisor.planners.checkpoints import BYTES_PER_PARAMETER, save_s
 from advisor.planners.goodput import EdgeFaultTolerance, expected_completion
 from advisor.planners.spells import Column, Spells, SpotJob, replay
@@ -41,7 +41,7 @@ def run(data: Path) -> Validation:
 
     Raises
     ------
-    UsageError
+    ModelError
         If the tables are not there.
     """
     removal, addition = _restarts(data, "removal"), _restarts(data, "addition")
@@ -123,6 +123,6 @@ def _rows(data: Path, table: str) -> list[dict[str, str]]:
         with (data / table).open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
     except OSError as error:
-        raise UsageError(
+        raise ModelError(
             f"cannot read {table}: {error}", hint="name the folder with --data"
-        ) from (error)
+        ) from error
