@@ -50,6 +50,12 @@ def suite_folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def named(gpu: str) -> str:
+    device = suite_device(gpu)
+    assert device is not None
+    return device.name
+
+
 def _write(tmp_path: Path, table: pd.DataFrame) -> Path:
     path = tmp_path / "table.csv"
     table.to_csv(path, index=False)
@@ -60,7 +66,7 @@ def test_a_device_is_predicted_from_the_published_ones(tmp_path: Path, suite_fol
     path = _write(tmp_path, made_up(GPUS[-1:]))
     found = score_table(path, suite_folder)
     assert found.protocol == "gpu"
-    assert [g.group for g in found.groups] == [GPUS[-1]]
+    assert [g.group for g in found.groups] == [named(GPUS[-1])]
     assert found.overall.rows == 4
     assert found.overall.median_ape_fraction < 0.1
     for name in ("mean of the other devices", "peak FLOP/s ratio (const. MFU)",
@@ -84,9 +90,19 @@ def test_published_rows_of_a_scored_device_are_not_used(
     assert score_table(path, suite_folder).overall == honest.overall
 
 
+def test_a_card_in_two_makers_machines_is_one_device(tmp_path: Path, suite_folder: Path) -> None:
+    """Else what one tells of the card would be known when the other is scored."""
+    table = made_up(GPUS[-1:])
+    honest = score_table(_write(tmp_path, table), suite_folder)
+    table.loc[table.index % 2 == 1, "gpu"] = f"Maker 2x {GPUS[-1]}"
+    found = score_table(_write(tmp_path, table), suite_folder)
+    assert found.overall == honest.overall
+    assert [g.group for g in found.groups] == [named(GPUS[-1])]
+
+
 def test_a_table_stands_alone_without_published_rows(tmp_path: Path) -> None:
     found = score_table(_write(tmp_path, made_up()), None)
-    assert {g.group for g in found.groups} == set(GPUS)
+    assert {g.group for g in found.groups} == set(map(named, GPUS))
     assert any("alone" in note for note in found.notes)
 
 

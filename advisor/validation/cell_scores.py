@@ -76,16 +76,19 @@ def score_cells(
 
 
 def _joined(table: pd.DataFrame, reference: pd.DataFrame | None) -> pd.DataFrame:
-    frame = table.assign(is_scored=True)
+    """Return the rows with devices under one name each, the reference's without the table's."""
+    frame = table.assign(is_scored=True, gpu=_canonical(table["gpu"]))
     if reference is None:
         return frame
+    others = reference.assign(is_scored=False, gpu=_canonical(reference["gpu"]))
+    others = others[~others["gpu"].isin(frame["gpu"])]
+    return pd.concat([others, frame], ignore_index=True)
 
-    def canonical(names: pd.Series) -> list[str]:
-        devices = map(suite_device, names)
-        return [n if d is None else d.name for n, d in zip(names, devices, strict=True)]
 
-    others = reference[~np.isin(canonical(reference["gpu"]), canonical(table["gpu"]))]
-    return pd.concat([others.assign(is_scored=False), frame], ignore_index=True)
+def _canonical(names: pd.Series) -> list[str]:
+    """Return one name a device: the same card in two makers' machines is left out of both."""
+    devices = map(suite_device, names)
+    return [n if d is None else d.name for n, d in zip(names, devices, strict=True)]
 
 
 def _refuse_implausible(table: CellTable, rows: np.ndarray, mean: np.ndarray) -> None:
