@@ -94,7 +94,7 @@ def test_a_card_in_two_makers_machines_is_one_device(tmp_path: Path, suite_folde
     """Else what one tells of the card would be known when the other is scored."""
     table = made_up(GPUS[-1:])
     honest = score_table(_write(tmp_path, table), suite_folder)
-    table.loc[table.index % 2 == 1, "gpu"] = f"Maker 2x {GPUS[-1]}"
+    table.loc[table.index % 2 == 1, "gpu"] = f"Maker 2x {named(GPUS[-1])}"
     found = score_table(_write(tmp_path, table), suite_folder)
     assert found.overall == honest.overall
     assert [g.group for g in found.groups] == [named(GPUS[-1])]
