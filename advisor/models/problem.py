@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,13 @@ from numpy.typing import NDArray
 from advisor import features
 from advisor.analytic import analytic_time_s
 from advisor.errors import ModelError, UsageError
-from advisor.models.base import Floats, RunRegressor
 from advisor.records import RunRecord
+
+if TYPE_CHECKING:
+    from advisor.models.base import RunRegressor
+    from advisor.models.quick import QuickModel
+
+Floats = NDArray[np.float64]
 
 Target = Literal["over_analytic", "over_anchor", "time", "cost"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
@@ -67,12 +72,15 @@ class Problem:
             is_censored=self.is_censored[rows],
         )
 
-    def predict(self, model: RunRegressor, rows: NDArray[np.intp] | slice) -> Floats:
+    def predict(self, model: RunRegressor | QuickModel, rows: NDArray[np.intp] | slice) -> Floats:
         """Return predictions in the unit of ``truth``, shape (rows,)."""
         return self._back(model, model.predict(self.X[rows], offset=self.offset[rows]))
 
     def predict_band(
-        self, model: RunRegressor, rows: NDArray[np.intp] | slice, coverage: float = 0.9
+        self,
+        model: RunRegressor | QuickModel,
+        rows: NDArray[np.intp] | slice,
+        coverage: float = 0.9,
     ) -> Floats:
         """Return low, prediction and high in the unit of ``truth``, shape (rows, 3)."""
         band = model.predict_band(self.X[rows], coverage, offset=self.offset[rows])
@@ -92,7 +100,7 @@ class Problem:
             return self.truth / self._unit
         return np.log(self.truth)
 
-    def _back(self, model: RunRegressor, answer: Floats) -> Floats:
+    def _back(self, model: RunRegressor | QuickModel, answer: Floats) -> Floats:
         if self._is_direct or model._is_multiplicative:
             return np.maximum(answer * self._unit, np.finfo(float).tiny)
         return np.exp(answer)

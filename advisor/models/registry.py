@@ -26,6 +26,7 @@ from advisor.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from advisor.models.base import RunRegressor, State
+    from advisor.models.quick import QuickModel
 
 FORMAT: Final = 2
 # Name -> (module, class)
@@ -141,13 +142,8 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     ModelError
         If a file is missing, was changed, or is of another format.
     """
-    about = _description(folder)
+    about, learned = _verified(folder)
     try:
-        for name in about["sha256"]:
-            _check(folder, about, name)
-        arrays = _arrays(folder / "weights.npz")
-        blobs = {n: (folder / n).read_bytes() for n in about["sha256"] if n.endswith(".ubj")}
-        learned = _nested(about["scalars"], arrays, blobs)
         model = build(about["estimator"])
         model.n_features_in_ = int(about["features_in"])
         model.calibration_ = None
@@ -159,6 +155,39 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
     return model, _read(folder / "features.json"), _read(folder / "metrics.json")
+
+
+def load_quick(folder: Path) -> tuple[QuickModel, dict[str, Any], dict[str, Any]] | None:
+    """Return the same without scikit-learn and XGBoost, None where the model needs them.
+
+    Raises
+    ------
+    ModelError
+        If a file is missing, was changed, or is of another format.
+    """
+    from advisor.models.quick import QuickModel
+
+    about, learned = _verified(folder)
+    try:
+        model = QuickModel.of(about["estimator"], learned, int(about["features_in"]))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
+    if model is None:
+        return None
+    return model, _read(folder / "features.json"), _read(folder / "metrics.json")
+
+
+def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ``model.json`` and what was learned, every file as it was saved."""
+    about = _description(folder)
+    try:
+        for name in about["sha256"]:
+            _check(folder, about, name)
+        arrays = _arrays(folder / "weights.npz")
+        blobs = {n: (folder / n).read_bytes() for n in about["sha256"] if n.endswith(".ubj")}
+        return about, _nested(about["scalars"], arrays, blobs)
+    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
 
 
 def features_of(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 from advisor import features
 from advisor.errors import ModelError
 from advisor.models import registry
-from advisor.models.base import Floats, RunRegressor
-from advisor.models.guarded import Guarded
 from advisor.models.hull import Hull
 from advisor.models.problem import Problem, Target, problem
+from advisor.models.quick import QuickModel
 from advisor.records import RunRecord, to_line
+
+if TYPE_CHECKING:
+    from advisor.models.base import RunRegressor
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,8 @@ class TrainedModel:
     Attributes
     ----------
     name : str
-    estimator : RunRegressor
+    estimator : RunRegressor or QuickModel
+        The latter where a folder was read that needs no more.
     target : Target
     has_series : bool
         It takes the resampled series after the features.
@@ -71,7 +76,7 @@ class TrainedModel:
     """
 
     name: str
-    estimator: RunRegressor
+    estimator: RunRegressor | QuickModel
     target: Target
     has_series: bool
     about: Mapping[str, Any]
@@ -86,7 +91,8 @@ class TrainedModel:
         ModelError
             If the folder was changed, or was fitted on other features than this version's.
         """
-        estimator, about, found = registry.load(folder)
+        estimator: RunRegressor | QuickModel
+        estimator, about, found = registry.load_quick(folder) or registry.load(folder)
         features.require_same(about, str(folder))
         return cls(
             name=folder.name,
@@ -99,6 +105,8 @@ class TrainedModel:
 
     def save(self, folder: Path, card: str) -> None:
         """Write the model as a folder, replacing an older one in one step."""
+        if isinstance(self.estimator, QuickModel):
+            raise TypeError("a model that was read is saved already: copy its folder")
         registry.save(folder, self.estimator, features=self.about, metrics=self.metrics, card=card)
 
     def predict(self, records: Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
@@ -112,7 +120,7 @@ class TrainedModel:
         asked = self._problem(records)
         low, value, high = asked.predict_band(self.estimator, slice(None), coverage).T
         outside = np.zeros(len(value), bool)
-        if isinstance(self.estimator, Guarded):
+        if hasattr(self.estimator, "is_outside"):
             outside = self.estimator.is_outside(asked.X)
         return Prediction(
             value=value,

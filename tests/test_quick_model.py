@@ -1,0 +1,97 @@
+"""The quick answers of a saved model are those of scikit-learn's and XGBoost's own code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor import data
+from advisor.models import registry
+from advisor.models.boosted_trees import BoostedTrees
+
+SHIPPED = data.root("trained_models") / "runs"
+
+
+def rows(columns: int, seed: int = 3) -> np.ndarray:
+    """Rows inside and outside of what the model has seen, some of their values unknown."""
+    model, *_ = registry.load(SHIPPED)
+    hull = model.hull_
+    part = np.flatnonzero(hull.has_rows)[0]
+    # Columns that nobody watches have no ends.
+    low = np.nan_to_num(hull.lows[part], posinf=-1.0, neginf=-1.0)
+    high = np.nan_to_num(hull.highs[part], posinf=1.0, neginf=1.0)
+    rng = np.random.default_rng(seed)
+    found: np.ndarray = low + (high - low) * rng.uniform(-0.2, 1.2, (400, columns))
+    found[:300] = np.clip(found[:300], low, high)
+    found[100:][rng.random((300, columns)) < 0.05] = np.nan
+    return found
+
+
+def test_the_shipped_model_answers_alike() -> None:
+    quick = registry.load_quick(SHIPPED)
+    assert quick is not None, "the default that ships must not need seconds of imports"
+    slow, *_ = registry.load(SHIPPED)
+    X = rows(slow.n_features_in_)
+    offset = np.linspace(-1, 5, len(X))
+    np.testing.assert_allclose(
+        quick[0].predict_band(X, 0.9, offset=offset),
+        slow.predict_band(X, 0.9, offset=offset),
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(quick[0].predict(X), slow.predict(X), atol=1e-5)
+    outside = slow.is_outside(X)
+    np.testing.assert_array_equal(quick[0].is_outside(X), outside)
+    assert 0 < outside.mean() < 1
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    depth=st.integers(1, 6), rounds=st.integers(1, 20), seed=st.integers(0, 99),
+    base=st.floats(-3, 3),
+)  # fmt: skip
+def test_any_booster_answers_alike(depth: int, rounds: int, seed: int, base: float) -> None:
+    xgb = pytest.importorskip("xgboost")
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 5)).astype(np.float32)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    y = np.nan_to_num(X[:, 0]) + base
+    booster = xgb.train(
+        {"max_depth": depth, "seed": seed, "base_score": base}, xgb.DMatrix(X, y), rounds
+    )
+    trees = BoostedTrees.read(bytes(booster.save_raw("ubj")))
+    assert trees.features == 5
+    np.testing.assert_allclose(
+        trees.answer(X.astype(float)), np.asarray(booster.inplace_predict(X), float), atol=1e-5
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**30), st.integers(0, 255))
+def test_a_damaged_booster_is_refused_or_read(place: int, byte: int) -> None:
+    """Nothing but ``ValueError`` comes out; the file's hash is checked before it is read."""
+    whole = next(SHIPPED.glob("*.ubj")).read_bytes()
+    with pytest.raises(ValueError, match="not a booster"):
+        BoostedTrees.read(whole[: place % len(whole)])
+    with pytest.raises(ValueError, match="not a booster"):
+        BoostedTrees.read(bytes([byte]) if byte != ord("{") else b"{}")
+
+
+def test_the_default_is_asked_without_scikit_learn_and_xgboost(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from advisor.models.trained import TrainedModel\n"
+        f"model = TrainedModel.load(__import__('pathlib').Path({str(SHIPPED)!r}))\n"
+        "model.estimator.predict(np.zeros((1, model.estimator.columns)))\n"
+        "heavy = {'sklearn', 'xgboost', 'torch', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
