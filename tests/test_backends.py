@@ -121,7 +121,7 @@ def test_trees_are_grown_where_the_runs_are(tmp_path: Path) -> None:
     assert not answer.is_extrapolating.any()
     model.save(tmp_path / "m", spread_card(model, len(paths)))
     again = TrainedModel.load(tmp_path / "m").predict(records)
-    assert np.array_equal(again.value, answer.value)
+    np.testing.assert_allclose(again.value, answer.value, rtol=1e-6)  # sums of 32-bit leaves
 
 
 def test_runs_are_left_on_the_workers_of_dask_only() -> None:
