@@ -334,8 +334,8 @@ class TestTrained:
         trained.save(tmp_path / "m", card(trained, runs()))
         again = TrainedModel.load(tmp_path / "m")
         a, b = trained.predict(runs()), again.predict(runs())
-        assert np.array_equal(a.value, b.value)
-        assert np.array_equal(a.low, b.low)
+        np.testing.assert_allclose(a.value, b.value, rtol=1e-6)  # sums of 32-bit leaves
+        np.testing.assert_allclose(a.low, b.low, rtol=1e-6)
         text = (tmp_path / "m" / "card.md").read_text()
         assert "left-out programs" in text
         assert "Where it fails" in text
