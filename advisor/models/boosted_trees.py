@@ -9,7 +9,6 @@ to Model IO" (fields of the trees: a leaf has no children, and its value for a t
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Marker -> (struct format, numpy type) of a number.
-_NUMBERS: Final = {
-    b"i": (">b", ">i1"), b"U": (">B", ">u1"), b"I": (">h", ">i2"), b"l": (">i", ">i4"),
-    b"L": (">q", ">i8"), b"d": (">f", ">f4"), b"D": (">d", ">f8"),
+# Marker -> type of a number.
+_NUMBERS: Final[dict[bytes, np.dtype[Any]]] = {
+    b"i": np.dtype(">i1"), b"U": np.dtype(">u1"), b"I": np.dtype(">i2"), b"l": np.dtype(">i4"),
+    b"L": np.dtype(">i8"), b"d": np.dtype(">f4"), b"D": np.dtype(">f8"),
 }  # fmt: skip
 _CONSTANTS: Final = {b"T": True, b"F": False, b"Z": None, b"N": None}
 
@@ -70,7 +69,7 @@ class BoostedTrees:
             trees = model["trees"]
             base = float(np.ravel(about["base_score"])[0].strip("[]"))
             features = int(about["num_feature"])
-        except (struct.error, KeyError, IndexError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"not a booster: {error}") from error
         sizes = [len(tree["left_children"]) for tree in trees]
         roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
@@ -119,8 +118,7 @@ class _Reader:
 
     def _of(self, marker: bytes) -> Any:
         if marker in _NUMBERS:
-            pattern, _ = _NUMBERS[marker]
-            return struct.unpack(pattern, self._take(struct.calcsize(pattern)))[0]
+            return self._numbers(marker, 1)[0].item()
         if marker in _CONSTANTS:
             return _CONSTANTS[marker]
         if marker == b"S":
@@ -141,10 +139,9 @@ class _Reader:
     def _array(self) -> Any:
         marker = self._take(1)
         if marker == b"$":
-            _, dtype = _NUMBERS[self._take(1)]
+            kind = self._take(1)
             self._take(1)  # "#"
-            count = int(self.value())
-            return np.frombuffer(self._take(count * np.dtype(dtype).itemsize), dtype)
+            return self._numbers(kind, int(self.value()))
         if marker == b"#":
             return [self.value() for _ in range(int(self.value()))]
         found = []
@@ -152,6 +149,10 @@ class _Reader:
             found.append(self._of(marker))
             marker = self._take(1)
         return found
+
+    def _numbers(self, kind: bytes, count: int) -> NDArray[Any]:
+        dtype = _NUMBERS[kind]
+        return np.frombuffer(self._take(count * dtype.itemsize), dtype)
 
     def _take(self, count: int) -> bytes:
         end = self._at + count

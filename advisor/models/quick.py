@@ -57,7 +57,7 @@ class QuickModel:
             If the trees cannot be read.
         """
         state = learned["learned"]
-        if description["name"] != "guarded" or not {"calibration"} <= set(learned):
+        if description["name"] != "guarded" or "calibration" not in learned:
             return None
         if "outside" not in state or description["settings"].get("member") is None:
             return None
@@ -80,24 +80,28 @@ class QuickModel:
     def predict(self, X: ArrayLike, *, offset: ArrayLike | None = None) -> Floats:
         """Return the prediction of each row, shape (n,)."""
         rows = self._checked(X)
-        return self._answer(rows) + (0.0 if offset is None else np.asarray(offset, float))
+        return self._answer(rows, self.hull.is_outside(rows), offset)
 
     def predict_band(
         self, X: ArrayLike, coverage: float = 0.9, *, offset: ArrayLike | None = None
     ) -> Floats:
         """Return low, prediction and high of each row, shape (n, 3)."""
         rows = self._checked(X)
+        is_outside = self.hull.is_outside(rows)
         half = self.inside.half_width(rows, coverage)
         wide = np.maximum(self.outside.half_width(rows, coverage), half)
-        half = np.where(self.hull.is_outside(rows), wide, half)
-        middle = self.predict(rows, offset=offset)
+        half = np.where(is_outside, wide, half)
+        middle = self._answer(rows, is_outside, offset)
         return np.column_stack([middle - half, middle, middle + half])
 
-    def _answer(self, rows: Floats) -> Floats:
+    def _answer(
+        self, rows: Floats, is_outside: NDArray[np.bool_], offset: ArrayLike | None
+    ) -> Floats:
         answer = np.zeros(len(rows))
         for weight, trees in self.trees:
             answer += weight * trees.answer(rows[:, : trees.features])
-        return np.where(self.hull.is_outside(rows), self.level, answer)
+        known = 0.0 if offset is None else np.asarray(offset, float)
+        return np.where(is_outside, self.level, answer) + known
 
     def _checked(self, X: ArrayLike) -> Floats:
         rows = np.asarray(X, float)

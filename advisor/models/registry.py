@@ -143,6 +143,30 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
         If a file is missing, was changed, or is of another format.
     """
     about, learned = _verified(folder)
+    return _built(folder, about, learned), *_beside(folder)
+
+
+def load_lightest(
+    folder: Path,
+) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
+    """Return the same, without scikit-learn and XGBoost where the model needs neither.
+
+    Raises
+    ------
+    ModelError
+        If a file is missing, was changed, or is of another format.
+    """
+    from advisor.models.quick import QuickModel
+
+    about, learned = _verified(folder)
+    try:
+        quick = QuickModel.of(about["estimator"], learned, int(about["features_in"]))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
+    return quick or _built(folder, about, learned), *_beside(folder)
+
+
+def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -> RunRegressor:
     try:
         model = build(about["estimator"])
         model.n_features_in_ = int(about["features_in"])
@@ -154,27 +178,11 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
             model.calibration_ = Calibration.from_state(learned["calibration"])
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
-    return model, _read(folder / "features.json"), _read(folder / "metrics.json")
+    return model
 
 
-def load_quick(folder: Path) -> tuple[QuickModel, dict[str, Any], dict[str, Any]] | None:
-    """Return the same without scikit-learn and XGBoost, None where the model needs them.
-
-    Raises
-    ------
-    ModelError
-        If a file is missing, was changed, or is of another format.
-    """
-    from advisor.models.quick import QuickModel
-
-    about, learned = _verified(folder)
-    try:
-        model = QuickModel.of(about["estimator"], learned, int(about["features_in"]))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
-    if model is None:
-        return None
-    return model, _read(folder / "features.json"), _read(folder / "metrics.json")
+def _beside(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    return _read(folder / "features.json"), _read(folder / "metrics.json")
 
 
 def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -91,8 +91,7 @@ class TrainedModel:
         ModelError
             If the folder was changed, or was fitted on other features than this version's.
         """
-        estimator: RunRegressor | QuickModel
-        estimator, about, found = registry.load_quick(folder) or registry.load(folder)
+        estimator, about, found = registry.load_lightest(folder)
         features.require_same(about, str(folder))
         return cls(
             name=folder.name,
