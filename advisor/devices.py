@@ -189,38 +189,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", bare.lower())
 
 
-def gpu_device(row: Mapping[str, Any]) -> Device | None:
-    """Return the device of a row of the catalogue's accelerator table.
-
-    The device sheet's row is taken where it has one of that name, since it knows sustained rates;
-    otherwise the peaks of ``row``. None where the row has no arithmetic or bandwidth at all
-    (media cards, FPGAs).
-    """
-    known = accelerator_devices().get(str(row["name"]))
-    if known is not None:
-        return known
-    rates = {
-        f"{p}_flop_per_s": _scaled(row.get(f"{p}_tflops"), TERA)
-        for p in ("fp32", "tf32", "bf16", "fp16", "fp8")
-    }
-    memory = _scaled(row.get("memory_gb"), GB)
-    bandwidth = _scaled(row.get("memory_bandwidth_gbs"), GB)
-    if not (memory and bandwidth and any(rates.values())):
-        return None
-    kind = {"Google": "tpu", "AWS": "accelerator"}.get(str(row.get("vendor")), "gpu")
-    return Device(
-        name=str(row["name"]),
-        kind=cast(Any, kind),
-        vendor=str(row.get("vendor", "")),
-        architecture=str(row.get("architecture", "")),
-        memory_bytes=memory,
-        memory_bytes_per_s=bandwidth,
-        tdp_w=_scaled(row.get("tdp_w"), 1.0),
-        release_year=_scaled(row.get("release_year"), 1.0),
-        **cast(Any, rates),
-    )
-
-
 def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device | None:
     """Return an accelerator of the catalogue: the device sheet's row, which knows sustained rates.
 

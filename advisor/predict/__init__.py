@@ -14,7 +14,7 @@ from typing import Final, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
+from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
 from advisor.domain import Candidate, Explanation, Predictions
 from advisor.errors import CatalogueError, UsageError
 from advisor.job import Job
@@ -213,6 +213,25 @@ class Predictor(Physics):
         region: str | None, pricing: Pricing, coverage: float,
     ) -> Candidate:  # fmt: skip
         row = self.catalogue.instance_type(instance_type, provider=provider)
+        offers, place = self.cheapest(row, region=region, pricing=pricing)
+        if place is None:
+            raise CatalogueError(
+                f"{instance_type} has no {pricing} price in {region or 'any region'}",
+                hint=f"see `advisor catalogue show {instance_type}`",
+            )
+        columns = self.step_columns(job, np.array([row.index]), np.array([count]))
+        if columns.status[0]:
+            reason = STATUSES[int(columns.status[0])].replace("_", " ")
+            raise UsageError(
+                f"{job.name} cannot be estimated on {count} x {instance_type}: {reason}",
+                hint="choose another type or count",
+            )
+        return self.rented(job, columns, offers, place, pricing=pricing, coverage=coverage)
+
+    def cheapest(
+        self, row: InstanceType, *, region: str | None = None, pricing: Pricing = "on-demand"
+    ) -> tuple[OfferColumns, int | None]:
+        """Return a type's offers, and the row of the cheapest; None where there is none."""
         offers = self.catalogue.select(
             OfferFilter(
                 providers=(row.provider,),
@@ -223,21 +242,23 @@ class Predictor(Physics):
         )
         places = np.flatnonzero(offers.type_index == row.index)
         if places.size == 0:
-            raise CatalogueError(
-                f"{instance_type} has no {pricing} price in {region or 'any region'}",
-                hint=f"see `advisor catalogue show {instance_type}`",
-            )
-        columns = self.step_columns(job, np.array([row.index]), np.array([count]))
-        cheapest = places[np.argmin(offers.price_usd_per_h[places])]
-        if columns.status[0]:
-            reason = STATUSES[int(columns.status[0])].replace("_", " ")
-            raise UsageError(
-                f"{job.name} cannot be estimated on {count} x {instance_type}: {reason}",
-                hint="choose another type or count",
-            )
+            return offers, None
+        return offers, int(places[np.argmin(offers.price_usd_per_h[places])])
+
+    def rented(
+        self,
+        job: Job,
+        columns: TimeColumns,
+        offers: OfferColumns,
+        offer_row: int,
+        *,
+        pricing: Pricing = "on-demand",
+        coverage: float = 0.9,
+    ) -> Candidate:
+        """Return the whole job on the machines of the only row of the columns, by one offer."""
         steady = on_demand(job, columns, coverage)
         if pricing == "spot":
-            band = offers.spot_interruption_band[[cheapest]]
+            band = offers.spot_interruption_band[[offer_row]]
             completion = on_spot(job, columns, np.array([0]), band, coverage)
         else:
             completion = steady
@@ -247,7 +268,7 @@ class Predictor(Physics):
             completion,
             offers,
             self.side_costs(job, offers),
-            offer_row=int(cheapest),
+            offer_row=offer_row,
             column=0,
             completion_row=0,
             coverage=coverage,

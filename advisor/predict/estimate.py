@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from advisor import devices
-from advisor.catalogue import Catalogue, OfferFilter, Pricing
 from advisor.collectors import benchmark, device_sheet, host
 from advisor.described import NO_LENGTH
 from advisor.domain import SCHEMA_VERSION, Bottleneck, Estimate
@@ -111,14 +110,15 @@ def estimate_on_type(
     _check_status(job, columns, where)
     place = int(predictor.fleet.device[row.index])
     device = predictor.fleet.devices[place] if place >= 0 else None
-    price = _price(predictor.catalogue, row.index)
+    offers, offer = predictor.cheapest(row)
+    price = None if offer is None else float(offers.price_usd_per_h[offer])
     found = _estimate(
         predictor, job, columns, where, device, coverage,
         price_usd_per_h=None if price is None else price * count,
     )  # fmt: skip
-    if price is None or found.training_time_h is None:
+    if offer is None or found.training_time_h is None:
         return found
-    whole = predictor.predict(job, row.name, count=count, provider=row.provider, coverage=coverage)
+    whole = predictor.rented(job, columns, offers, offer, coverage=coverage)
     return replace(found, training_time_h=whole.training_time_h, cost_usd=whole.cost_usd)
 
 
@@ -199,17 +199,6 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
             f"{job.name} cannot be estimated on {where}: {reason}",
             hint="choose another type, count, batch or precision",
         )
-
-
-def _price(catalogue: Catalogue, type_index: int) -> float | None:
-    """Return the lowest on-demand price of a type over its regions [USD/h]."""
-    row = catalogue.types.at(type_index)
-    pricing: tuple[Pricing, ...] = ("on-demand",)
-    offers = catalogue.select(
-        OfferFilter(providers=(row.provider,), types=(row.name,), pricing=pricing)
-    )
-    prices = offers.price_usd_per_h[offers.type_index == type_index]
-    return float(prices.min()) if prices.size else None
 
 
 def _estimate(

@@ -116,21 +116,43 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
     link = row.link_bytes_per_s if row is not None else None
     generation = (row.pcie_generation if row is not None else None) or 3.0
     through_host = _PCIE_BYTES_PER_S.get(generation, _PCIE_BYTES_PER_S[3.0]) * _THROUGH_HOST
-    unlimited = np.array([np.inf])
+    is_cpu = device.kind == "cpu"
+    return one_type(
+        device,
+        per_node=count,
+        intra_bytes_per_s=link or through_host,
+        has_own_links=bool(link),
+        network_bytes_per_s=np.inf,
+        is_rdma=True,
+        vcpus=float(device.cores or 1) if is_cpu else np.inf,
+        core_speed=device.core_speed,
+        host_memory_bytes=device.memory_bytes if is_cpu else np.inf,
+    )
+
+
+def one_type(
+    device: Device, *, per_node: int, intra_bytes_per_s: float, has_own_links: bool,
+    network_bytes_per_s: float, is_rdma: bool, vcpus: float, core_speed: float | None,
+    host_memory_bytes: float,
+) -> Fleet:  # fmt: skip
+    """Return machines of one type, ``per_node`` devices in each; see ``Fleet``.
+
+    ``has_own_links``: the devices' links do not pass through the host.
+    """
     return Fleet(
         devices=(device,),
         device=np.zeros(1, dtype=np.int64),
-        per_node=np.array([count]),
+        per_node=np.array([per_node]),
         is_accelerated=np.array([device.kind != "cpu"]),
         is_supported=np.array([True]),
-        intra_bytes_per_s=unlimited if count == 1 else np.array([link or through_host]),
-        intra_latency_s=np.array([LATENCY_S["nvlink" if link else "host"]]),
-        network_bytes_per_s=unlimited,
-        network_latency_s=np.array([LATENCY_S["rdma"]]),
-        is_rdma=np.array([True]),
-        vcpus=unlimited if device.kind != "cpu" else np.array([float(device.cores or 1)]),
-        core_speed=np.array([device.core_speed or np.nan]),
-        host_memory_bytes=unlimited if device.kind != "cpu" else np.array([device.memory_bytes]),
+        intra_bytes_per_s=np.array([intra_bytes_per_s if per_node > 1 else np.inf]),
+        intra_latency_s=np.array([LATENCY_S["nvlink" if has_own_links else "host"]]),
+        network_bytes_per_s=np.array([network_bytes_per_s]),
+        network_latency_s=np.array([LATENCY_S["rdma" if is_rdma else "ethernet"]]),
+        is_rdma=np.array([is_rdma]),
+        vcpus=np.array([vcpus]),
+        core_speed=np.array([np.nan if core_speed is None else core_speed]),
+        host_memory_bytes=np.array([host_memory_bytes]),
     )
 
 

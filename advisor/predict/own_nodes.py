@@ -10,7 +10,7 @@ from advisor import devices
 from advisor.catalogue import Catalogue
 from advisor.clusters import ClusterGroup
 from advisor.errors import UsageError
-from advisor.predict.fleet import LATENCY_S, Fleet
+from advisor.predict.fleet import Fleet, one_type
 
 
 def own_fleet(
@@ -47,20 +47,14 @@ def _named_by_accelerator(group: ClusterGroup, catalogue: Catalogue, per_node: i
             hint="name an accelerator of `advisor catalogue list --gpus`",
         )
     share = per_node / node.devices
-    link = "host" if node.intra.name.startswith("pcie") else "nvlink"
-    # A network that bypasses the kernel is not assumed.
-    return Fleet(
-        devices=(device,),
-        device=np.zeros(1, dtype=np.int64),
-        per_node=np.array([per_node]),
-        is_accelerated=np.ones(1, dtype=bool),
-        is_supported=np.ones(1, dtype=bool),
-        intra_bytes_per_s=np.array([node.intra.bytes_per_s if per_node > 1 else np.inf]),
-        intra_latency_s=np.array([LATENCY_S[link]]),
-        network_bytes_per_s=np.array([node.network.bytes_per_s]),
-        network_latency_s=np.array([LATENCY_S["ethernet"]]),
-        is_rdma=np.zeros(1, dtype=bool),
-        vcpus=np.array([node.vcpus * share]),
-        core_speed=np.array([np.nan if node.core_speed is None else node.core_speed]),
-        host_memory_bytes=np.array([node.memory_bytes * share]),
+    return one_type(
+        device,
+        per_node=per_node,
+        intra_bytes_per_s=node.intra.bytes_per_s,
+        has_own_links=not node.intra.name.startswith("pcie"),
+        network_bytes_per_s=node.network.bytes_per_s,
+        is_rdma=False,  # a network that bypasses the kernel is not assumed
+        vcpus=node.vcpus * share,
+        core_speed=node.core_speed,
+        host_memory_bytes=node.memory_bytes * share,
     )
