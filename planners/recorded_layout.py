@@ -15,6 +15,7 @@ from advisor.planners.data_parallel import ScalingParameters
 from advisor.planners.memory import MemoryParameters
 from advisor.planners.model_units import TransformerBlocks
 from advisor.planners.nouns import Layout, Node, Work
+from advisor.planners.search import PlannedLayout
 from advisor.planners.unit_memory import Kept, UnitTable
 from advisor.planners.unit_times import UnitTimes
 
@@ -107,7 +108,7 @@ class RecordedSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLayout:
+class RecordedLayout(PlannedLayout):
     """A layout of a recorded model with what the planner says of it.
 
     Attributes
@@ -124,23 +125,8 @@ class RecordedLayout:
         One standard deviation of ln(error).
     """
 
-    layout: Layout
-    step_s: float
-    memory_bytes: float
-    host_bytes: float
-    parts_s: dict[str, float]
     stages: tuple[int, ...]
     log_sd: float
-
-    @property
-    def device_s(self) -> float:
-        """Device-seconds of a step: money up to the price of a device."""
-        return self.step_s * self.layout.devices
-
-    @property
-    def bottleneck(self) -> str:
-        """The largest part of the step."""
-        return max(self.parts_s, key=lambda part: self.parts_s[part]).removesuffix("_s")
 
 
 @dataclass(slots=True)

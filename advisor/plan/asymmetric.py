@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from advisor.clusters import ClusterGroup
 from advisor.layout_model import LayoutModel
 from advisor.plan.answer import Choice
@@ -16,13 +14,14 @@ from advisor.plan.group_tables import (
     machine_links,
     machines_of,
     notes_of,
+    pipeline_group,
     ring_bytes_per_s,
+    slowest_networks,
 )
 from advisor.plan.request import RING_FACTOR, PlanRequest
 from advisor.planners import asymmetric_pipeline, link_groups
-from advisor.planners.asymmetric_pipeline import AsymmetricPlan, PipelineGroup, PipelineJob
+from advisor.planners.asymmetric_pipeline import AsymmetricPlan, PipelineJob
 from advisor.planners.errors import PlanningError
-from advisor.planners.heterogeneous import Worker
 
 _MOST_GROUPS: Final = 8
 
@@ -87,19 +86,8 @@ def _zorse(
         gather = asymmetric_pipeline.ring_s(
             layer_bytes, ring_bytes_per_s(machines, model), factor=RING_FACTOR
         )
-        workers = tuple(
-            Worker(
-                name=m.part.name,
-                memory_bytes=m.part.memory_bytes,
-                latency=latency(request, model, m),
-            )
-            for m in machines
-            for _ in range(m.node.devices)
-        )
-        groups.append(PipelineGroup(workers=workers, all_gather_s=gather, reduce_scatter_s=gather))
-    slowest = np.array(
-        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in held] for a in held]
-    )
+        groups.append(pipeline_group(machines, gather, lambda m: latency(request, model, m)))
+    slowest = slowest_networks(held)
     order = asymmetric_pipeline.order_groups(groups, slowest)
     network = model.parameters.pp_efficiency * float(slowest.min())
 

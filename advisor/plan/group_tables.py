@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from advisor.clusters import ClusterGroup, NamedCluster
 from advisor.domain import Estimate
 from advisor.layout_model import LayoutModel
 from advisor.plan.request import SOFTWARE, PlanRequest
+from advisor.planners.asymmetric_pipeline import PipelineGroup
 from advisor.planners.heterogeneous import Worker
 from advisor.planners.layer_latency import Floats, LayerLatency
 from advisor.planners.layout_case import LayoutCase
@@ -52,6 +53,33 @@ def estimate(request: PlanRequest, model: LayoutModel, step_s: float) -> Estimat
     factor = math.exp(max(widths))
     return Estimate(
         value=step_s, low=step_s / factor, high=step_s * factor, coverage=request.coverage
+    )
+
+
+def pipeline_group(
+    machines: Sequence[ClusterGroup],
+    gather_s: float,
+    latency: Callable[[ClusterGroup], LayerLatency],
+    *,
+    usable_fraction: float = 1.0,
+) -> PipelineGroup:
+    """Return machines as one group of an asymmetric pipeline; ``gather_s`` of one layer [s]."""
+    workers = tuple(
+        Worker(
+            name=m.part.name,
+            memory_bytes=usable_fraction * m.part.memory_bytes,
+            latency=latency(m),
+        )
+        for m in machines
+        for _ in range(m.node.devices)
+    )
+    return PipelineGroup(workers=workers, all_gather_s=gather_s, reduce_scatter_s=gather_s)
+
+
+def slowest_networks(groups: Sequence[Sequence[ClusterGroup]]) -> Floats:
+    """Return the slowest network between each two groups, shape (groups, groups) [bytes/s]."""
+    return np.array(
+        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in groups] for a in groups]
     )
 
 

@@ -9,7 +9,12 @@ import numpy as np
 
 from advisor.clusters import ClusterGroup
 from advisor.plan.answer import Choice, Command
-from advisor.plan.group_tables import machine_links, machines_of
+from advisor.plan.group_tables import (
+    machine_links,
+    machines_of,
+    pipeline_group,
+    slowest_networks,
+)
 from advisor.plan.launch import torchrun
 from advisor.plan.recorded_launch import parallel_file, script_of
 from advisor.plan.recorded_request import RecordedRequest
@@ -17,7 +22,6 @@ from advisor.plan.recorded_uneven import gather_s, layer_latency, reduced
 from advisor.planners import asymmetric_pipeline, link_groups
 from advisor.planners.asymmetric_pipeline import (
     AsymmetricPlan,
-    PipelineGroup,
     PipelineJob,
     ZorseConstants,
 )
@@ -29,7 +33,6 @@ from advisor.planners.grouped_pipeline import (
     StageMemory,
     grouped_pipeline,
 )
-from advisor.planners.heterogeneous import Worker
 from advisor.planners.nouns import Layout
 from advisor.planners.unit_memory import base_bytes, unit_state_bytes
 
@@ -259,19 +262,15 @@ def _zorse(
     groups = []
     for part in parts:
         gather = gather_s(request, part, block_bytes)
-        workers = tuple(
-            Worker(
-                name=m.part.name,
-                memory_bytes=model.usable_fraction * m.part.memory_bytes,
-                latency=layer_latency(request.times(m), blocks),
+        groups.append(
+            pipeline_group(
+                part,
+                gather,
+                lambda m: layer_latency(request.times(m), blocks),
+                usable_fraction=model.usable_fraction,
             )
-            for m in part
-            for _ in range(m.node.devices)
         )
-        groups.append(PipelineGroup(workers=workers, all_gather_s=gather, reduce_scatter_s=gather))
-    slowest = np.array(
-        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in parts] for a in parts]
-    )
+    slowest = slowest_networks(parts)
     order = asymmetric_pipeline.order_groups(groups, slowest)
     boundary = float(model.table.output_bytes[model.table.is_block].max())
     element = work.parameter_bytes / max(work.parameters, 1)
