@@ -47,7 +47,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
             log.header = log.header or parse_json(payload)
-        elif kind == fmt.READING and len(payload) >= fmt.READING_PAYLOAD.size and log.header:
+        elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
             log.readings.append(unpack(payload, log.header["t_ns"]))
         elif kind == fmt.FACT:
             fact = parse_json(payload)

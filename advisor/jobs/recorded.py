@@ -20,7 +20,8 @@ from advisor.planners.step.operators import operator_kind
 # by 8-10 % (reference: repeated Lambda and MLPerf measurements).
 _PROGRAM_LOG_SD = 0.1
 # A 90 % interval of the mean spans this many standard deviations.
-_INTERVAL_SDS = 2 * 1.644854
+_HALF_SDS = 1.644854
+_INTERVAL_SDS = 2 * _HALF_SDS
 
 
 def job_from_recording(
@@ -261,22 +262,23 @@ def _program_job(recording: Recording, *, total: tuple[float | None, ...]) -> Jo
             f"run {recording.run_id} has no training steps and was not seen to its end",
             hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
         )
-    cpu_s = recording.readings[-1].cpu_s if recording.readings else recording.duration_s
+    busy_s = recording.duration_s if recording.busy_s is None else recording.busy_s
+    cpu_s = recording.readings[-1].cpu_s if recording.readings else busy_s
     return Job(
         name=recording.run_id,
         work=None,
         program=Program(
-            duration_s=recording.duration_s,
+            duration_s=busy_s,
             cpu_s=cpu_s,
-            parallelism=max(cpu_s / recording.duration_s, 0.05),
+            parallelism=max(cpu_s / busy_s, 0.05),
         ),
         global_batch=1,
         total_steps=1.0,
         total_source="the run finished by itself (certain)",
         feed=_feed(None),
         measured=Measured(
-            step_s=recording.duration_s,
-            log_sd=_PROGRAM_LOG_SD,
+            step_s=busy_s,
+            log_sd=math.hypot(_PROGRAM_LOG_SD, recording.contention_half_width / _HALF_SDS),
             host=recording.host,
             threads=recording.threads,
             device="cpu",
