@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors import atomic
 from advisor.collectors.derive import EVENT_FILES
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.profiler_log import PROFILER_FILE
@@ -62,10 +64,8 @@ def pull(url: str) -> Path:
         for name, details in found.items():
             path = mirror / Path(name).parent.name / Path(name).name
             if not path.is_file() or path.stat().st_size < details["size"]:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_name(f".{path.name}.{os.getpid()}")
-                files.get_file(name, str(partial))
-                partial.replace(path)
+                with atomic.writing(path, mode=0o600) as copy, files.open(name, "rb") as original:
+                    shutil.copyfileobj(original, copy)
     except Exception as error:  # every file system has errors of its own
         raise RecordingError(
             f"cannot read the runs at {url}: {error}", hint="check the address and your rights"
