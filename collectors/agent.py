@@ -9,6 +9,7 @@ Signals are blocked and waited for, which is the loop's sleep as well: nothing i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -28,14 +29,16 @@ from advisor.collectors.child import (
 from advisor.collectors.derive import recording, rule_of
 from advisor.collectors.ending import Escalation, RecordingLimits
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import redacted, redacted_command
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.live import PERIOD_S, PREFIX, Live, columns, write
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.processes import ProcessTree, is_python, parent_of
-from advisor.collectors.profiler_log import PROFILER_FILE
+from advisor.collectors.profiler_life import machine
 from advisor.collectors.records import Appender, sync_file
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.sampler import Sampler
 
 _WATCHED: Final = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -98,10 +101,12 @@ class Agent:
         try:
             self._child.spawn(self._plan.command, self._plan.run)
         except OSError as error:
-            reason = f"{self._plan.command[0]!r} cannot be started: {error.strerror}"
+            reason = redacted(f"{self._plan.command[0]!r} cannot be started: {error.strerror}")
             end = {"status": "failed", "stop_reason": reason, "exit_code": NOT_STARTED}
             self._log.write_json(fmt.END, {**end, "t_ns": time.monotonic_ns()})
             hint = "run it without the advisor first; a script without #! needs its interpreter"
+            if error.errno == errno.E2BIG:
+                hint = "the system limits a command's length: put the arguments into a file"
             write(2, f"error: {reason}\nhint: {hint}\n")
             return False
         return True
@@ -112,8 +117,9 @@ class Agent:
             "role": "profiler",
             "pid": os.getpid(),
             "start_ticks": start_ticks(os.getpid()),
-            "command": list(self._plan.command),
-            "cwd": os.getcwd(),
+            "machine": machine(),
+            "command": redacted_command(self._plan.command),
+            "cwd": redacted(_folder_here()),
             "started_at": self._plan.started_at,
             "t_ns": self._start_ns,
             "host": self._plan.host,
@@ -209,7 +215,7 @@ class Agent:
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self._log.write_json(fmt.FACT, {"fact": "warning", "text": text})
+            self._log.write_json(fmt.FACT, {"fact": "warning", "text": redacted(text)})
 
     def _warn_of_silent_pythons(self, elapsed: float) -> None:
         if self._plan.attached is not None:
@@ -282,6 +288,13 @@ class Agent:
             write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")
 
 
-def main(plan: str) -> int:
-    """Record according to a plan in JSON."""
-    return Agent(RecordingPlan.from_json(plan)).run()
+def _folder_here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been deleted: the command may not mind
+        return ""
+
+
+def main(plan_fd: int) -> int:
+    """Record according to the plan that a descriptor reads."""
+    return Agent(RecordingPlan.from_file(plan_fd)).run()

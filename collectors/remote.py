@@ -12,9 +12,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from advisor.collectors.derive import EVENT_FILES
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.profiler_log import PROFILER_FILE
+from advisor.collectors.private import private_folder
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 
 
 def is_url(root: str | Path) -> bool:
@@ -62,8 +62,9 @@ def pull(url: str) -> Path:
         for name, details in found.items():
             path = mirror / Path(name).parent.name / Path(name).name
             if not path.is_file() or path.stat().st_size < details["size"]:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                private_folder(path.parent)
                 partial = path.with_name(f".{path.name}.{os.getpid()}")
+                partial.touch(mode=0o600)
                 files.get_file(name, str(partial))
                 partial.replace(path)
     except Exception as error:  # every file system has errors of its own
