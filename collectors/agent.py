@@ -22,6 +22,7 @@ from advisor.collectors.cgroups import Groups
 from advisor.collectors.child import (
     NOT_STARTED,
     Child,
+    accepts_hooks,
     allow_more_files,
     become_subreaper,
     send_signal,
@@ -35,7 +36,7 @@ from advisor.collectors.live import PERIOD_S, PREFIX, Live, columns, write
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.processes import ProcessTree, is_python, parent_of
+from advisor.collectors.processes import ProcessTree, is_python
 from advisor.collectors.profiler_life import machine
 from advisor.collectors.records import Appender, sync_file
 from advisor.collectors.run_files import PROFILER_FILE
@@ -49,7 +50,7 @@ _CHECK_S: Final = 1.0
 _SYNC_S: Final = 5.0
 _FAST_S: Final = 60.0  # after that a reading a second is enough
 _SLOW_INTERVAL_S: Final = 1.0
-_HOOKS_UP_S: Final = 1.0  # hooks come up within ms of an interpreter's start
+_HOOKS_UP_S: Final = 1.0  # what runs for less is no training
 _FAREWELL_S: Final = 0.5  # for helpers that end with the command
 
 
@@ -74,6 +75,7 @@ class Agent:
         self._has_seen_enough = False  # of a process that is somebody else's: it is let be
         self._is_detached = False
         self._warned: set[str] = set()
+        self._has_unhooked = False  # a Python process in which no hooks can come up
         self._first_seen: dict[int, float] = {}
 
     def run(self) -> int:
@@ -188,7 +190,7 @@ class Agent:
         if self._escalation.has_begun:
             self._escalation.go_on()
             return
-        self._warn_of_silent_pythons(elapsed)
+        self._look_for_unhooked(elapsed)
         reason = self._limits.reason(elapsed)
         if reason and not self._status:
             self._stop(reason)
@@ -217,19 +219,14 @@ class Agent:
             self._warned.add(text)
             self._log.write_json(fmt.FACT, {"fact": "warning", "text": redacted(text)})
 
-    def _warn_of_silent_pythons(self, elapsed: float) -> None:
-        if self._plan.attached is not None:
+    def _look_for_unhooked(self, elapsed: float) -> None:
+        if self._plan.attached is not None or self._has_unhooked:
             return
         hooked = self._monitor.hooked_pids
         for pid in list(self._tree.processes):
             since = self._first_seen.setdefault(pid, elapsed)
-            is_old = elapsed - since >= _HOOKS_UP_S
-            # A fork of a hooked process carries the hooks; its file comes with its first record.
-            if is_old and pid not in hooked and is_python(pid) and parent_of(pid) not in hooked:
-                self._warn(
-                    "a Python process runs without hooks (python -I, -E, -S or a cleaned "
-                    "environment): resources only"
-                )
+            if elapsed - since >= _HOOKS_UP_S and pid not in hooked:
+                self._has_unhooked |= is_python(pid) and not accepts_hooks(pid)
 
     def _until(self, elapsed: float) -> str:
         if self._is_detached:
@@ -251,6 +248,11 @@ class Agent:
         status, reason = (self._status, self._reason) if self._status else self._child.ending
         if self._plan.attached is None and (left := self._survivors()):
             self._warn(f"{left} processes outlived the command")
+        if self._has_unhooked and not self._monitor.steps():
+            self._warn(
+                "a Python process ran without hooks (python -I, -E, -S or a cleaned "
+                "environment): resources only"
+            )
         usage = self._tree.read()
         end = {
             "status": status,

@@ -12,8 +12,8 @@ from advisor.collectors.derive import _peak_rss
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.memory import advised_memory_bytes
 from advisor.collectors.profiler_log import ProfilerLog
-from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.recording import Reading
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.store import (
     find_run,
     latest_run,
