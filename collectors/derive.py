@@ -9,7 +9,8 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
-from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
+from advisor.collectors.printable import printable
+from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
     Host,
     HostBenchmark,
@@ -19,15 +20,18 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
-EVENT_FILES = "ev-*.bin"
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
 _CONTENDED = 0.2
+_CONTRADICTIONS = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 
 
 def read_events(path: Path) -> Events:
@@ -54,7 +58,7 @@ def recording(run: Path) -> Recording:
         return _derive(run)
     except RecordingError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _CONTRADICTIONS as error:
         # Facts are JSON of somebody's making: checked by using them, refused as a whole.
         raise RecordingError(
             f"the recording {run.name} contradicts itself: {error!r}",
@@ -76,7 +80,7 @@ def _derive(run: Path) -> Recording:
     given = GivenWork(**log.header.get("options", {}).get("given", {}))
     boundaries = trainer.steps.left_out_ns
     derived = Recording(
-        run_id=run.name,
+        run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
         status=log.end.get("status", "running"),

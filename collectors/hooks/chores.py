@@ -7,6 +7,7 @@ import threading
 import time
 
 from . import format as fmt
+from . import lineage
 from .clock import RunDelay
 from .control import Control
 from .device_clock import DeviceClock
@@ -97,6 +98,7 @@ class Chores:
     def _describe(self, torch: Any) -> None:
         """Record what is known once training runs: threads, devices, optimizers."""
         state = self._state
+        lineage.begin_training()
         if torch is not None:
             # Asking whether there could be a device would break the script's forks.
             devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
