@@ -141,6 +141,12 @@ class Chores:
         state = self._state
         state.deep = DeepTrace.begin(state.optimizers, state.loaders, state.failed)
 
+    def begin_anew(self) -> None:
+        """Do again what is done in the first steps: those before were parts of steps."""
+        self.end_deep()
+        self.due_step = max(self.due_step, _LAST_PLANNED)
+        self._deep_wanted = list(_DEEP_AFTER)
+
     def end_deep(self) -> None:
         """Close a traced step, if one is open, and record it."""
         state = self._state
