@@ -9,6 +9,7 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.limits import limits_of
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
     Host,
@@ -75,6 +76,7 @@ def _derive(run: Path) -> Recording:
     samples = None if per_step is None else per_step * world_size
     given = GivenWork(**log.header.get("options", {}).get("given", {}))
     boundaries = trainer.steps.left_out_ns
+    host = _host(log, trainer)
     derived = Recording(
         run_id=run.name,
         path=run,
@@ -84,7 +86,7 @@ def _derive(run: Path) -> Recording:
         exit_code=log.end.get("exit_code"),
         started_at=log.header.get("started_at", ""),
         duration_s=_duration_s(log, processes),
-        host=_host(log, trainer),
+        host=host,
         readings=tuple(log.readings),
         step_time=step_time,
         deep_step=deep,
@@ -102,6 +104,7 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=_communication(processes),
         saves=saves_of(trainer.facts.get("saved", [])),
+        limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 

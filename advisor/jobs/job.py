@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
 from advisor.jobs.actuals import Actual
 from advisor.jobs.transfers import Transfers
-from advisor.planners.core.nouns import Work
+from advisor.planners.core.nouns import TrainingSetup, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,12 @@ class Measured:
         Threads the framework computed with.
     device : str
         ``"cpu"`` or ``"cuda"``.
+    processes : int
+        That trained together there.
+    precision : str
+        As recorded; empty where that is not known.
+    setup : TrainingSetup or None
+        The software as recorded; None where that is not known.
     """
 
     step_s: float
@@ -61,6 +68,9 @@ class Measured:
     host: Host
     threads: int | None
     device: str
+    processes: int = 1
+    precision: str = ""
+    setup: TrainingSetup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +126,8 @@ class Job:
         Attention heads of a recorded transformer, as its attention was recorded or the user says.
     checkpoint_bytes, checkpoint_s : float or None
         Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
+    limits : Limits
+        What keeps the script from using a whole machine, wherever it runs.
     """
 
     name: str
@@ -138,6 +150,7 @@ class Job:
     heads: int | None = None
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def state_bytes(self) -> float:
@@ -160,6 +173,29 @@ class Job:
         """What leaves the cloud at the end: as given, otherwise one checkpoint. [bytes]."""
         given = self.transfers.result_bytes
         return self.state_bytes if given is None else given
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether a step is still the one that was measured: nobody has changed it since."""
+        seen = self.measured
+        if seen is None or self.work is None:
+            return seen is not None
+        return (
+            self.global_batch == self.recorded_batch * seen.processes
+            and seen.precision in ("", self.work.precision)
+            and seen.setup in (None, self.work.setup)
+        )
+
+    @property
+    def compute_threads(self) -> float | None:
+        """Threads that the job computes with on any processor; None for all there are."""
+        processes = 1 if self.measured is None else self.measured.processes
+        return self.limits.compute_threads(processes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the job beside any answer."""
+        return self.limits.notes()
 
     @property
     def paid_steps(self) -> float:

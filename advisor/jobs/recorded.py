@@ -73,7 +73,7 @@ def job_from_recording(
         total_steps=steps * recorded_global / batch,
         total_source=source,
         feed=_feed(loading),
-        measured=_measured(recording, recording.step_time, recording.deep_step.device),
+        measured=_measured(recording, recording.step_time, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
         startup_s=recording.startup_s or 0.0,
@@ -85,6 +85,7 @@ def job_from_recording(
         ),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
         checkpoint_s=None if saves is None else saves.seconds,
+        limits=recording.limits,
     )
     return recognised(job)
 
@@ -169,7 +170,6 @@ def _epoch_ends(
 def _work(deep: DeepStep, loading: Loading | None) -> Work:
     """Divide the traced step by its passes: one micro-batch without accumulation."""
     passes = max(deep.micro_batches, 1)
-    precision: Precision = deep.precision if deep.precision in get_args(Precision) else "fp32"  # type: ignore[assignment]
     micro_batch = max(deep.samples // passes, 1)
     return Work(
         operators=tuple(
@@ -206,9 +206,13 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
             )
             for layer in deep.layers
         ),
-        precision=precision,
+        precision=_precision(deep),
         setup=_setup(deep),
     )
+
+
+def _precision(deep: DeepStep) -> Precision:
+    return deep.precision if deep.precision in get_args(Precision) else "fp32"  # type: ignore[return-value]
 
 
 def _setup(deep: DeepStep) -> TrainingSetup:
@@ -239,13 +243,16 @@ def _feed(loading: Loading | None) -> Feed:
     )
 
 
-def _measured(recording: Recording, step: StepTime, device: str) -> Measured:
+def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
     return Measured(
         step_s=step.corrected_s,
         log_sd=math.log(step.high_s / step.low_s) / _INTERVAL_SDS if step.low_s > 0 else 1.0,
         host=recording.host,
         threads=recording.threads,
-        device=device,
+        device=deep.device,
+        processes=recording.world_size,
+        precision=_precision(deep),
+        setup=_setup(deep),
     )
 
 
