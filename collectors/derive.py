@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from advisor.collectors.recording import (
 from advisor.collectors.records import parse
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
-from advisor.collectors.stop_rule import StopRule, judge
+from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
@@ -170,8 +171,16 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         warmup_steps=now.warmup_steps,
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=_CLOCKS[trainer.clock],
-        is_settled=verdict.is_settled,
+        is_settled=is_settled(log.end, verdict),
     )
+
+
+def is_settled(end: Mapping[str, Any], verdict: Verdict) -> bool:
+    """Whether the stop rule was satisfied: by the verdict that ended the recording, if one did.
+
+    Judged again after its last steps, that verdict might be another one.
+    """
+    return verdict.is_settled or end.get("stop_reason") == SETTLED
 
 
 def _device_step_s(trainer: Events) -> float:

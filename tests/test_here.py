@@ -84,7 +84,7 @@ def test_what_the_user_changes_is_estimated_from_the_measured_step(
     found = api.estimate(doubled, on="here", predictor=predictor).step_time_s
     assert 4.0 < found.value < 6.5  # the optimizer's part of the step is not doubled
     fixed = api.estimate(
-        job, on="here", predictor=predictor, layout=LayoutRequest(zero_stage=0)
+        job, on="here", predictor=predictor, layout=LayoutRequest(zero=0)
     ).step_time_s
     assert fixed.value == pytest.approx(3.0, rel=0.05)
 
@@ -137,9 +137,9 @@ def test_a_script_of_one_thread_gains_nothing_from_more_cores(
     def step(one: Job, name: str) -> float:
         return api.estimate(one, on=f"aws:{name}", predictor=predictor).step_time_s.value
 
-    large, small = step(limited, "c7i.48xlarge"), step(limited, "c7i.large")
+    large, small = step(limited, "c7i.48xlarge"), step(limited, "c7i.4xlarge")
     assert large == pytest.approx(small, rel=0.02)
-    assert step(job, "c7i.48xlarge") < large / 10
+    assert step(job, "c7i.48xlarge") < large / 5
     # A card has no threads of the host's.
     assert step(limited, "g5.xlarge") == step(job, "g5.xlarge")
 
@@ -180,9 +180,9 @@ def test_the_answer_says_that_lifting_a_limit_may_help(
     for job, says in ((limited, True), (make_job(), False)):
         notes = api.recommend(job, predictor=predictor, cloud="aws", top=1).notes
         assert any("OMP_NUM_THREADS" in note and "lifting" in note for note in notes) == says
-        shown = api.estimate(job, on="aws:c7i.large", predictor=predictor)
+        shown = api.estimate(job, on="aws:c7i.4xlarge", predictor=predictor)
         assert any("lifting" in note for note in shown.notes) == says
-        assert ("notes" in shown.to_record()) and bool(shown.to_record()["notes"]) == says
+        assert bool(shown.to_record()["notes"]) == says
 
 
 def test_a_job_that_cannot_run_here_is_a_deliberate_error(

@@ -6,6 +6,7 @@ that was measured. Everything the predictors know of the user's script passes th
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -128,6 +129,11 @@ class Job:
         Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
     limits : Limits
         What keeps the script from using a whole machine, wherever it runs.
+    length_log_sd, startup_log_sd, epoch_end_log_sd : float
+        One standard deviation of the error of ln(total_steps), ln(startup_s),
+        ln(epoch_end_steps); 0 where somebody said them.
+    unseen_log_sd : float
+        What may stand beside the steps and was not seen, as an error of ln(their time).
     """
 
     name: str
@@ -151,6 +157,10 @@ class Job:
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
     limits: Limits = field(default_factory=Limits)
+    length_log_sd: float = 0.0
+    startup_log_sd: float = 0.0
+    epoch_end_log_sd: float = 0.0
+    unseen_log_sd: float = 0.0
 
     @property
     def state_bytes(self) -> float:
@@ -202,6 +212,12 @@ class Job:
         """Steps that the whole job takes the time of: its own, and those its epochs' ends cost."""
         return self.total_steps + self.epochs * self.epoch_end_steps
 
+    @property
+    def paid_steps_log_sd(self) -> float:
+        """One standard deviation of the error of ln(``paid_steps``)."""
+        ends = self.epochs * self.epoch_end_steps / self.paid_steps
+        return math.hypot(self.length_log_sd, ends * self.epoch_end_log_sd, self.unseen_log_sd)
+
     def facts(self) -> dict[str, Any]:
         """Return what the numbers rest on, for reports and JSON; sources in words."""
         facts: dict[str, Any] = {
@@ -220,6 +236,7 @@ class Job:
                 else "recorded",
             },
             "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
             "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [

@@ -31,6 +31,7 @@ from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.facts import Fact, Facts
+from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
 
 _GIB: Final = 2**30
@@ -235,7 +236,10 @@ def _on_device(
     lone = replace(lone, is_recorded=is_recorded)
     columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)
     _check_status(job, columns, where)
-    return _estimate(predictor, job, columns, where, device, coverage, price_usd_per_h=None)
+    return _estimate(
+        predictor, job, columns, where, device, coverage, price_usd_per_h=None,
+        is_recorded=is_recorded and is_answer(job, space),
+    )  # fmt: skip
 
 
 def _check_count(count: int) -> None:
@@ -268,14 +272,17 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
 
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, where: str, device: Device | None,
-    coverage: float, *, price_usd_per_h: float | None,
+    coverage: float, *, price_usd_per_h: float | None, is_recorded: bool = False,
 ) -> StepEstimate:  # fmt: skip
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
     time_h = None
     if job.total_source != NO_LENGTH:
-        from advisor.predict.completion import on_demand
+        from advisor.predict.completion import as_recorded_h, on_demand
 
-        time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+        if is_recorded:
+            time_h = as_recorded_h(job, columns, coverage)
+        else:
+            time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
     facts = Facts(predictor, job, columns, device, price_usd_per_h)
     return StepEstimate(
