@@ -7,7 +7,7 @@ import threading
 import time
 
 from . import format as fmt
-from . import lineage
+from . import limits, lineage
 from .clock import RunDelay
 from .control import Control
 from .device_clock import DeviceClock
@@ -109,6 +109,7 @@ class Chores:
                 cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
+        state.fact("limits", **limits.facts(torch, state.threads_called))
 
     def _find_work(self, step: int) -> None:
         """Record what the frames say of the job's length."""
