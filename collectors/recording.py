@@ -6,10 +6,11 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.saves import Saves
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
@@ -111,9 +112,9 @@ class Reading:
 
     ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
     are in [0, 1]. ``stolen_s`` is time that the hypervisor gave to others, over all processors;
-    ``major_faults`` page faults that went to disk. ``run_delay_s`` is the waiting for a core of all
-    processes, ``slowest_delay_s`` of whoever waited most between two readings; ``machine_cpu_s``
-    the processor time of the whole machine as last read, None unknown.
+    ``major_faults`` page faults that went to disk. ``run_delay_s`` is the waiting for a core of
+    all processes, ``slowest_delay_s`` of whoever waited most between two readings;
+    ``machine_cpu_s`` the processor time of the whole machine as last read, None unknown.
     """
 
     t_s: float
@@ -317,7 +318,7 @@ class Recording:
     step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
     step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
-    are the checkpoints that were seen.
+    are the checkpoints that were seen; ``limits`` what kept the script from using the machine.
 
     All times are those without neighbours (module ``contention``), what the clock said beside them
     as ``raw``, and how far the correction may be off as ``half_width``. ``duration_s`` is by the
@@ -358,3 +359,4 @@ class Recording:
     busy_s: float | None = None
     contention: float = 0.0
     contention_half_width: float = 0.0
+    limits: Limits = field(default_factory=Limits)

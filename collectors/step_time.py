@@ -26,8 +26,8 @@ from itertools import pairwise
 from advisor.collectors.contention import Corrected, Curve, Stretch, correct, total
 from advisor.collectors.hooks import format as fmt
 
-# Student's t, 95 % one-sided, 9 degrees of freedom: a 90 % interval from ten batch means.
-_T_90_9 = 1.8331
+# Student's t, 95 % one-sided, by degrees of freedom from 1: a 90 % interval from batch means.
+_T_90 = (6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432, 1.8946, 1.8595, 1.8331)
 BATCHES = 10
 _WARMUP_FACTOR = 1.5
 _WARMUP_WINDOW = 10
@@ -145,7 +145,11 @@ class Steps:
         """
         self.ticks += 1
         if self.last_ns == 0:
-            self.first_ns, self.first_delay_ns = t_ns, delay_ns
+            if self.first_ns:  # what came before turned out to be parts of steps
+                delay = max(0, delay_ns - self.first_delay_ns)
+                self.left_out.append(LeftOut(self.first_ns, t_ns, delay, 0, 0, False))
+            else:
+                self.first_ns, self.first_delay_ns = t_ns, delay_ns
         else:
             wall = t_ns - self.last_ns
             # The delay is read less often than fast steps end: a step may carry its forerunners'.
@@ -288,16 +292,18 @@ def mean(steps: Steps) -> Mean | None:
 
 
 def _half_width(steps: Steps, warmup: int, value: float) -> float:
-    """Half of the batch-means interval; the whole value where there are too few steps for one.
+    """Half of the batch-means interval; the whole value where a single step has none.
 
+    Fewer steps than batches are a batch each: slow steps are few, and known by their agreement.
     Batches are corrected by the main thread's waiting alone, and scaled as their mean is.
     """
-    size = (steps.count - warmup) // BATCHES
-    if size < 1:
+    batches = min(BATCHES, steps.count - warmup)
+    if batches < 2:
         return value
-    start = steps.count - BATCHES * size
-    means = [steps.corrected(start + i * size, start + (i + 1) * size) for i in range(BATCHES)]
-    centre = sum(means) / BATCHES
-    variance = sum((one - centre) ** 2 for one in means) / (BATCHES - 1)
+    size = (steps.count - warmup) // batches
+    start = steps.count - batches * size
+    means = [steps.corrected(start + i * size, start + (i + 1) * size) for i in range(batches)]
+    centre = sum(means) / batches
+    variance = sum((one - centre) ** 2 for one in means) / (batches - 1)
     scale = value / centre if centre > 0 else 1.0
-    return min(value, _T_90_9 * scale * math.sqrt(variance / BATCHES))
+    return min(value, _T_90[batches - 2] * scale * math.sqrt(variance / batches))

@@ -97,7 +97,7 @@ def _curve(times: list[int], values_s: Sequence[float]) -> Curve:
 def _slowest(readings: Sequence[Reading]) -> list[float]:
     """Return what the slowest process has waited by each reading [s].
 
-    Old recordings have the waiting of all processes only: it is shared by those that wanted to run.
+    Old recordings have the waiting of all processes only: those that wanted to run share it.
     """
     if not readings:
         return []
@@ -112,9 +112,7 @@ def _slowest(readings: Sequence[Reading]) -> list[float]:
     return waited
 
 
-def _machine_curve(
-    times: list[int], readings: Sequence[Reading], end: Mapping[str, Any]
-) -> Curve:
+def _machine_curve(times: list[int], readings: Sequence[Reading], end: Mapping[str, Any]) -> Curve:
     """Return the whole machine's processor time [ns] at the moments when it was looked at."""
     curve = Curve()
     before: float | None = None

@@ -127,7 +127,7 @@ class Loaders:
         where it was not asked.
         """
         if cpu_ns >= 0:
-            # Between the two readings of the clock: what waits before and after is not the batch's.
+            # Between the clock's two readings: what is waited before and after is no batch's.
             cpu_ns, delay_ns = time.thread_time_ns() - cpu_ns, self._waited(self._begin_delay_ns)
         now_ns = time.monotonic_ns()
         known = getattr(iterator, "_advisor_loader", None)
