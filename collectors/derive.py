@@ -11,7 +11,8 @@ from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.limits import limits_of
-from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
+from advisor.collectors.printable import printable
+from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
     Host,
     HostBenchmark,
@@ -21,15 +22,18 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
-EVENT_FILES = "ev-*.bin"
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
 _CONTENDED = 0.2
+_CONTRADICTIONS = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 
 
 def read_events(path: Path) -> Events:
@@ -56,7 +60,7 @@ def recording(run: Path) -> Recording:
         return _derive(run)
     except RecordingError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _CONTRADICTIONS as error:
         # Facts are JSON of somebody's making: checked by using them, refused as a whole.
         raise RecordingError(
             f"the recording {run.name} contradicts itself: {error!r}",
@@ -79,7 +83,7 @@ def _derive(run: Path) -> Recording:
     boundaries = trainer.steps.left_out_ns
     host = _host(log, trainer)
     derived = Recording(
-        run_id=run.name,
+        run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
         status=log.end.get("status", "running"),

@@ -65,7 +65,7 @@ class Steps:
         """Take in a tick: time, the main thread's accumulated delay, and flags."""
         self.ticks += 1
         if self.last_ns == 0:
-            self.first_ns = t_ns
+            self.first_ns = self.first_ns or t_ns
         else:
             wall = t_ns - self.last_ns
             # The delay is read less often than fast steps end: a step may carry its forerunners'.
