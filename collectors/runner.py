@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from advisor.collectors import benchmark, device_sheet, host, remote, store
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.interpreter import Interpreter
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import Root, new_run, read_recording
@@ -28,6 +29,7 @@ PRECISE_FRACTION = 0.02
 def plan(
     command: Sequence[str],
     *,
+    interpreter: Interpreter | None = None,
     run_root: Root | None = None,
     name: str = "",
     attached: int | None = None,
@@ -47,6 +49,8 @@ def plan(
     Parameters
     ----------
     command : sequence of str
+    interpreter : Interpreter, optional
+        The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
         Folder or URL of runs; see ``store.run_root``.
     name : str
@@ -87,6 +91,8 @@ def plan(
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    if interpreter is not None:
+        options["interpreter"] = asdict(interpreter)
     if is_precise:
         options["half_width_fraction"] = PRECISE_FRACTION
     return RecordingPlan(
