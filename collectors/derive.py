@@ -9,6 +9,7 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.hooks import format as fmt
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
     Host,
@@ -19,6 +20,7 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.rounds import rounds_of
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
@@ -26,7 +28,7 @@ from advisor.collectors.tracing import deep_step
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
 EVENT_FILES = "ev-*.bin"
-_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
+_CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
 
 
@@ -89,7 +91,9 @@ def _derive(run: Path) -> Recording:
         step_time=step_time,
         deep_step=deep,
         loading=_loading(trainer),
-        total_work=total_work(trainer, given, samples_per_step=samples or 0.0),
+        total_work=total_work(
+            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+        ),
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer),
@@ -102,8 +106,15 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=_communication(processes),
         saves=saves_of(trainer.facts.get("saved", [])),
+        rounds=None
+        if step_time is None
+        else rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"])),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+
+
+def _is_finished(log: ProfilerLog) -> bool:
+    return log.end.get("status") == "finished" and log.end.get("exit_code") == 0
 
 
 def trainer_of(processes: list[Events]) -> Events | None:
@@ -114,7 +125,7 @@ def trainer_of(processes: list[Events]) -> Events | None:
 
     def rank(one: Events) -> tuple[int, bool, int]:
         is_first = one.fact("process_group").get("rank", 0) == 0
-        return one.clock, is_first and one.completed > 1, one.completed
+        return one.rank, is_first and one.completed > 1, one.completed
 
     return max(ticking, key=rank)
 

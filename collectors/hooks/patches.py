@@ -6,6 +6,8 @@ import functools
 import time
 
 from . import format as fmt
+from . import rounds
+from .replacing import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
     return {
+        **rounds.hooks(session),
         "torch.optim.optimizer": functools.partial(_optimizer, session),
         "torch.serialization": functools.partial(_saving, session),
         "torch.autograd": functools.partial(_autograd, session),
@@ -29,19 +32,6 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     }
 
 
-def _replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
-    """Put ``replacement`` in place of ``owner.name`` until the session lets go."""
-    original = getattr(owner, name)
-    functools.update_wrapper(replacement, original)
-    setattr(owner, name, replacement)
-
-    def restore() -> None:
-        if getattr(owner, name, None) is replacement:
-            setattr(owner, name, original)
-
-    session.on_release(restore)
-
-
 def _optimizer(session: Session, module: Any) -> None:
     original = module.Optimizer.__init__
 
@@ -49,7 +39,7 @@ def _optimizer(session: Session, module: Any) -> None:
         original(self, *args, **kwargs)
         session.optimizer_made(self)
 
-    _replace(session, module.Optimizer, "__init__", init)
+    replace(session, module.Optimizer, "__init__", init)
     # It stays once registered: it lets go while the framework iterates over its hooks, when none
     # may be removed. Released, it returns at once.
     module.register_optimizer_step_post_hook(session.optimizer_stepped)
@@ -60,18 +50,18 @@ def _optimizer(session: Session, module: Any) -> None:
 
 
 def _autograd(session: Session, module: Any) -> None:
-    original = module.backward
+    original, rank_of_backward = module.backward, fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         if session.deep is not None:
             session.backward_begins()
         result = original(*args, **kwargs)
         session.backwards += 1
-        if session.clock <= fmt.CLOCK_BACKWARD:
+        if session.rank <= rank_of_backward:
             session.backward_ended()
         return result
 
-    _replace(session, module, "backward", backward)
+    replace(session, module, "backward", backward)
 
 
 def _saving(session: Session, module: Any) -> None:
@@ -83,7 +73,7 @@ def _saving(session: Session, module: Any) -> None:
         session.saved(f, begin_ns)
         return result
 
-    _replace(session, module, "save", save)
+    replace(session, module, "save", save)
 
 
 def _loader(session: Session, module: Any) -> None:
@@ -110,8 +100,8 @@ def _loader(session: Session, module: Any) -> None:
         session.loader_begun(self, result)
         return result
 
-    _replace(session, iterator, "__next__", next_batch)
-    _replace(session, loader, "__iter__", begin)
+    replace(session, iterator, "__next__", next_batch)
+    replace(session, loader, "__iter__", begin)
 
 
 def _process_group(session: Session, module: Any) -> None:
@@ -127,7 +117,7 @@ def _process_group(session: Session, module: Any) -> None:
         )
         return result
 
-    _replace(session, module, "init_process_group", init_process_group)
+    replace(session, module, "init_process_group", init_process_group)
 
 
 def _data_parallel(session: Session, module: Any) -> None:
@@ -138,7 +128,7 @@ def _data_parallel(session: Session, module: Any) -> None:
         original(self, *args, **kwargs)
         session.replicas_made(self)
 
-    _replace(session, wrapper, "__init__", init)
+    replace(session, wrapper, "__init__", init)
 
 
 def _arguments(session: Session, module: Any) -> None:
@@ -150,4 +140,4 @@ def _arguments(session: Session, module: Any) -> None:
         session.arguments_parsed(result[0])
         return result
 
-    _replace(session, parser, "parse_known_args", parse_known_args)
+    replace(session, parser, "parse_known_args", parse_known_args)
