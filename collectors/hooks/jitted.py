@@ -147,8 +147,8 @@ class Updates:
 
     def _count(self, seen: Updater, at_ns: int) -> None:
         self._rounds.name("JAX", "update")
-        number, completes = self._updaters.stepped(seen)
-        self._rounds.session.round_ended(fmt.CLOCK_ROUND, at_ns, 0, number, completes)
+        number, flags = self._updaters.stepped(seen)
+        self._rounds.session.round_ended(fmt.CLOCK_ROUND, at_ns, 0, number, flags)
 
     def applied(self, result: Any, frame: Any) -> None:
         """Take in that optax applied updates: now, or in the function that is being traced."""
