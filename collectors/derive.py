@@ -19,6 +19,7 @@ from advisor.collectors.recording import (
     HostBenchmark,
     Loading,
     Recording,
+    Rounds,
     StepClock,
     StepTime,
 )
@@ -113,12 +114,20 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=_communication(processes),
         saves=saves_of(trainer.facts.get("saved", [])),
-        rounds=None
-        if step_time is None
-        else rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"])),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+
+
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
+    return rounds_of(
+        trainer,
+        step_time,
+        log.readings,
+        int(log.header["t_ns"]),
+        int(log.end["t_ns"]) if _is_finished(log) else None,
+    )
 
 
 def _is_finished(log: ProfilerLog) -> bool:

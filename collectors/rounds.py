@@ -22,6 +22,7 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.recording import Reading, Rounds, StepTime
 
 _FIFTH = 5
+_BUSY_GPU = 0.02  # a desktop's drawing stays below
 _CLOCKS = (fmt.CLOCK_FIT, fmt.CLOCK_ROUND)
 
 
@@ -41,7 +42,11 @@ def has_rounds(events: Events) -> bool:
 
 
 def rounds_of(
-    events: Events, step: StepTime, readings: Sequence[Reading], start_ns: int
+    events: Events,
+    step: StepTime,
+    readings: Sequence[Reading],
+    start_ns: int,
+    end_ns: int | None = None,
 ) -> Rounds | None:
     """Return what is known of the rounds; None if the steps are an optimizer's or the script's.
 
@@ -53,6 +58,8 @@ def rounds_of(
     readings : sequence of Reading
     start_ns : int
         When the recording began, on the clock of the ticks. [ns]
+    end_ns : int, optional
+        When the script ended by itself. [ns]
     """
     if not has_rounds(events):
         return None
@@ -64,12 +71,18 @@ def rounds_of(
     return Rounds(
         kind=str(first.get("kind", "")),
         unit=str(first.get("unit", "round")),
-        device="cpu" if str(first.get("device", "cpu")).startswith("cpu") else "cuda",
+        device=_device(first, readings),
         cores=None if not limits or None in limits else float(max(limits)),
         busy_cores=_busy_cores(events, step, readings, start_ns),
         compile_s=_compile_s(events, step, first),
         spread_fraction=_spread(events, step),
+        tail_s=None if end_ns is None else max(0.0, (end_ns - events.steps.last_ns) / 1e9),
     )
+
+
+def _device(first: dict[str, Any], readings: Sequence[Reading]) -> str:
+    is_busy = any((reading.gpu_fraction or 0.0) > _BUSY_GPU for reading in readings)
+    return "cpu" if str(first.get("device", "cpu")).startswith("cpu") and not is_busy else "cuda"
 
 
 def _busy_cores(
