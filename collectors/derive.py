@@ -10,6 +10,7 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
@@ -18,10 +19,12 @@ from advisor.collectors.recording import (
     HostBenchmark,
     Loading,
     Recording,
+    Rounds,
     StepClock,
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
@@ -29,7 +32,7 @@ from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
-_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
+_CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
 _CONTRADICTIONS = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
@@ -96,7 +99,9 @@ def _derive(run: Path) -> Recording:
         step_time=step_time,
         deep_step=deep,
         loading=_loading(trainer),
-        total_work=total_work(trainer, given, samples_per_step=samples or 0.0),
+        total_work=total_work(
+            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+        ),
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer),
@@ -109,9 +114,24 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=_communication(processes),
         saves=saves_of(trainer.facts.get("saved", [])),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+
+
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
+    return rounds_of(
+        trainer,
+        step_time,
+        log.readings,
+        int(log.header["t_ns"]),
+        int(log.end["t_ns"]) if _is_finished(log) else None,
+    )
+
+
+def _is_finished(log: ProfilerLog) -> bool:
+    return log.end.get("status") == "finished" and log.end.get("exit_code") == 0
 
 
 def trainer_of(processes: list[Events]) -> Events | None:
@@ -122,7 +142,7 @@ def trainer_of(processes: list[Events]) -> Events | None:
 
     def rank(one: Events) -> tuple[int, bool, int]:
         is_first = one.fact("process_group").get("rank", 0) == 0
-        return one.clock, is_first and one.completed > 1, one.completed
+        return one.rank, is_first and one.completed > 1, one.completed
 
     return max(ticking, key=rank)
 

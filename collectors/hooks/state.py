@@ -25,8 +25,8 @@ class ProcessState:
     data_parallel : weak reference to the wrapped model, or None
     deep : DeepTrace or None
         While a step is traced.
-    clock, steps : int
-        The leading clock, and the training steps it completed.
+    clock, rank, steps : int
+        The leading clock, its rank, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
     threads_called : int or None
@@ -44,7 +44,7 @@ class ProcessState:
         self.arguments: dict[str, float] = {}
         self.data_parallel: Any = None
         self.deep: Any = None
-        self.clock = -1
+        self.clock = self.rank = -1
         self.steps = 0
         self.backwards = 0
         self.threads_called: int | None = None
