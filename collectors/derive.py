@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.limits import limits_of
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
@@ -23,7 +25,7 @@ from advisor.collectors.records import parse
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
-from advisor.collectors.stop_rule import StopRule, judge
+from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
@@ -79,6 +81,7 @@ def _derive(run: Path) -> Recording:
     samples = None if per_step is None else per_step * world_size
     given = GivenWork(**log.header.get("options", {}).get("given", {}))
     boundaries = trainer.steps.left_out_ns
+    host = _host(log, trainer)
     derived = Recording(
         run_id=printable(run.name),
         path=run,
@@ -88,7 +91,7 @@ def _derive(run: Path) -> Recording:
         exit_code=log.end.get("exit_code"),
         started_at=log.header.get("started_at", ""),
         duration_s=_duration_s(log, processes),
-        host=_host(log, trainer),
+        host=host,
         readings=tuple(log.readings),
         step_time=step_time,
         deep_step=deep,
@@ -106,6 +109,7 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=_communication(processes),
         saves=saves_of(trainer.facts.get("saved", [])),
+        limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 
@@ -171,8 +175,16 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         warmup_steps=now.warmup_steps,
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=_CLOCKS[trainer.clock],
-        is_settled=verdict.is_settled,
+        is_settled=is_settled(log.end, verdict),
     )
+
+
+def is_settled(end: Mapping[str, Any], verdict: Verdict) -> bool:
+    """Whether the stop rule was satisfied: by the verdict that ended the recording, if one did.
+
+    Judged again after its last steps, that verdict might be another one.
+    """
+    return verdict.is_settled or end.get("stop_reason") == SETTLED
 
 
 def _device_step_s(trainer: Events) -> float:

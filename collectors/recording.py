@@ -6,10 +6,11 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.saves import Saves
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
@@ -304,7 +305,7 @@ class Recording:
     step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
     step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
-    are the checkpoints that were seen.
+    are the checkpoints that were seen; ``limits`` what kept the script from using the machine.
     """
 
     run_id: str
@@ -333,3 +334,4 @@ class Recording:
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
     saves: Saves | None = None
+    limits: Limits = field(default_factory=Limits)

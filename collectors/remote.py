@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors import atomic
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.private import private_folder
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
@@ -63,10 +65,8 @@ def pull(url: str) -> Path:
             path = mirror / Path(name).parent.name / Path(name).name
             if not path.is_file() or path.stat().st_size < details["size"]:
                 private_folder(path.parent)
-                partial = path.with_name(f".{path.name}.{os.getpid()}")
-                partial.touch(mode=0o600)
-                files.get_file(name, str(partial))
-                partial.replace(path)
+                with atomic.writing(path, mode=0o600) as copy, files.open(name, "rb") as original:
+                    shutil.copyfileobj(original, copy)
     except Exception as error:  # every file system has errors of its own
         raise RecordingError(
             f"cannot read the runs at {url}: {error}", hint="check the address and your rights"

@@ -76,14 +76,20 @@ def _short(word: str) -> str:
 
 @app.command()
 def show(run: Name, as_json: AsJson = False) -> None:
-    """Say what was learned from a run."""
-    from advisor.collectors import store, summary
+    """Say what was learned from a run.
+
+    Exit code 3 means that it is not known well enough to answer from.
+    """
+    from advisor.collectors import certainty, store, summary
+    from advisor.errors import NotKnownError
 
     seen = store.read_recording(store.find_run(run))
     if as_json:
         typer.echo(json.dumps(summary.record(seen), indent=2))
     else:
         typer.echo(summary.text(seen, _columns()), nl=False)
+    if missing := certainty.shortfall(seen):
+        raise NotKnownError(missing[0], hint=missing[1])
 
 
 @app.command()
