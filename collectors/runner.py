@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from advisor.collectors import benchmark, device_sheet, host, remote, store
+from advisor.collectors import benchmark, device_sheet, host, remote, store, upkeep
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.interpreter import Interpreter
 from advisor.collectors.plan import RecordingPlan
@@ -88,6 +88,7 @@ def plan(
             "recording needs Linux: processes are read through /proc",
             hint="record in a Linux container or virtual machine; everything else works here",
         )
+    upkeep.clean(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
