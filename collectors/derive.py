@@ -10,6 +10,7 @@ from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
+from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
 from advisor.collectors.recording import (
     Host,
     HostBenchmark,
@@ -23,6 +24,7 @@ from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
 from advisor.collectors.tracing import deep_step
+from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
 EVENT_FILES = "ev-*.bin"
@@ -67,14 +69,18 @@ def _derive(run: Path) -> Recording:
     processes = [read_events(path) for path in sorted(run.glob(EVENT_FILES))]
     trainer = trainer_of(processes) or Events()
     step_time = _step_time(trainer, log)
+    if step_time is not None:
+        step_time = corrected_together(step_time, trainer, processes)
     world_size = world_size_of(processes)
     deep = deep_step(
         trainer.facts.get("deep_step", []), None if step_time is None else step_time.corrected_s
     )
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
-    given = GivenWork(**log.header.get("options", {}).get("given", {}))
+    options = log.header.get("options", {})
+    given = GivenWork(**options.get("given", {}))
     boundaries = trainer.steps.left_out_ns
+    ranks = ranks_of(processes, trainer)
     derived = Recording(
         run_id=run.name,
         path=run,
@@ -100,8 +106,16 @@ def _derive(run: Path) -> Recording:
         boundaries=len(boundaries),
         step_samples=samples,
         optimizers=_optimizers(trainer),
-        communication=_communication(processes),
+        communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", [])),
+        ranks=ranks,
+        processes=process_series(
+            log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
+        ),
+        throttling=throttling(log.readings),
+        workers=int(options.get("workers", 1)),
+        bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
+        wrapping=wrapping_of(processes),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 
@@ -234,18 +248,6 @@ def _boundary_s(boundaries: list[int], step_time: StepTime | None) -> float | No
 
 def _optimizers(trainer: Events) -> tuple[str, ...]:
     return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
-
-
-def _communication(processes: list[Events]) -> dict[str, float] | None:
-    for one in processes:
-        fact = one.fact("ddp")
-        if fact:
-            return {
-                name: value
-                for name, value in fact.items()
-                if isinstance(value, (int, float)) and name != "t_ns"
-            }
-    return None
 
 
 def _peak_rss(log: ProfilerLog) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import time
 
+from . import communication
 from . import format as fmt
 
 TYPE_CHECKING = False
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
-    return {
+    found: dict[str, Callable[[ModuleType], None]] = {
         "torch.optim.optimizer": functools.partial(_optimizer, session),
         "torch.serialization": functools.partial(_saving, session),
         "torch.autograd": functools.partial(_autograd, session),
@@ -27,6 +30,11 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
         "torch.nn.parallel.distributed": functools.partial(_data_parallel, session),
         "argparse": functools.partial(_arguments, session),
     }
+    if os.environ.get(fmt.WRAP_VARIABLE):
+        from . import wrapping
+
+        wrapping.add(session, found)
+    return found
 
 
 def _replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
@@ -119,15 +127,20 @@ def _process_group(session: Session, module: Any) -> None:
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        session.fact(
-            "process_group",
-            rank=module.get_rank(),
-            world_size=module.get_world_size(),
-            backend=str(module.get_backend()),
-        )
+        session.group_joined(module.get_rank(), module.get_world_size(), str(module.get_backend()))
         return result
 
-    _replace(session, module, "init_process_group", init_process_group)
+    destroy = module.destroy_process_group
+
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        session.group_leaves()
+        return destroy(*args, **kwargs)
+
+    package = sys.modules.get("torch.distributed")
+    replace = functools.partial(_replace, session)
+    for own in (init_process_group, destroy_process_group):
+        communication.replace_in_both(module, package, own.__name__, own, replace)
+    communication.patch(session.communication, module, package, replace)
 
 
 def _data_parallel(session: Session, module: Any) -> None:
