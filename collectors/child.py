@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors.hooks import lineage
+
 _INJECT: Final = Path(__file__).parent / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
 _RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -47,7 +49,9 @@ class Child:
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         others = [path for path in paths if path and path != str(_INJECT)]
         environment["PYTHONPATH"] = os.pathsep.join([str(_INJECT), *others])
-        environment["ADVISOR_RUN_DIR"] = run
+        environment.pop(lineage.TRAINER, None)  # of a recording in which this one is made
+        environment[lineage.RUN] = run
+        environment[lineage.PROFILER] = lineage.this_profiler()
         return environment
 
     def start(self, command: Sequence[str], environment: dict[str, str], **options: Any) -> int:
@@ -106,6 +110,30 @@ class Child:
         if self.code > 0:
             return "failed", f"the command ended with exit code {self.code}"
         return "finished", "the command ended"
+
+
+def accepts_hooks(pid: int) -> bool:
+    """Whether a Python process was started such that the hooks can come up in it.
+
+    That is told by its environment and the interpreter's options, however long its start takes;
+    True where they cannot be read.
+    """
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return True
+    if not words:  # ending
+        return True
+    paths = [entry for entry in environment if entry.startswith(b"PYTHONPATH=")]
+    if not any(os.fsencode(_INJECT) in path for path in paths):
+        return False
+    for word in words:
+        if not word.startswith(b"-") or word.startswith((b"--", b"-c", b"-m")):
+            return True
+        if not word.startswith((b"-W", b"-X")) and set(word) & set(b"IES"):
+            return False
+    return True
 
 
 def send_signal(pid: int, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
-from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
+from advisor.collectors.limits import limits_of
+from advisor.collectors.printable import printable
+from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
 from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
 from advisor.collectors.recording import (
     Host,
@@ -20,16 +23,19 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
-from advisor.collectors.stop_rule import StopRule, judge
+from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
-EVENT_FILES = "ev-*.bin"
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
 _CONTENDED = 0.2
+_CONTRADICTIONS = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 
 
 def read_events(path: Path) -> Events:
@@ -56,7 +62,7 @@ def recording(run: Path) -> Recording:
         return _derive(run)
     except RecordingError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _CONTRADICTIONS as error:
         # Facts are JSON of somebody's making: checked by using them, refused as a whole.
         raise RecordingError(
             f"the recording {run.name} contradicts itself: {error!r}",
@@ -81,8 +87,9 @@ def _derive(run: Path) -> Recording:
     given = GivenWork(**options.get("given", {}))
     boundaries = trainer.steps.left_out_ns
     ranks = ranks_of(processes, trainer)
+    host = _host(log, trainer)
     derived = Recording(
-        run_id=run.name,
+        run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
         status=log.end.get("status", "running"),
@@ -90,7 +97,7 @@ def _derive(run: Path) -> Recording:
         exit_code=log.end.get("exit_code"),
         started_at=log.header.get("started_at", ""),
         duration_s=_duration_s(log, processes),
-        host=_host(log, trainer),
+        host=host,
         readings=tuple(log.readings),
         step_time=step_time,
         deep_step=deep,
@@ -116,6 +123,7 @@ def _derive(run: Path) -> Recording:
         workers=int(options.get("workers", 1)),
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
+        limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 
@@ -181,8 +189,16 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         warmup_steps=now.warmup_steps,
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=_CLOCKS[trainer.clock],
-        is_settled=verdict.is_settled,
+        is_settled=is_settled(log.end, verdict),
     )
+
+
+def is_settled(end: Mapping[str, Any], verdict: Verdict) -> bool:
+    """Whether the stop rule was satisfied: by the verdict that ended the recording, if one did.
+
+    Judged again after its last steps, that verdict might be another one.
+    """
+    return verdict.is_settled or end.get("stop_reason") == SETTLED
 
 
 def _device_step_s(trainer: Events) -> float:

@@ -9,6 +9,9 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.records import parse_json
 from advisor.collectors.step_time import Steps
 
+# Facts that the hooks take of the first steps, and again when those turned out to be parts.
+_OF_THE_FIRST_STEPS = ("deep_step", "work")
+
 
 @dataclass(slots=True)
 class LoaderCounts:
@@ -126,15 +129,29 @@ class Events:
         if clock < self.clock:
             return
         if clock > self.clock:
-            self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0
-            self.backwards = self.batches = self.samples = self.wait_ns = 0
-            self._open = _Interval()
+            self._begin_anew(clock)
+        elif flags & fmt.FLAG_RENEWED:
+            self._renew()
         if flags & fmt.FLAG_BOUNDARY:
             self.epochs_begun += 1
         self._open.add(flags, backwards, batches, samples, wait_us * 1000)
         if flags & fmt.FLAG_COMPLETES:
             self._complete()
             self.steps.add(t_ns, delay_ns, flags)
+
+    def _begin_anew(self, clock: int) -> None:
+        self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0
+        self.backwards = self.batches = self.samples = self.wait_ns = 0
+        self._open = _Interval()
+
+    def _renew(self) -> None:
+        """Forget steps that turned out to be parts; training has begun with the first of them."""
+        first_ns = self.steps.first_ns
+        self._begin_anew(self.clock)
+        self.steps.first_ns = first_ns
+        self.device_steps_ns.clear()
+        for name in _OF_THE_FIRST_STEPS:
+            self.facts.pop(name, None)
 
     def _complete(self) -> None:
         """Close the step: it counts if one came before it and no epoch began in it."""

@@ -6,10 +6,11 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.saves import Saves
 from advisor.collectors.series import ProcessSeries, RankSeries, Throttling
 
@@ -307,10 +308,11 @@ class Recording:
     step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
     step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
-    are the checkpoints that were seen. ``ranks`` are the processes that train together,
-    ``processes`` all (the largest 32), ``throttling`` when a quota took time away. ``workers`` is
-    how many ranks ``--workers`` asked for, ``wrapping`` what was done to a script that is no
-    ranks' by itself: ``""``, ``"wrapped"``, ``"refused: ..."``.
+    are the checkpoints that were seen; ``limits`` what kept the script from using the machine.
+    ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
+    ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
+    for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
+    ``"wrapped"``, ``"refused: ..."``.
     """
 
     run_id: str
@@ -339,6 +341,7 @@ class Recording:
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
     saves: Saves | None = None
+    limits: Limits = field(default_factory=Limits)
     ranks: tuple[RankSeries, ...] = ()
     processes: tuple[ProcessSeries, ...] = ()
     throttling: tuple[Throttling, ...] = ()

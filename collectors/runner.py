@@ -161,9 +161,13 @@ def share(run: Path, run_root: Root | None = None) -> None:
 def run(wanted: RecordingPlan, *, on_progress: Callable[[str], None] | None = None) -> int:
     """Record according to a plan in a process of its own, and return its exit code."""
     read_fd, write_fd = os.pipe() if on_progress else (-1, -1)
-    agent = subprocess.Popen(
-        _agent_command(wanted, write_fd), pass_fds=[write_fd] * (write_fd >= 0)
-    )
+    plan_fd = replace(wanted, progress_fd=write_fd).open_copy()
+    try:
+        agent = subprocess.Popen(
+            _agent_command(plan_fd), pass_fds=[plan_fd, *[write_fd] * (write_fd >= 0)]
+        )
+    finally:
+        os.close(plan_fd)
     if on_progress:
         os.close(write_fd)
         try:
@@ -186,22 +190,21 @@ def _await(agent: subprocess.Popen[bytes]) -> int:
 
 def become_agent(wanted: RecordingPlan) -> NoReturn:
     """Turn this process into the agent, so that nothing but the agent runs beside the script."""
-    command = _agent_command(wanted, -1)
+    command = _agent_command(wanted.open_copy())
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)
 
 
-def _agent_command(wanted: RecordingPlan, progress_fd: int) -> list[str]:
+def _agent_command(plan_fd: int) -> list[str]:
     # Isolated and without site: starts in 20 ms, and no user setting can reach it. The agent
     # needs the standard library and this package, whose place is passed on.
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    text = replace(wanted, progress_fd=progress_fd).to_json()
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
-        "from advisor.collectors.agent import main; sys.exit(main(sys.argv[2]))"
+        "from advisor.collectors.agent import main; sys.exit(main(int(sys.argv[2])))"
     )
-    return [sys.executable, "-I", "-S", "-c", code, root, text]
+    return [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
 
 
 def _name_of(command: Sequence[str]) -> str:

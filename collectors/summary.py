@@ -6,6 +6,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
+from advisor.collectors.certainty import shortfall
 from advisor.collectors.memory import advised_memory_bytes
 from advisor.collectors.recording import DeepStep, Loading, Recording
 from advisor.collectors.series import ProcessSeries, RankSeries
@@ -123,7 +124,7 @@ def problem(seen: Recording) -> tuple[str, str] | None:
             "no training step was seen: only resources were recorded",
             "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
         )
-    return None
+    return shortfall(seen)
 
 
 def record(seen: Recording) -> dict[str, Any]:
@@ -141,6 +142,8 @@ def record(seen: Recording) -> dict[str, Any]:
         deep.pop("operators")
         deep.pop("layers")
     values["path"] = str(seen.path)
+    missing = shortfall(seen)
+    values["not_known"] = None if missing is None else {"what": missing[0], "hint": missing[1]}
     values["advised_memory_bytes"] = advised_memory_bytes(seen.peak_rss_bytes)
     return {"schema_version": 1, **values}
 

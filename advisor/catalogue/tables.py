@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue.columns import Bools, Floats
+from advisor.collectors import atomic
 from advisor.errors import CatalogueError
 
 MAX_BYTES: Final = 256 * 2**20  # of text; the bundled tables together have 5 MB
@@ -170,7 +171,7 @@ def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -
     content = out.getvalue().encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, compresslevel=9, mtime=0)
-    path.write_bytes(content)
+    atomic.write_bytes(path, content)
 
 
 def cell(value: object) -> str:

@@ -98,9 +98,11 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ADVISOR_DEBUG") or not hasattr(error, "exit_code"):
             raise
-        sys.stderr.write(f"error: {error}\n")
+        from advisor.collectors.printable import shown
+
+        sys.stderr.write(f"error: {shown(str(error))}\n")
         if hint := getattr(error, "hint", ""):
-            sys.stderr.write(f"hint: {hint}\n")
+            sys.stderr.write(f"hint: {shown(hint)}\n")
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -15,6 +15,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from advisor.collectors import atomic
 from advisor.errors import RunError
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import PlanningError
@@ -35,10 +36,8 @@ def write_job(job: Job, path: Path) -> None:
         If it cannot be written.
     """
     record = {"schema_version": SCHEMA_VERSION, "kind": KIND, "job": asdict(job)}
-    unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        atomic.write_text(path, json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}", hint="choose another place") from error
 

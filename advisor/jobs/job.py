@@ -6,14 +6,16 @@ that was measured. Everything the predictors know of the user's script passes th
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
 from advisor.jobs.actuals import Actual
 from advisor.jobs.transfers import Transfers
-from advisor.planners.core.nouns import Work
+from advisor.planners.core.nouns import TrainingSetup, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,12 @@ class Measured:
         Threads the framework computed with.
     device : str
         ``"cpu"`` or ``"cuda"``.
+    processes : int
+        That trained together there.
+    precision : str
+        As recorded; empty where that is not known.
+    setup : TrainingSetup or None
+        The software as recorded; None where that is not known.
     """
 
     step_s: float
@@ -61,6 +69,9 @@ class Measured:
     host: Host
     threads: int | None
     device: str
+    processes: int = 1
+    precision: str = ""
+    setup: TrainingSetup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +127,13 @@ class Job:
         Attention heads of a recorded transformer, as its attention was recorded or the user says.
     checkpoint_bytes, checkpoint_s : float or None
         Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
+    limits : Limits
+        What keeps the script from using a whole machine, wherever it runs.
+    length_log_sd, startup_log_sd, epoch_end_log_sd : float
+        One standard deviation of the error of ln(total_steps), ln(startup_s),
+        ln(epoch_end_steps); 0 where somebody said them.
+    unseen_log_sd : float
+        What may stand beside the steps and was not seen, as an error of ln(their time).
     """
 
     name: str
@@ -138,6 +156,11 @@ class Job:
     heads: int | None = None
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    length_log_sd: float = 0.0
+    startup_log_sd: float = 0.0
+    epoch_end_log_sd: float = 0.0
+    unseen_log_sd: float = 0.0
 
     @property
     def state_bytes(self) -> float:
@@ -162,9 +185,38 @@ class Job:
         return self.state_bytes if given is None else given
 
     @property
+    def is_as_recorded(self) -> bool:
+        """Whether a step is still the one that was measured: nobody has changed it since."""
+        seen = self.measured
+        if seen is None or self.work is None:
+            return seen is not None
+        return (
+            self.global_batch == self.recorded_batch * seen.processes
+            and seen.precision in ("", self.work.precision)
+            and seen.setup in (None, self.work.setup)
+        )
+
+    @property
+    def compute_threads(self) -> float | None:
+        """Threads that the job computes with on any processor; None for all there are."""
+        processes = 1 if self.measured is None else self.measured.processes
+        return self.limits.compute_threads(processes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the job beside any answer."""
+        return self.limits.notes()
+
+    @property
     def paid_steps(self) -> float:
         """Steps that the whole job takes the time of: its own, and those its epochs' ends cost."""
         return self.total_steps + self.epochs * self.epoch_end_steps
+
+    @property
+    def paid_steps_log_sd(self) -> float:
+        """One standard deviation of the error of ln(``paid_steps``)."""
+        ends = self.epochs * self.epoch_end_steps / self.paid_steps
+        return math.hypot(self.length_log_sd, ends * self.epoch_end_log_sd, self.unseen_log_sd)
 
     def facts(self) -> dict[str, Any]:
         """Return what the numbers rest on, for reports and JSON; sources in words."""
@@ -184,6 +236,7 @@ class Job:
                 else "recorded",
             },
             "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
             "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [

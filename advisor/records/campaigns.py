@@ -10,6 +10,7 @@ README explains every column) and the one of the published collection, whose nam
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import data
+from advisor.collectors import atomic
 from advisor.errors import ModelError, UsageError
 
 # Our column -> the published one, and what its numbers are multiplied by.
@@ -226,18 +228,17 @@ def convert(published: Path, out: Path) -> int:
     with published.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     ours = {theirs: (name, scale) for name, (theirs, scale) in PUBLISHED.items()}
-    with out.open("w", newline="", encoding="utf-8") as file:
-        names = ["campaign", "family", *(ours.get(c, (c, 1.0))[0] for c in list(rows[0])[1:])]
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            converted = {"family": family.get(row["campaign"], first_word(row["campaign"]))}
-            for theirs, text in row.items():
-                name, scale = ours.get(theirs, (theirs, 1.0))
-                converted[name] = (
-                    text if scale == 1.0 or not text else f"{float(text) * scale:.9g}"
-                )
-            writer.writerow(converted)
+    made = io.StringIO()
+    names = ["campaign", "family", *(ours.get(c, (c, 1.0))[0] for c in list(rows[0])[1:])]
+    writer = csv.DictWriter(made, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        converted = {"family": family.get(row["campaign"], first_word(row["campaign"]))}
+        for theirs, text in row.items():
+            name, scale = ours.get(theirs, (theirs, 1.0))
+            converted[name] = text if scale == 1.0 or not text else f"{float(text) * scale:.9g}"
+        writer.writerow(converted)
+    atomic.write_text(out, made.getvalue())
     return len(rows)
 
 

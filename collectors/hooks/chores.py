@@ -7,6 +7,7 @@ import threading
 import time
 
 from . import format as fmt
+from . import limits, lineage
 from .clock import RunDelay
 from .control import Control
 from .device_clock import DeviceClock
@@ -108,6 +109,7 @@ class Chores:
     def _describe(self, torch: Any) -> None:
         """Record what is known once training runs: threads, devices, optimizers."""
         state = self._state
+        lineage.begin_training()
         if torch is not None:
             # Asking whether there could be a device would break the script's forks.
             devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
@@ -118,6 +120,7 @@ class Chores:
                 cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
+        state.fact("limits", **limits.facts(torch, state.threads_called))
 
     def _find_work(self, step: int) -> None:
         """Record what the frames say of the job's length."""
@@ -149,6 +152,12 @@ class Chores:
 
         state = self._state
         state.deep = DeepTrace.begin(state.optimizers, state.loaders, state.failed)
+
+    def begin_anew(self) -> None:
+        """Do again what is done in the first steps: those before were parts of steps."""
+        self.end_deep()
+        self.due_step = max(self.due_step, _LAST_PLANNED)
+        self._deep_wanted = list(_DEEP_AFTER)
 
     def end_deep(self) -> None:
         """Close a traced step, if one is open, and record it."""

@@ -61,8 +61,9 @@ CLOCKS = ("loader", "backward", "optimizer", "marker")
 CLOCK_LOADER, CLOCK_BACKWARD, CLOCK_OPTIMIZER, CLOCK_MARKER = range(4)
 
 # Flags of a tick: it was traced, follows a traced one, held more than training (a loader began
-# anew), or completes a training step (of several optimizers one does).
-FLAG_DEEP, FLAG_AFTER_DEEP, FLAG_BOUNDARY, FLAG_COMPLETES = 1, 2, 4, 8
+# anew), completes a training step (of several optimizers one does), or is the first to complete a
+# whole one: what the ticks before completed turned out to be parts of steps.
+FLAG_DEEP, FLAG_AFTER_DEEP, FLAG_BOUNDARY, FLAG_COMPLETES, FLAG_RENEWED = 1, 2, 4, 8, 16
 
 # The file through which the profiler talks to the script: what to do and from which step on
 # (0: never), and when it last said so (monotonic ns). Rewritten in place.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 
 from . import communication
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
     found: dict[str, Callable[[ModuleType], None]] = {
+        "torch": functools.partial(_threads, session),
         "torch.optim.optimizer": functools.partial(_optimizer, session),
         "torch.serialization": functools.partial(_saving, session),
         "torch.autograd": functools.partial(_autograd, session),
@@ -48,6 +50,18 @@ def _replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
             setattr(owner, name, original)
 
     session.on_release(restore)
+
+
+def _threads(session: Session, module: Any) -> None:
+    original = module.set_num_threads
+
+    def set_num_threads(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        # A loader's own threads limit themselves in this way: theirs is no limit of the script.
+        if threading.current_thread() is threading.main_thread():
+            session.threads_called = module.get_num_threads()
+
+    _replace(session, module, "set_num_threads", set_num_threads)
 
 
 def _optimizer(session: Session, module: Any) -> None:

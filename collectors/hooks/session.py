@@ -27,8 +27,8 @@ class Session(ProcessState):
 
     Notes
     -----
-    The clock with the highest rank that ticked is the leading one; among several optimizers the
-    one that steps least often completes a step (a GAN's generator).
+    The clock with the highest rank that ticked is the leading one; which of several optimizers
+    completes a step is decided in ``optimizers``.
     """
 
     def __init__(self, folder: str) -> None:
@@ -59,7 +59,7 @@ class Session(ProcessState):
             if self.deep is not None:
                 self.deep.optimizer_runs(False)
             if self.optimizers.is_only(optimizer):
-                self._tick(fmt.CLOCK_OPTIMIZER, 0, True)
+                self._tick(fmt.CLOCK_OPTIMIZER)
             else:
                 self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
         except Exception as error:
@@ -95,7 +95,7 @@ class Session(ProcessState):
         if self.is_released:
             return
         try:
-            self._tick(fmt.CLOCK_BACKWARD, 0, True)
+            self._tick(fmt.CLOCK_BACKWARD)
         except Exception as error:
             self.failed("backward", error)
         if self.steps >= self.last_step:
@@ -120,7 +120,7 @@ class Session(ProcessState):
                 self.deep.loader_runs(False)
             self.loaders.fetched(iterator, batch, begin_ns, cpu_ns)
             if self.clock <= fmt.CLOCK_LOADER:
-                self._tick(fmt.CLOCK_LOADER, 0, True)
+                self._tick(fmt.CLOCK_LOADER)
         except Exception as error:
             self.failed("loader", error)
         if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
@@ -146,7 +146,7 @@ class Session(ProcessState):
                 self.loaders.samples = int(samples)
                 if not self._ticks[fmt.CLOCK_MARKER]:
                     self.fact("marker", samples=int(samples))
-            self._tick(fmt.CLOCK_MARKER, 0, True)
+            self._tick(fmt.CLOCK_MARKER)
         except Exception as error:
             self.failed("marker", error)
         if self.steps >= self.last_step:
@@ -201,27 +201,28 @@ class Session(ProcessState):
 
     # The leading clock.
 
-    def _tick(self, clock: int, number: int, completes: bool) -> None:
+    def _tick(self, clock: int, number: int = 0, flags: int = fmt.FLAG_COMPLETES) -> None:
         """Record a tick of a clock that may lead."""
         if clock < self.clock:
             return
         now_ns = time.monotonic_ns()
         chores = self._chores
-        is_first = clock > self.clock
+        completes = bool(flags & fmt.FLAG_COMPLETES)
+        is_first = clock > self.clock or flags >= fmt.FLAG_RENEWED
         if is_first:
+            if flags & fmt.FLAG_RENEWED:
+                chores.begin_anew()
             self.clock, self.steps = clock, 0
         is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
         if is_due:
             chores.read_delay()
         self._ticks[clock] += 1
         loaders = self.loaders
-        flags = self._flags
+        flags |= self._flags
         if loaders.has_begun:
             flags |= fmt.FLAG_BOUNDARY
         if self.deep is not None:
             flags |= fmt.FLAG_DEEP
-        if completes:
-            flags |= fmt.FLAG_COMPLETES
         try:
             self.writer.step(
                 now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,

@@ -33,6 +33,8 @@ class ProcessState:
         The leading clock, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
+    threads_called : int or None
+        What the script's main thread last passed to ``torch.set_num_threads``.
     last_step : int
         After which the profiler wants the script to stop, or to be let go.
     is_released : bool
@@ -51,6 +53,7 @@ class ProcessState:
         self.clock = -1
         self.steps = 0
         self.backwards = 0
+        self.threads_called: int | None = None
         self.last_step = NEVER
         self.is_released = False
         self._failures: set[str] = set()
