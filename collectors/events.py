@@ -29,6 +29,23 @@ class LoaderCounts:
 
 
 @dataclass(slots=True)
+class CommunicationCounts:
+    """What training together has cost so far; see ``hooks.format.COMMUNICATION_PAYLOAD``."""
+
+    t_ns: int
+    steps: int
+    cpu_ns: int
+    delay_ns: int
+    wait_ns: int
+    calls: int
+    payload_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    exchanged_ns: int
+    hidden_ns: int
+
+
+@dataclass(slots=True)
 class _Interval:
     """What happened since the last complete step."""
 
@@ -61,7 +78,7 @@ class Events:
     facts : dict of list of dict
         By name, in order.
     clock : int
-        The highest that ticked; -1 for none.
+        The one of the highest rank that ticked; -1 for none.
     steps : Steps
         By that clock.
     backwards, batches, samples : int
@@ -70,6 +87,8 @@ class Events:
     others : Others
         What the steps' main thread waits for.
     device_steps_ns : list of int
+    communication : list of CommunicationCounts
+        Since the process joined a group.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -85,6 +104,7 @@ class Events:
     loaders: dict[int, LoaderCounts] = field(default_factory=dict)
     others: Others = field(default_factory=Others)
     device_steps_ns: list[int] = field(default_factory=list)
+    communication: list[CommunicationCounts] = field(default_factory=list)
     _open: _Interval = field(default_factory=_Interval)
 
     def __post_init__(self) -> None:
@@ -100,6 +120,9 @@ class Events:
             self.others.take_pool(*fmt.POOL_PAYLOAD.unpack_from(payload))
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
+        elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
+            counts = fmt.COMMUNICATION_PAYLOAD.unpack_from(payload)
+            self.communication.append(CommunicationCounts(*counts))
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
         elif kind == fmt.FACT:
@@ -118,9 +141,11 @@ class Events:
         self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,
         backwards: int, batches: int, wait_us: int, samples: int, wait_delay_us: int,
     ) -> None:  # fmt: skip
-        if clock < self.clock:
+        if clock >= len(fmt.CLOCKS):
             return
-        if clock > self.clock:
+        if fmt.CLOCK_RANK[clock] < self.rank:
+            return
+        if fmt.CLOCK_RANK[clock] > self.rank:
             self._begin_anew(clock)
         elif flags & fmt.FLAG_RENEWED:
             self._renew()
@@ -132,6 +157,11 @@ class Events:
             # An epoch may have begun with an accumulated step's first pass.
             flags |= fmt.FLAG_BOUNDARY * done.has_boundary
             self.steps.add(t_ns, delay_ns, flags, done.wait_ns, done.wait_delay_ns)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the clock; -1 for none."""
+        return fmt.CLOCK_RANK[self.clock]
 
     def _begin_anew(self, clock: int) -> None:
         self.clock, self.steps = clock, Steps(others=self.others)

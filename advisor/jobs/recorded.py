@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-from advisor.collectors.certainty import LENGTH_LOG_SD, shortfall, step_log_sd
+from advisor.collectors.certainty import (
+    LENGTH_LOG_SD,
+    shortfall,
+    step_log_sd,
+    with_correction,
+)
 from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
 from advisor.errors import NotKnownError, RunError, UsageError
-from advisor.jobs.job import Feed, Job, Measured, Program
+from advisor.jobs.job import Feed, Job, Measured
+from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
 from advisor.planners.core.nouns import Layer, Operator, Precision, TrainingSetup, Work
 from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.step.operators import operator_kind
 
-# One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
-# by 8-10 % (reference: repeated Lambda and MLPerf measurements).
-_PROGRAM_LOG_SD = 0.1
 # A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
 # first does what later ones need not, so their mean is no better known than this over the root
 # of their number. Priors: one recording holds one start, and few ends.
@@ -28,8 +31,6 @@ _ENDS_LOG_SD = 0.2
 # What ends of epochs that were not seen may add to the steps, a fifth of whose data at most is
 # validated on, forwards only, a third of a step: a 90 % bound, as a deviation.
 _UNSEEN_ENDS_LOG_SD = 0.2 / 3 / 1.644854
-# Half of a 90 % interval spans this many standard deviations.
-_HALF_SDS = 1.644854
 
 
 def job_from_recording(
@@ -62,9 +63,27 @@ def job_from_recording(
     """
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)
-    if recording.step_time is None:
-        return _program_job(recording, total=lengths)
     is_length_given = any(length is not None for length in lengths)
+    if recording.step_time is None:
+        return whole_program(recording, is_length_given=is_length_given)
+    startup_log_sd = with_correction(
+        _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
+    )
+    if recording.rounds is not None:
+        if global_batch is not None:
+            raise UsageError(
+                f"run {recording.run_id} has no traced step: its batch cannot be changed here",
+                hint="change it in the script and profile again",
+            )
+        return rounds_job(
+            recording,
+            recording.step_time,
+            recording.rounds,
+            epochs=epochs,
+            total_steps=total_steps,
+            total_samples=total_samples,
+            startup_log_sd=startup_log_sd,
+        )
     if missing := shortfall(recording, is_length_given=is_length_given):
         raise NotKnownError(missing[0], hint=missing[1])
     if recording.deep_step is None:
@@ -102,10 +121,8 @@ def job_from_recording(
         checkpoint_s=None if saves is None else saves.seconds,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
-        startup_log_sd=_with_correction(
-            _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
-        ),
-        epoch_end_log_sd=_with_correction(
+        startup_log_sd=startup_log_sd,
+        epoch_end_log_sd=with_correction(
             _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
             recording.boundary_half_width_s,
             recording.boundary_s,
@@ -113,13 +130,6 @@ def job_from_recording(
         unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
     )
     return recognised(job)
-
-
-def _with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
-    """Widen a scatter by how far taking the neighbours out of the time may be off."""
-    if not half_width_s or not value_s:
-        return log_sd
-    return math.hypot(log_sd, math.log1p(half_width_s / value_s) / _HALF_SDS)
 
 
 def _checkpoints(saves: Saves | None, parameter_bytes: float) -> Saves | None:
@@ -297,42 +307,4 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         processes=recording.world_size,
         precision=_precision(deep),
         setup=_setup(deep),
-    )
-
-
-def _program_job(recording: Recording, *, total: tuple[float | None, ...]) -> Job:
-    """Take all of a program without steps as one step, which must have been seen to its end."""
-    if any(value is not None for value in total):
-        raise RunError(
-            f"run {recording.run_id} has no training steps to count",
-            hint="leave out --epochs, --total-steps and --total-samples for this run",
-        )
-    if recording.status != "finished":
-        raise RunError(
-            f"run {recording.run_id} has no training steps and was not seen to its end",
-            hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
-        )
-    busy_s = recording.duration_s if recording.busy_s is None else recording.busy_s
-    cpu_s = recording.readings[-1].cpu_s if recording.readings else busy_s
-    return Job(
-        name=recording.run_id,
-        work=None,
-        program=Program(
-            duration_s=busy_s,
-            cpu_s=cpu_s,
-            parallelism=max(cpu_s / busy_s, 0.05),
-        ),
-        global_batch=1,
-        total_steps=1.0,
-        total_source="the run finished by itself (certain)",
-        feed=_feed(None),
-        measured=Measured(
-            step_s=busy_s,
-            log_sd=_with_correction(_PROGRAM_LOG_SD, recording.contention_half_width, 1.0),
-            host=recording.host,
-            threads=recording.threads,
-            device="cpu",
-        ),
-        peak_rss_bytes=recording.peak_rss_bytes,
-        recorded_batch=1,
     )
