@@ -62,16 +62,18 @@ def run_lines(runs: list[Path]) -> list[RunLine]:
         return []
     index = runs[0].parent / INDEX_FILE
     known = _read_index(index)
-    lines, kept = [], {}
+    lines, kept, is_new = [], {}, False
     for run in runs:
-        stamp = _stamp(run)
-        line = _line_of(known.get(run.name), stamp)
+        entry, stamp = known.get(run.name), _stamp(run)
+        line = _line_of(entry, stamp)
         if line is None:
             line = _read(run)
+            entry = {"stamp": stamp, **asdict(line)} if _is_final(run, line) else None
+            is_new |= entry is not None
         lines.append(line)
-        if _is_final(run, line):
-            kept[run.name] = {"stamp": stamp, **asdict(line)}
-    if kept.keys() != known.keys() or any(known[name] != kept[name] for name in kept):
+        if entry is not None:
+            kept[run.name] = entry
+    if is_new or len(kept) < len(known):
         _write_index(index, kept)
     return lines
 
