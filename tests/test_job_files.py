@@ -78,7 +78,7 @@ def _without(path: str) -> Callable[[dict[str, Any]], None]:
         (_set("job.work.micro_batch", 0), "micro_batch must be at least 1"),
         (_set("job.work.parameters", -5), "parameters is negative"),
         (_set("job.global_batch", 0), "global_batch must be positive, got 0"),
-        (_set("job.total_steps", float("nan")), "total_steps is not a number"),
+        (_set("job.total_steps", float("nan")), "total_steps is not a finite number"),
         (_set("job.colour", "red"), "unknown fields: colour"),
         (_set("job.work", None), "neither work nor program"),
         (_set("job", []), "job must be an object"),
