@@ -126,9 +126,11 @@ def _report(error: Exception) -> int:
         found = explain(error)
     if found is None:
         raise error
-    hint = getattr(found, "hint", "")
+    from advisor.collectors.printable import shown
+
+    hint = shown(getattr(found, "hint", ""))
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"error: {found}\n" + (f"hint: {hint}\n" if hint else ""))
+        sys.stderr.write(f"error: {shown(str(found))}\n" + (f"hint: {hint}\n" if hint else ""))
         sys.stderr.flush()
     return int(found.exit_code)
 

@@ -275,6 +275,23 @@ def cpu_device(
     )
 
 
+def threads_per_core(generation: str) -> float:
+    """Return the virtual CPUs of a core of a processor generation: a row of the sheet."""
+    return float(_generation(generation)["threads_per_core"])
+
+
+def processor_bytes_per_s(generation: str, vcpus: float) -> float:
+    """Return the memory bandwidth that so many virtual CPUs of a generation reach [bytes/s]."""
+    return _cpu_bandwidth(_generation(generation), vcpus)
+
+
+@cache
+def _generation(name: str) -> dict[str, Any]:
+    """Return the row of that name, the generic one of no architecture else."""
+    rows = (facts for _, facts in _cpu_rows() if facts["name"] == name)
+    return next(rows, _cpu_rows()[-1][1])
+
+
 def _read(path: Path | None) -> dict[str, Any]:
     file = path or data.root("trained_models") / PARAMETERS
     try:
