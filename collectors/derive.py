@@ -14,6 +14,7 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
+from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
 from advisor.collectors.recording import (
     Host,
     HostBenchmark,
@@ -30,6 +31,7 @@ from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
+from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
 _CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
@@ -76,14 +78,18 @@ def _derive(run: Path) -> Recording:
     processes = [read_events(path) for path in sorted(run.glob(EVENT_FILES))]
     trainer = trainer_of(processes) or Events()
     step_time = _step_time(trainer, log)
+    if step_time is not None:
+        step_time = corrected_together(step_time, trainer, processes)
     world_size = world_size_of(processes)
     deep = deep_step(
         trainer.facts.get("deep_step", []), None if step_time is None else step_time.corrected_s
     )
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
-    given = GivenWork(**log.header.get("options", {}).get("given", {}))
+    options = log.header.get("options", {})
+    given = GivenWork(**options.get("given", {}))
     boundaries = trainer.steps.left_out_ns
+    ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
     derived = Recording(
         run_id=printable(run.name),
@@ -112,9 +118,17 @@ def _derive(run: Path) -> Recording:
         boundaries=len(boundaries),
         step_samples=samples,
         optimizers=_optimizers(trainer),
-        communication=_communication(processes),
+        communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", [])),
         rounds=None if step_time is None else _rounds(trainer, step_time, log),
+        ranks=ranks,
+        processes=process_series(
+            log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
+        ),
+        throttling=throttling(log.readings),
+        workers=int(options.get("workers", 1)),
+        bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
+        wrapping=wrapping_of(processes),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
@@ -270,18 +284,6 @@ def _boundary_s(boundaries: list[int], step_time: StepTime | None) -> float | No
 
 def _optimizers(trainer: Events) -> tuple[str, ...]:
     return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
-
-
-def _communication(processes: list[Events]) -> dict[str, float] | None:
-    for one in processes:
-        fact = one.fact("ddp")
-        if fact:
-            return {
-                name: value
-                for name, value in fact.items()
-                if isinstance(value, (int, float)) and name != "t_ns"
-            }
-    return None
 
 
 def _peak_rss(log: ProfilerLog) -> int:

@@ -27,6 +27,23 @@ class LoaderCounts:
 
 
 @dataclass(slots=True)
+class CommunicationCounts:
+    """What training together has cost so far; see ``hooks.format.COMMUNICATION_PAYLOAD``."""
+
+    t_ns: int
+    steps: int
+    cpu_ns: int
+    delay_ns: int
+    wait_ns: int
+    calls: int
+    payload_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    exchanged_ns: int
+    hidden_ns: int
+
+
+@dataclass(slots=True)
 class _Interval:
     """What happened since the last complete step."""
 
@@ -64,6 +81,8 @@ class Events:
     pool : list of (int, int, int)
         See ``step_time.pool_excess``.
     device_steps_ns : list of int
+    communication : list of CommunicationCounts
+        Since the process joined a group.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +99,7 @@ class Events:
     loaders: dict[int, LoaderCounts] = field(default_factory=dict)
     pool: list[tuple[int, int, int]] = field(default_factory=list)
     device_steps_ns: list[int] = field(default_factory=list)
+    communication: list[CommunicationCounts] = field(default_factory=list)
     _open: _Interval = field(default_factory=_Interval)
 
     def take(self, kind: int, payload: bytes) -> None:
@@ -93,6 +113,9 @@ class Events:
             self.pool.append(fmt.POOL_PAYLOAD.unpack_from(payload))
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
+        elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
+            counts = fmt.COMMUNICATION_PAYLOAD.unpack_from(payload)
+            self.communication.append(CommunicationCounts(*counts))
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
         elif kind == fmt.FACT:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import threading
 import time
 
+from . import communication, rounds
 from . import format as fmt
-from . import rounds
 from .replacing import replace
 
 TYPE_CHECKING = False
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
-    return {
+    found: dict[str, Callable[[ModuleType], None]] = {
         **rounds.hooks(session),
         "torch": functools.partial(_threads, session),
         "torch.optim.optimizer": functools.partial(_optimizer, session),
@@ -32,6 +34,11 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
         "torch.nn.parallel.distributed": functools.partial(_data_parallel, session),
         "argparse": functools.partial(_arguments, session),
     }
+    if os.environ.get(fmt.WRAP_VARIABLE):
+        from . import wrapping
+
+        wrapping.add(session, found)
+    return found
 
 
 def _threads(session: Session, module: Any) -> None:
@@ -123,15 +130,20 @@ def _process_group(session: Session, module: Any) -> None:
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        session.fact(
-            "process_group",
-            rank=module.get_rank(),
-            world_size=module.get_world_size(),
-            backend=str(module.get_backend()),
-        )
+        session.group_joined(module.get_rank(), module.get_world_size(), str(module.get_backend()))
         return result
 
-    replace(session, module, "init_process_group", init_process_group)
+    destroy = module.destroy_process_group
+
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        session.group_leaves()
+        return destroy(*args, **kwargs)
+
+    package = sys.modules.get("torch.distributed")
+    put = functools.partial(replace, session)
+    for own in (init_process_group, destroy_process_group):
+        communication.replace_in_both(module, package, own.__name__, own, put)
+    communication.patch(session.communication, module, package, put)
 
 
 def _data_parallel(session: Session, module: Any) -> None:

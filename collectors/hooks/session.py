@@ -178,6 +178,16 @@ class Session(ProcessState):
 
         self.data_parallel = weakref.ref(module)
 
+    def group_joined(self, rank: int, world_size: int, backend: str) -> None:
+        """Note that this process trains together with others from now on."""
+        self.fact("process_group", rank=rank, world_size=world_size, backend=backend)
+        self.is_together = True
+
+    def group_leaves(self) -> None:
+        """Look a last time at what is about to be closed."""
+        if not self.is_released:
+            self._chores.record_communication(time.monotonic_ns(), is_last=True)
+
     def arguments_parsed(self, namespace: Any) -> None:
         """Keep the numbers among the arguments that may say how long the job is."""
         try:
@@ -198,6 +208,7 @@ class Session(ProcessState):
         if self.is_released:
             return
         self._chores.end_deep()
+        self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self.loaders.flush()
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True

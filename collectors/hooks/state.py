@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .communication import Communication
 from .control import NEVER
 from .loaders import Loaders
 from .optimizers import Optimizers
@@ -23,6 +24,9 @@ class ProcessState:
     arguments : dict of float
         The numbers among the parsed arguments that may say how long the job is.
     data_parallel : weak reference to the wrapped model, or None
+    communication : Communication
+    is_together : bool
+        This process has joined a process group.
     deep : DeepTrace or None
         While a step is traced.
     clock, rank, steps : int
@@ -43,6 +47,8 @@ class ProcessState:
         self.optimizers = Optimizers()
         self.arguments: dict[str, float] = {}
         self.data_parallel: Any = None
+        self.communication = Communication(self.writer)
+        self.is_together = False
         self.deep: Any = None
         self.clock = self.rank = -1
         self.steps = 0
