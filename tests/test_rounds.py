@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.jitted import Jitted, Updates
-from advisor.collectors.hooks.rounds import Rounds
+from advisor.collectors.hooks.rounds import RoundCounter
 from advisor.collectors.recording import Reading, StepTime
 from advisor.collectors.rounds import count_rounds, rounds_of
 from advisor.jobs.job import Program
@@ -78,7 +78,7 @@ def test_hooks_and_reader_agree_on_the_clock(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with hooked(folder) as hooks:
-            rounds = Rounds(hooks.session)
+            rounds = RoundCounter(hooks.session)
             for one in names:
                 if one == "marker":
                     hooks.session.marked()
@@ -120,7 +120,7 @@ class Script:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=6))
 def test_only_rounds_of_the_outermost_loop_count(inner: list[tuple[str, int]]) -> None:
     script: Any = Script()
-    rounds = Rounds(script)
+    rounds = RoundCounter(script)
     outer = rounds.begin("a")
     for kind, count in inner:
         loop = rounds.begin(kind)
@@ -135,7 +135,7 @@ def test_only_rounds_of_the_outermost_loop_count(inner: list[tuple[str, int]]) -
 @given(st.integers(1, 50))
 def test_rounds_that_are_reported_together_ended_one_after_the_other(count: int) -> None:
     script: Any = Script()
-    rounds = Rounds(script)
+    rounds = RoundCounter(script)
     rounds.end(rounds.begin("a"))
     rounds.done("a")
     rounds.done("a", count)
@@ -150,7 +150,7 @@ def test_a_pool_worker_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     import multiprocessing.process
 
     script: Any = Script()
-    rounds = Rounds(script)
+    rounds = RoundCounter(script)
     worker = SimpleNamespace(name="LokyProcess-1")
     monkeypatch.setattr(multiprocessing.process, "current_process", lambda: worker)
     assert rounds.begin("a") is None
@@ -200,7 +200,7 @@ def updates_of(script: Any) -> Updates:
     jax: Any = ModuleType("jax")
     jax.tree_util = SimpleNamespace(tree_leaves=leaves)
     jax.core = SimpleNamespace(Tracer=type("Tracer", (), {}))
-    return Updates(Rounds(script), jax)
+    return Updates(RoundCounter(script), jax)
 
 
 @given(st.lists(st.sampled_from(["update", "evaluate"]), max_size=60))
