@@ -87,6 +87,7 @@ def _series(rank: int, events: Events) -> RankSeries:
 
 def _waits_s(counts: Sequence[CommunicationCounts]) -> tuple[float, ...]:
     """Return what each step waited for the others; between two records, their mean. [s]."""
+    counts = _after_first_steps(counts) or counts
     waits: list[float] = []
     for before, after in pairwise(counts):
         steps = after.steps - before.steps
@@ -96,10 +97,15 @@ def _waits_s(counts: Sequence[CommunicationCounts]) -> tuple[float, ...]:
 
 
 def _wait_s(before: CommunicationCounts, after: CommunicationCounts) -> float:
-    """Return the waiting between two records: in collectives, and for gradients in C++. [s]."""
+    """Return the waiting between two records: in collectives, and for gradients in C++.
+
+    No more than the time that the rank neither computed nor waited for a core in. [s]
+    """
     inside_ns = after.wait_ns - before.wait_ns
     exposed_ns = max(0, after.exchanged_ns - after.hidden_ns) if after.exchanged_ns > 0 else 0
-    return (inside_ns + exposed_ns * (after.steps - before.steps)) / 1e9
+    used_ns = after.cpu_ns - before.cpu_ns + after.delay_ns - before.delay_ns
+    blocked_ns = max(0, after.t_ns - before.t_ns - used_ns)
+    return min(inside_ns + exposed_ns * (after.steps - before.steps), blocked_ns) / 1e9
 
 
 def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
@@ -125,7 +131,8 @@ def communication_of(
     Returns
     -------
     dict of str to float, or None
-        The framework's names and units; ``*_bytes_per_step`` [bytes], ``wait_s_per_step`` [s].
+        The framework's names and units; ``*_bytes_per_step`` [bytes]; ``wait_s_per_step``, and
+        ``exchange_s_per_step``: what even the rank waits that waits least [s].
     """
     fact = next((one.fact("ddp") for one in processes if one.fact("ddp")), {})
     found: dict[str, float] = {
@@ -140,6 +147,8 @@ def communication_of(
     waits = [sum(one.wait_s) / len(one.wait_s) for one in ranks if one.wait_s]
     if waits:
         found["wait_s_per_step"] = sum(waits) / len(waits)
+        if len(waits) == len(ranks) > 1:
+            found["exchange_s_per_step"] = min(waits)  # the last to come waits for nobody
     return found or None
 
 
@@ -199,19 +208,24 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     )
 
 
+def _after_first_steps(counts: Sequence[CommunicationCounts]) -> list[CommunicationCounts]:
+    """Return the records after warm-up and the traced steps; none if no two steps are left."""
+    later = [one for one in counts if one.steps > _FIRST_STEPS]
+    return later if len(later) > 1 and later[-1].steps > later[0].steps else []
+
+
 def _share(counts: Sequence[CommunicationCounts]) -> _Share | None:
     """Return a rank's mean step; None where too little was recorded of it."""
-    counts = [one for one in counts if one.steps > _FIRST_STEPS]
-    if len(counts) < 2 or counts[-1].steps <= counts[0].steps:
+    counts = _after_first_steps(counts)
+    if not counts:
         return None
     first, last = counts[0], counts[-1]
     steps = last.steps - first.steps
     wall_s = (last.t_ns - first.t_ns) / 1e9 / steps
     delay_s = (last.delay_ns - first.delay_ns) / 1e9 / steps
-    cpu_s = (last.cpu_ns - first.cpu_ns) / 1e9 / steps
     wait_s = sum(_wait_s(before, after) for before, after in pairwise(counts)) / steps
     return _Share(
         wall_s=wall_s,
         delay_s=delay_s,
-        wait_s=min(wait_s, max(0.0, wall_s - delay_s - cpu_s)),
+        wait_s=wait_s,
     )

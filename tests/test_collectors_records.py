@@ -104,7 +104,9 @@ def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_json(fmt.HEADER, header)
     for tick in range(20):
         values = [tick * 10**8, 1, tick * 10**7, 0, 2**20, -1, 0, 0, 0, 0, 0, -1.0, 0, 0]
-        log.write(fmt.READING, fmt.READING_PAYLOAD.pack(*values, -1.0, -1, -1.0, -1.0, -1.0, -1.0))
+        log.write(
+            fmt.READING, fmt.READING_PAYLOAD.pack(*values, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 0)
+        )
     log.write_json(fmt.END, {"status": "finished", "stop_reason": "x", "exit_code": 0, "t_ns": 9})
     log.close()
     script = Appender(run / "ev-5-6.bin")

@@ -20,10 +20,13 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import CommunicationCounts, Events
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.ranks import corrected_together, ranks_of
-from advisor.collectors.recording import Reading, StepTime
+from advisor.collectors.recording import Reading, Recording, StepTime
 from advisor.collectors.resources import resources
 from advisor.collectors.sampler import unpack
 from advisor.collectors.tree_series import throttling
+from advisor.jobs.recorded import job_from_recording
+from advisor.ways.anchors import host_anchor
+from advisor.ways.constants import constants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -102,8 +105,8 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
     )  # fmt: skip
     theirs = json.loads(done.stdout)
     ours = local_ranks.rank_environment(
-        0, 1, address=theirs["MASTER_ADDR"], port=int(theirs["MASTER_PORT"]), interface="lo",
-        threads=1,
+        0, 1, address=theirs["MASTER_ADDR"], ports=(int(theirs["MASTER_PORT"]), 1),
+        interface="lo", threads=1,
     )  # fmt: skip
     names = [name for name in ours if name in theirs]
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
@@ -202,9 +205,9 @@ def test_each_rank_has_its_waiting_and_its_bytes() -> None:
     processes = [rank_events(1, 2, 1.0, 0.1, 0.3), rank_events(0, 2, 1.0, 0.0, 0.8)]
     first, second = ranks_of(processes, processes[0])
     assert (first.rank, first.pid, second.rank, second.pid) == (0, 100, 1, 101)
-    assert len(first.wait_s) == 58
-    assert first.wait_s == pytest.approx([0.2] * 58)
-    assert second.wait_s == pytest.approx([0.6] * 58)
+    # From the first record after twelve steps, those of warm-up and tracing.
+    assert first.wait_s == pytest.approx([0.2] * 46)
+    assert second.wait_s == pytest.approx([0.6] * 46)
     assert (first.sent_bytes_per_step, first.received_bytes_per_step) == (100, 50)
 
 
@@ -280,6 +283,7 @@ def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
         assert one.received_bytes_per_step == pytest.approx(GRADIENT_BYTES, rel=0.1)
     assert seen.communication is not None
     assert seen.communication["total_parameter_size_bytes"] == GRADIENT_BYTES
+    check_job(seen)
     of_ranks = {one.rank: one for one in seen.processes if one.rank is not None}
     assert set(of_ranks) == {0, 1}
     assert all(max(one.rss_bytes) > 50e6 for one in of_ranks.values())
@@ -289,6 +293,21 @@ def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
     assert [one["rank"] for one in record_of["ranks"]] == [0, 1]
     assert record_of["minor_faults"] > 0
     assert any("2 ranks over loopback" in line for line in summary.lines(seen))
+
+
+def check_job(seen: Recording) -> None:
+    """What links are predicted to carry was measured; a link's time is no device's computing."""
+    job = job_from_recording(seen)
+    assert job.work is not None
+    assert seen.ranks[0].sent_bytes_per_step == pytest.approx(job.work.gradient_bytes, rel=0.1)
+    assert job.measured is not None
+    assert seen.step_time is not None
+    assert 0 < job.measured.exchange_s < seen.step_time.corrected_s
+    assert job.measured.step_s == seen.step_time.corrected_s
+    (computing_s,) = host_anchor(job, job.work, constants()).measured_s
+    assert computing_s == pytest.approx(
+        job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
+    )
 
 
 def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:
