@@ -293,7 +293,17 @@ class Agent:
             write(2, summary.text(seen, columns(), PREFIX))
         if (problem := summary.problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
-            write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")
+            write(2, f"{kind}: {problem[0]}\nhint: {self._missing() or problem[1]}\n")
+
+    def _missing(self) -> str:
+        """Return what to do if the Python that was chosen lacks what the script imports."""
+        chosen = self._plan.options.get("interpreter")
+        if not chosen or not self._child.code:
+            return ""
+        from advisor.collectors.interpreter import missing_hint, missing_modules
+
+        missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
+        return missing_hint(chosen["path"], chosen["reason"], missing) if missing else ""
 
 
 def _folder_here() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
@@ -19,10 +20,12 @@ from advisor.collectors.recording import (
     HostBenchmark,
     Loading,
     Recording,
+    Rounds,
     StepClock,
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
@@ -31,7 +34,7 @@ from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
-_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
+_CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
 _CONTRADICTIONS = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
@@ -102,7 +105,9 @@ def _derive(run: Path) -> Recording:
         step_time=step_time,
         deep_step=deep,
         loading=_loading(trainer),
-        total_work=total_work(trainer, given, samples_per_step=samples or 0.0),
+        total_work=total_work(
+            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+        ),
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer),
@@ -115,6 +120,7 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", [])),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log),
         ranks=ranks,
         processes=process_series(
             log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
@@ -128,6 +134,20 @@ def _derive(run: Path) -> Recording:
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 
 
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
+    return rounds_of(
+        trainer,
+        step_time,
+        log.readings,
+        int(log.header["t_ns"]),
+        int(log.end["t_ns"]) if _is_finished(log) else None,
+    )
+
+
+def _is_finished(log: ProfilerLog) -> bool:
+    return log.end.get("status") == "finished" and log.end.get("exit_code") == 0
+
+
 def trainer_of(processes: list[Events]) -> Events | None:
     """Return the process that trains: highest clock, most steps; rank 0 among equals."""
     ticking = [one for one in processes if one.clock >= 0 and one.completed > 0]
@@ -136,7 +156,7 @@ def trainer_of(processes: list[Events]) -> Events | None:
 
     def rank(one: Events) -> tuple[int, bool, int]:
         is_first = one.fact("process_group").get("rank", 0) == 0
-        return one.clock, is_first and one.completed > 1, one.completed
+        return one.rank, is_first and one.completed > 1, one.completed
 
     return max(ticking, key=rank)
 

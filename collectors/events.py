@@ -72,7 +72,7 @@ class Events:
     facts : dict of list of dict
         By name, in order.
     clock : int
-        The highest that ticked; -1 for none.
+        The one of the highest rank that ticked; -1 for none.
     steps : Steps
         By that clock.
     backwards, batches, samples, wait_ns : int
@@ -126,9 +126,11 @@ class Events:
         self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,
         backwards: int, batches: int, wait_us: int, samples: int,
     ) -> None:  # fmt: skip
-        if clock < self.clock:
+        if clock >= len(fmt.CLOCKS):
             return
-        if clock > self.clock:
+        if fmt.CLOCK_RANK[clock] < self.rank:
+            return
+        if fmt.CLOCK_RANK[clock] > self.rank:
             self._begin_anew(clock)
         elif flags & fmt.FLAG_RENEWED:
             self._renew()
@@ -138,6 +140,11 @@ class Events:
         if flags & fmt.FLAG_COMPLETES:
             self._complete()
             self.steps.add(t_ns, delay_ns, flags)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the clock; -1 for none."""
+        return fmt.CLOCK_RANK[self.clock]
 
     def _begin_anew(self, clock: int) -> None:
         self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0

@@ -13,8 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from advisor.collectors import benchmark, device_sheet, host, local_ranks, remote, store
+from advisor.collectors import (
+    benchmark,
+    device_sheet,
+    host,
+    local_ranks,
+    remote,
+    store,
+    upkeep,
+)
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.interpreter import Interpreter
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import Root, new_run, read_recording
@@ -28,6 +37,7 @@ PRECISE_FRACTION = 0.02
 def plan(
     command: Sequence[str],
     *,
+    interpreter: Interpreter | None = None,
     run_root: Root | None = None,
     name: str = "",
     attached: int | None = None,
@@ -49,6 +59,8 @@ def plan(
     Parameters
     ----------
     command : sequence of str
+    interpreter : Interpreter, optional
+        The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
         Folder or URL of runs; see ``store.run_root``.
     name : str
@@ -91,9 +103,12 @@ def plan(
             hint="record in a Linux container or virtual machine; everything else works here",
         )
     local_ranks.check(command, workers, bandwidth_bit_per_s)
+    upkeep.clean(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    if interpreter is not None:
+        options["interpreter"] = asdict(interpreter)
     if workers > 1:
         options.update(workers=workers, bandwidth_bit_per_s=bandwidth_bit_per_s)
     if is_precise:

@@ -8,7 +8,7 @@ from typing import Any
 
 from advisor.collectors.certainty import shortfall
 from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.recording import DeepStep, Loading, Recording
+from advisor.collectors.recording import DeepStep, Loading, Recording, Rounds
 from advisor.collectors.series import ProcessSeries, RankSeries
 from advisor.collectors.units import bytes_text, duration_text
 
@@ -41,6 +41,8 @@ def lines(seen: Recording) -> list[str]:
         found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
     elif step is not None:
         found.append("whole job: unknown; say --epochs, --total-steps or --total-samples")
+    if seen.rounds is not None:
+        found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
         found.append(_model_line(seen.deep_step))
     if seen.loading is not None:
@@ -89,6 +91,16 @@ def _model_line(deep: DeepStep) -> str:
         f"{flop / 1e9:.3g} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
         f"{deep.samples} samples"
     )
+
+
+def _rounds_line(rounds: Rounds) -> str:
+    """Say what a step is where no optimizer of torch makes it, and what it may use."""
+    text = f"a step is a {rounds.unit} of {rounds.kind}"
+    if rounds.cores is not None:
+        text += f", on {rounds.cores:g} core{'s' * (rounds.cores != 1)} at most"
+    if rounds.compile_s is not None and rounds.compile_s > 1.0:
+        text += f"; {duration_text(rounds.compile_s)} before the first (compilation, data)"
+    return text
 
 
 def _loading_line(loading: Loading) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from advisor.cli.quantity_types import RATE, SECONDS_WITH_UNIT, quantity
 from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.collectors.interpreter import Interpreter
 
 # Options before the script are ours, everything from the script on is the script's.
 settings: Final[dict[str, Any]] = {
@@ -88,7 +90,9 @@ def command(
 ) -> None:
     """Run a training script for a short while and record what it does.
 
-    The script's own output is left alone; progress and the summary go to stderr, and the script's
+    A script runs in the activated virtual or conda environment, else in the interpreter that its
+    first line names, else in the advisor's own; after -- name any interpreter yourself. The
+    script's own output is left alone; progress and the summary go to stderr, and the script's
     exit code is passed on (0 where the recording ends it).
     """
     from advisor.collectors import remote, runner
@@ -96,8 +100,11 @@ def command(
 
     if limit <= 0:
         raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
+    words = _command(script or [], pid)
+    interpreter = _interpreter(words)
     wanted = runner.plan(
-        _command(script or [], pid),
+        words if interpreter is None else [interpreter.path, *words],
+        interpreter=interpreter,
         run_root=runs,
         name=name,
         attached=pid,
@@ -120,7 +127,7 @@ def command(
 
 
 def _command(words: list[str], pid: int | None) -> list[str]:
-    """Return the command that the words mean: a script runs in this Python."""
+    """Return the script or command that the words mean; empty for a process to watch."""
     if pid is not None:
         if words:
             raise UsageError("--pid and a command", hint="name one of them")
@@ -133,7 +140,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
     if first.endswith(".py"):
         if not Path(first).is_file():
             raise UsageError(f"no script at {first}", hint="check the path")
-        return [sys.executable, *words]
+        return words
     if shutil.which(first) is None:
         what = "is not executable" if Path(first).is_file() else "is not a command"
         hint = "a script's name ends in .py; a command stands after --"
@@ -141,3 +148,12 @@ def _command(words: list[str], pid: int | None) -> list[str]:
             hint = f"chmod +x {first}, or name its interpreter: -- sh {first}"
         raise UsageError(f"{first!r} {what}", hint=hint)
     return words
+
+
+def _interpreter(words: list[str]) -> Interpreter | None:
+    """Return the Python that a script runs in; None for a command or a process to watch."""
+    from advisor.collectors.interpreter import interpreter_for
+
+    if not words or not words[0].endswith(".py"):
+        return None
+    return interpreter_for(Path(words[0]), os.environ)

@@ -30,6 +30,7 @@ _LAST_PLANNED = 13
 # else happened, the first of an epoch say, has its own waiting, and the next one does not.
 _PERIOD_NS = 20_000_000
 _ORDERS_NS = 100_000_000
+_RANK_BACKWARD = fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
 
 
 class Chores:
@@ -103,7 +104,8 @@ class Chores:
             self._state.loaders.flush()
         if step == _COMMUNICATION_AT:
             self._describe_communication()
-        if self._deep_wanted and step >= self._deep_wanted[0]:
+        is_torch = self._state.rank >= _RANK_BACKWARD  # a round of another framework shows nothing
+        if is_torch and self._deep_wanted and step >= self._deep_wanted[0]:
             self._begin_deep(torch)
 
     def _describe(self, torch: Any) -> None:

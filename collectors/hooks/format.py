@@ -56,9 +56,14 @@ PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
 # the part that the computation hid [ns] (-1: none).
 COMMUNICATION_PAYLOAD = struct.Struct("<QIQQQIQqqqq")
 
-# Clocks by rank: a recording uses the highest that ticked.
-CLOCKS = ("loader", "backward", "optimizer", "marker")
-CLOCK_LOADER, CLOCK_BACKWARD, CLOCK_OPTIMIZER, CLOCK_MARKER = range(4)
+# Clocks by the number that stands in the file: a loader's batches, backward passes, updates of an
+# optimizer, the script's own marks; whole fits of an estimator in a loop; rounds, batches or
+# jitted updates of a framework without torch's optimizers.
+CLOCKS = ("loader", "backward", "optimizer", "marker", "fit", "round")
+CLOCK_LOADER, CLOCK_BACKWARD, CLOCK_OPTIMIZER, CLOCK_MARKER, CLOCK_FIT, CLOCK_ROUND = range(6)
+# A recording uses the clock of the highest rank that ticked. By the clock's number; the last entry
+# is for -1, no clock yet.
+CLOCK_RANK = (0, 3, 4, 5, 1, 2, -1)
 
 # Flags of a tick: it was traced, follows a traced one, held more than training (a loader began
 # anew), completes a training step (of several optimizers one does), or is the first to complete a

@@ -29,8 +29,8 @@ class ProcessState:
         This process has joined a process group.
     deep : DeepTrace or None
         While a step is traced.
-    clock, steps : int
-        The leading clock, and the training steps it completed.
+    clock, rank, steps : int
+        The leading clock, its rank, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
     threads_called : int or None
@@ -50,7 +50,7 @@ class ProcessState:
         self.communication = Communication(self.writer)
         self.is_together = False
         self.deep: Any = None
-        self.clock = -1
+        self.clock = self.rank = -1
         self.steps = 0
         self.backwards = 0
         self.threads_called: int | None = None
