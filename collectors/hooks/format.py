@@ -79,7 +79,8 @@ CONTROL_FILE = "control"
 CONTROL_PAYLOAD = struct.Struct("<QQQ")
 ACTION_STOP, ACTION_DETACH = 1, 2
 
-# Environment of a rank of ``profile --workers N``: how many there are.
+# Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
+# which the hooks may bring them together.
 WRAP_VARIABLE = "ADVISOR_WORKERS"
 
 
