@@ -25,7 +25,6 @@ from advisor.collectors.child import (
     accepts_hooks,
     allow_more_files,
     become_subreaper,
-    send_signal,
 )
 from advisor.collectors.derive import recording, rule_of
 from advisor.collectors.ending import Escalation, RecordingLimits
@@ -33,6 +32,7 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.redaction import redacted, redacted_command
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.live import PERIOD_S, PREFIX, Live, columns, write
+from advisor.collectors.local_ranks import Ranks
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import RecordingPlan
@@ -65,7 +65,7 @@ class Agent:
         self._monitor = Monitor(self._run, rule_of(plan.options))
         self._tree = ProcessTree(plan.attached)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
-        self._child = Child(plan.attached)
+        self._child = Ranks(plan) if plan.workers > 1 else Child(plan.attached)
         self._limits = RecordingLimits(plan, self._monitor)
         self._live = Live(plan, self._tree, self._monitor)
         self._escalation = Escalation(self._tree, self._monitor, plan.patience_s)
@@ -87,6 +87,8 @@ class Agent:
             self._orders.give(self._action, self._plan.limit_steps)
         if self._plan.attached is None and not self._start_command():
             return NOT_STARTED
+        for enter in self._child.networks:
+            self._sampler.watch_network(enter)
         allow_more_files()  # after the command has begun with the limit it was given
         self._watch()
         self._finish()
@@ -103,6 +105,7 @@ class Agent:
         try:
             self._child.spawn(self._plan.command, self._plan.run)
         except OSError as error:
+            self._child.close()
             reason = redacted(f"{self._plan.command[0]!r} cannot be started: {error.strerror}")
             end = {"status": "failed", "stop_reason": reason, "exit_code": NOT_STARTED}
             self._log.write_json(fmt.END, {**end, "t_ns": time.monotonic_ns()})
@@ -157,6 +160,8 @@ class Agent:
         """Take a reading; one that fails is said and costs no other."""
         try:
             self._log.write(fmt.READING, self._sampler.read())
+            for process in self._sampler.of_processes():
+                self._log.write(fmt.PROCESS, process)
         except Exception as error:
             self._warn(f"a reading failed: {error!r}")
 
@@ -181,7 +186,7 @@ class Agent:
         elif info.si_code == _SI_KERNEL:
             self._interrupted_at = now
         elif now - self._interrupted_at > _SAME_INTERRUPT_S:
-            send_signal(self._child.pid, info.si_signo)
+            self._child.signal(info.si_signo)
 
     def _check(self, elapsed: float) -> None:
         """Look at what the hooks wrote, and stop when it is time."""
@@ -248,6 +253,7 @@ class Agent:
         status, reason = (self._status, self._reason) if self._status else self._child.ending
         if self._plan.attached is None and (left := self._survivors()):
             self._warn(f"{left} processes outlived the command")
+        self._child.close()
         if self._has_unhooked and not self._monitor.steps():
             self._warn(
                 "a Python process ran without hooks (python -I, -E, -S or a cleaned "
@@ -287,7 +293,17 @@ class Agent:
             write(2, summary.text(seen, columns(), PREFIX))
         if (problem := summary.problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
-            write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")
+            write(2, f"{kind}: {problem[0]}\nhint: {self._missing() or problem[1]}\n")
+
+    def _missing(self) -> str:
+        """Return what to do if the Python that was chosen lacks what the script imports."""
+        chosen = self._plan.options.get("interpreter")
+        if not chosen or not self._child.code:
+            return ""
+        from advisor.collectors.interpreter import missing_hint, missing_modules
+
+        missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
+        return missing_hint(chosen["path"], chosen["reason"], missing) if missing else ""
 
 
 def _folder_here() -> str:

@@ -43,6 +43,10 @@ class RecordingPlan:
         Between asking the script to stop, SIGTERM and SIGKILL.
     summary : {"none", "text", "json"}
         Text on stderr, or JSON on stdout.
+    workers : int
+        Run the command so many times as ranks that train together; 1 runs it as it is.
+    bandwidth_bit_per_s : float or None
+        Of each rank's link, each way; None for loopback. [bit/s]
     """
 
     run: str
@@ -59,6 +63,8 @@ class RecordingPlan:
     progress_fd: int = -1
     patience_s: float = 5.0
     summary: Literal["none", "text", "json"] = "none"
+    workers: int = 1
+    bandwidth_bit_per_s: float | None = None
 
     def to_json(self) -> str:
         """Return the plan as JSON."""

@@ -16,6 +16,21 @@ from advisor.collectors.sampler import unpack
 
 
 @dataclass(slots=True)
+class ProcessReading:
+    """One process at one time; see ``hooks.format.PROCESS_PAYLOAD``."""
+
+    t_ns: int
+    pid: int
+    start_ticks: int
+    rss_bytes: int
+    cpu_ns: int
+    minor_faults: int
+    major_faults: int
+    received_bytes: int
+    sent_bytes: int
+
+
+@dataclass(slots=True)
 class ProfilerLog:
     """The profiler's own file.
 
@@ -24,6 +39,7 @@ class ProfilerLog:
 
     header: dict[str, Any] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
+    processes: list[ProcessReading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
 
@@ -47,8 +63,10 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
             log.header = log.header or _header(payload)
-        elif kind == fmt.READING and len(payload) >= fmt.READING_PAYLOAD.size and log.header:
+        elif kind == fmt.READING and len(payload) >= fmt.READING_LEAST_BYTES and log.header:
             log.readings.append(unpack(payload, log.header["t_ns"]))
+        elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
+            log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
         elif kind == fmt.FACT:
             fact = parse_json(payload)
             if fact.get("fact") == "warning":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,10 @@ def pull(url: str) -> Path:
     try:
         found = files.find(base, detail=True) if files.exists(base) else {}
         for name, details in found.items():
-            path = mirror / Path(name).parent.name / Path(name).name
+            run, file = Path(name).parent.name, Path(name).name
+            if run == ".." or not (file == PROFILER_FILE or fnmatchcase(file, EVENT_FILES)):
+                continue  # not a run's
+            path = mirror / run / file
             if not path.is_file() or path.stat().st_size < details["size"]:
                 private_folder(path.parent)
                 with atomic.writing(path, mode=0o600) as copy, files.open(name, "rb") as original:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import atomic
 from advisor.collectors.printable import printable, shown
 from advisor.collectors.profiler_life import profiler_lives
 from advisor.collectors.run_files import PROFILER_FILE
@@ -139,14 +141,8 @@ def _read_index(path: Path) -> dict[str, Any]:
 
 
 def _write_index(path: Path, runs: dict[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump({"made_by": _version(), "runs": runs}, file)
-        partial.replace(path)
-    except OSError:  # read-only or full: derived again next time
-        partial.unlink(missing_ok=True)
+    with suppress(OSError):  # read-only or full: derived again next time
+        atomic.write_text(path, json.dumps({"made_by": _version(), "runs": runs}), mode=0o600)
 
 
 @cache

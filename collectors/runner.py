@@ -13,8 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from advisor.collectors import benchmark, device_sheet, host, remote, store
+from advisor.collectors import (
+    benchmark,
+    device_sheet,
+    host,
+    local_ranks,
+    remote,
+    store,
+    upkeep,
+)
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.interpreter import Interpreter
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import Root, new_run, read_recording
@@ -28,6 +37,7 @@ PRECISE_FRACTION = 0.02
 def plan(
     command: Sequence[str],
     *,
+    interpreter: Interpreter | None = None,
     run_root: Root | None = None,
     name: str = "",
     attached: int | None = None,
@@ -41,12 +51,16 @@ def plan(
     progress_s: float = 0.0,
     patience_s: float = 5.0,
     summary: Literal["none", "text", "json"] = "none",
+    workers: int = 1,
+    bandwidth_bit_per_s: float | None = None,
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
     Parameters
     ----------
     command : sequence of str
+    interpreter : Interpreter, optional
+        The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
         Folder or URL of runs; see ``store.run_root``.
     name : str
@@ -73,20 +87,30 @@ def plan(
         Between asking the script to stop, SIGTERM and SIGKILL. [s]
     summary : {"none", "text", "json"}
         What the agent prints at the end: text on stderr, or JSON on stdout.
+    workers : int
+        Run the command as so many ranks on this machine; see ``local_ranks``.
+    bandwidth_bit_per_s : float, optional
+        Limit each rank's link, each way; needs root. [bit/s]
 
     Raises
     ------
     RecordingError
-        If this is not Linux, or the run's folder cannot be made.
+        If this is not Linux, the run's folder cannot be made, or a link cannot be limited.
     """
     if sys.platform != "linux":
         raise RecordingError(
             "recording needs Linux: processes are read through /proc",
             hint="record in a Linux container or virtual machine; everything else works here",
         )
+    local_ranks.check(command, workers, bandwidth_bit_per_s)
+    upkeep.clean(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    if interpreter is not None:
+        options["interpreter"] = asdict(interpreter)
+    if workers > 1:
+        options.update(workers=workers, bandwidth_bit_per_s=bandwidth_bit_per_s)
     if is_precise:
         options["half_width_fraction"] = PRECISE_FRACTION
     return RecordingPlan(
@@ -103,6 +127,8 @@ def plan(
         progress_s=progress_s,
         patience_s=patience_s,
         summary=summary,
+        workers=workers,
+        bandwidth_bit_per_s=bandwidth_bit_per_s,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from advisor import data
 from advisor.catalogue.places import cache_folder
 from advisor.catalogue.snapshot import read_provenances
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
 KEPT: Final = 3  # snapshots: the one in use, the one before, and one more
@@ -65,7 +65,7 @@ def updated_folder() -> Path | None:
     """Return the snapshot that the last update or rollback chose, or None."""
     try:
         name = _pointer().read_text().strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return None
     folder = _snapshots() / name
     return folder if _NAME.fullmatch(name) and folder.is_dir() else None
@@ -92,7 +92,7 @@ def previous_folder(folder: Path) -> Path:
 def read_manifest(folder: Path) -> Mapping[str, Any]:
     """Return what ``update`` noted of a snapshot; empty for the bundled one."""
     try:
-        content = json.loads((folder / MANIFEST).read_text())
+        content = bounded.read_json(folder / MANIFEST)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -11,6 +11,7 @@ import typer
 
 from advisor.cli import runs_actual, runs_import
 from advisor.collectors.printable import printable, shown
+from advisor.errors import UsageError
 from advisor.quantities import seconds_text
 
 if TYPE_CHECKING:
@@ -92,11 +93,31 @@ def show(run: Name, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def recover(run: Name) -> None:
+def recover(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Close every such run; delete those that hold nothing.")
+    ] = False,
+) -> None:
     """Close a run whose profiler was killed, so that it can be used."""
-    from advisor.collectors import store, summary
+    from advisor.collectors import store
 
-    typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
+    if (run is None) != every:
+        raise UsageError("recover takes a run, or --all", hint="`advisor runs list` shows them")
+    if run is not None:
+        from advisor.collectors import summary
+
+        typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
+        return
+    from advisor.collectors.upkeep import recover_all
+
+    found = recover_all()
+    for one in found:
+        typer.echo(f"{one.run}: {one.what}, {one.why}")
+    if not found:
+        typer.echo("every run has ended", err=True)
 
 
 @app.command()

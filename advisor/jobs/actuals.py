@@ -11,7 +11,7 @@ import math
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import RunError, UsageError
 
 FILE_NAME = "actuals.jsonl"
@@ -72,7 +72,7 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            row = json.loads(line)
+            row = bounded.parse_json(line)
             given = names - (optional - set(row))
             actual = Actual(**{name: row[name] for name in given})
         except (ValueError, KeyError, TypeError, UsageError) as error:

@@ -76,14 +76,30 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program without training steps, seen only from outside.
+    """A program without training steps, or a step that nobody saw into.
 
-    ``parallelism`` is the mean number of cores it kept busy while it ran.
+    Attributes
+    ----------
+    duration_s, cpu_s : float
+        Its time, and its CPU time over all cores. [s]
+    parallelism : float
+        Mean number of cores it kept busy while it ran. [cores]
+    cores : float or None
+        As many as it lets itself use (``n_jobs``, ``nthread``); None for all there are. [cores]
+    host_cores : float or None
+        As many as there were where it was measured; None for a program that is not expected to
+        use more than it did. [cores]
+    kind, unit : str
+        The framework, and what a round of it is; empty for a whole program.
     """
 
     duration_s: float
     cpu_s: float
     parallelism: float
+    cores: float | None = None
+    host_cores: float | None = None
+    kind: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +259,8 @@ class Job:
                 f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
             ],
         }
+        if self.program is not None and self.program.unit:
+            facts["rounds"] = {"kind": self.program.kind, "unit": self.program.unit}
         if self.measured is not None:
             facts |= {
                 "measured_step_s": self.measured.step_s,

@@ -10,16 +10,14 @@ from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime,
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
 from advisor.errors import NotKnownError, RunError, UsageError
-from advisor.jobs.job import Feed, Job, Measured, Program
+from advisor.jobs.job import Feed, Job, Measured
+from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
 from advisor.planners.core.nouns import Layer, Operator, Precision, TrainingSetup, Work
 from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.step.operators import operator_kind
 
-# One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
-# by 8-10 % (reference: repeated Lambda and MLPerf measurements).
-_PROGRAM_LOG_SD = 0.1
 # A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
 # first does what later ones need not, so their mean is no better known than this over the root
 # of their number. Priors: one recording holds one start, and few ends.
@@ -60,9 +58,24 @@ def job_from_recording(
     """
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)
-    if recording.step_time is None:
-        return _program_job(recording, total=lengths)
     is_length_given = any(length is not None for length in lengths)
+    if recording.step_time is None:
+        return whole_program(recording, is_length_given=is_length_given)
+    if recording.rounds is not None:
+        if global_batch is not None:
+            raise UsageError(
+                f"run {recording.run_id} has no traced step: its batch cannot be changed here",
+                hint="change it in the script and profile again",
+            )
+        return rounds_job(
+            recording,
+            recording.step_time,
+            recording.rounds,
+            epochs=epochs,
+            total_steps=total_steps,
+            total_samples=total_samples,
+            startup_log_sd=_STARTUP_LOG_SD,
+        )
     if missing := shortfall(recording, is_length_given=is_length_given):
         raise NotKnownError(missing[0], hint=missing[1])
     if recording.deep_step is None:
@@ -282,41 +295,4 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         processes=recording.world_size,
         precision=_precision(deep),
         setup=_setup(deep),
-    )
-
-
-def _program_job(recording: Recording, *, total: tuple[float | None, ...]) -> Job:
-    """Take all of a program without steps as one step, which must have been seen to its end."""
-    if any(value is not None for value in total):
-        raise RunError(
-            f"run {recording.run_id} has no training steps to count",
-            hint="leave out --epochs, --total-steps and --total-samples for this run",
-        )
-    if recording.status != "finished":
-        raise RunError(
-            f"run {recording.run_id} has no training steps and was not seen to its end",
-            hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
-        )
-    cpu_s = recording.readings[-1].cpu_s if recording.readings else recording.duration_s
-    return Job(
-        name=recording.run_id,
-        work=None,
-        program=Program(
-            duration_s=recording.duration_s,
-            cpu_s=cpu_s,
-            parallelism=max(cpu_s / recording.duration_s, 0.05),
-        ),
-        global_batch=1,
-        total_steps=1.0,
-        total_source="the run finished by itself (certain)",
-        feed=_feed(None),
-        measured=Measured(
-            step_s=recording.duration_s,
-            log_sd=_PROGRAM_LOG_SD,
-            host=recording.host,
-            threads=recording.threads,
-            device="cpu",
-        ),
-        peak_rss_bytes=recording.peak_rss_bytes,
-        recorded_batch=1,
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def _arrays(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}", hint=_HINT) from error
     if not isinstance(value, dict):

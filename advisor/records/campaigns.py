@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import data
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 
 # Our column -> the published one, and what its numbers are multiplied by.
@@ -143,8 +143,8 @@ def read_campaigns(path: Path, families: Mapping[str, str] | None = None) -> lis
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            rows = list(bounded.csv_tables(file))
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read the table {path}: {error}", hint="name a CSV file"
         ) from None
@@ -226,7 +226,7 @@ def convert(published: Path, out: Path) -> int:
     """
     family = {c.campaign: c.family for c in read_campaigns(out)} if out.exists() else {}
     with published.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = list(bounded.csv_tables(file))
     ours = {theirs: (name, scale) for name, (theirs, scale) in PUBLISHED.items()}
     made = io.StringIO()
     names = ["campaign", "family", *(ours.get(c, (c, 1.0))[0] for c in list(rows[0])[1:])]

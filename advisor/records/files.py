@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import RunError
 from advisor.records.nouns import SCHEMA_VERSION, RunRecord
 
@@ -100,8 +100,8 @@ def _open(path: Path) -> typing.TextIO:
 
 def _parse_line(line: str, where: str) -> RunRecord:
     try:
-        return from_row(json.loads(line, parse_constant=_refuse_constant))
-    except json.JSONDecodeError as error:
+        return from_row(bounded.parse_json(line))
+    except ValueError as error:
         raise RunError(
             f"{where}: not JSON ({error})", hint="the writer may have been cut off: drop the row"
         ) from error

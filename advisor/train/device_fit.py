@@ -19,7 +19,7 @@ import pandas as pd
 import typer
 
 from advisor import data as folders
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.machines import devices
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.train.described_residuals import fitted_spreads, left_out_residuals
@@ -44,7 +44,7 @@ def command(
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     residuals = left_out_residuals(rows, fitted)
     packaged = folders.root("trained_models") / "device_model"
-    record = json.loads((packaged / "parameters.json").read_text(encoding="utf-8"))
+    record = bounded.read_json(packaged / "parameters.json")
     update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
     target = out or packaged
     target.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def parameters_of(
 ) -> DeviceParameters:
     """Return a fit on ``rows`` as the device model takes it; what was not fitted as packaged."""
     packaged = folders.root("trained_models") / "device_model" / "parameters.json"
-    record = json.loads(packaged.read_text(encoding="utf-8"))
+    record = bounded.read_json(packaged)
     update(record, constants, spreads, rows)
     return devices.parameters_of(record)
 

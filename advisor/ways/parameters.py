@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from advisor import data
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError
 from advisor.planners.links.collectives import CollectiveParameters
 from advisor.planners.links.data_parallel import ScalingParameters
@@ -57,7 +57,7 @@ def write(parameters: ScalingParameters | MemoryParameters, folder: Path) -> Pat
 
 def _read(path: Path, command: str) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text())
+        record = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise _unusable(path, str(error), command) from error
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:

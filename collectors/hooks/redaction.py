@@ -40,22 +40,24 @@ _FORMS = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{12,}"
     r"|github_pat_\w{12,}"
     r"|glpat-[\w-]{12,}"
-    r"|sk-(?=[\w-]*\d)[\w-]{12,}"
     r"|xox[abeoprs]-[\w-]{10,}"
     r"|(?:pypi-|npm_|dop_v1_|ya29\.)[\w-]{16,}"
-    r"|eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)*"
-    r")",
+    r")"
+    r"|(?<![\w-])(?:sk-(?=[\w-]*\d)[\w-]{12,}|eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)*)",
     re.DOTALL,
 )
 
 # scheme://user:password@host; a password may have any of these signs in it, unescaped.
-_USER_AND_PASSWORD = re.compile(r"([A-Za-z][\w+.-]*://[^\s:/@\"'<>]*):(?!\d{1,5}/)([^\s\"'<>]*)@")
-_ONLY_USER = re.compile(r"([A-Za-z][\w+.-]*://)([^\s:/@\"'<>]+)@")
-_BARE_USER_AND_PASSWORD = re.compile(r"(?<![\w/:.])([\w.+-]+):([^\s@/:\"'<>]+)@(?=[\w.-])")
+# Here and below a name is only looked for where it can begin: the time stays linear.
+_USER_AND_PASSWORD = re.compile(
+    r"(?<![\w+.-])([A-Za-z][\w+.-]*://[^\s:/@\"'<>]*):(?!\d{1,5}/)([^\s\"'<>]{0,1024})@"
+)
+_ONLY_USER = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)([^\s:/@\"'<>]+)@")
+_BARE_USER_AND_PASSWORD = re.compile(r"(?<![\w/:.+-])([\w.+-]+):([^\s@/:\"'<>]+)@(?=[\w.-])")
 
 _QUOTED = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
 _NAMED = re.compile(
-    r"(?P<name>-{0,2}[A-Za-z_][\w.-]*)(?P<sep>\\?[\"']?\s*(?:=|:(?!:|//))\s*)"
+    r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)(?P<sep>\\?[\"']?\s*(?:=|:(?!:|//))\s*)"
     r"(?P<value>\\?(?:" + _QUOTED + r")|(?:[Bb]earer|[Bb]asic|[Tt]oken)\s+[^\s\"',;&]+"
     r"|[^\s\"',;&(){}\[\]]+)"
 )

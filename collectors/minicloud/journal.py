@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.collectors.errors import RecordingError
 
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ def to_line(row: Mapping[str, Any]) -> str:
 def from_line(line: str) -> Row | None:
     """Return the record of a line, or None where the checksum does not match."""
     try:
-        row = json.loads(line)
+        row = bounded.parse_json(line)
     except ValueError:
         return None
     if not isinstance(row, dict):

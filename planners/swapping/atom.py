@@ -105,10 +105,11 @@ class Peer:
     kappa: float = 0.0
 
     def __post_init__(self) -> None:
-        names = ("gpu_bytes", "memory_bytes", "host_bytes_per_s", "host_update_bytes_per_s",
-                 "network_bytes_per_s")  # fmt: skip
-        check_positive("peer", **{name: getattr(self, name) for name in names})
-        check_not_negative("peer", network_latency_s=self.network_latency_s, kappa=self.kappa)
+        rates = ("host_bytes_per_s", "host_update_bytes_per_s", "network_bytes_per_s")
+        check_positive("peer", **{name: getattr(self, name) for name in rates})
+        # Whatever else a job keeps there may leave no memory at all.
+        others = ("gpu_bytes", "memory_bytes", "network_latency_s", "kappa")
+        check_not_negative("peer", **{name: getattr(self, name) for name in others})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

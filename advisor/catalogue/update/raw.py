@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from advisor.catalogue.adapters.base import RawFile
-from advisor.collectors import atomic
+from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
 _INDEX: Final = "index.json"
@@ -108,7 +108,7 @@ class RawStore:
 
     def _index(self, source: str) -> dict[str, Any]:
         try:
-            content = json.loads(self._path(source, _INDEX).read_text())
+            content = bounded.read_json(self._path(source, _INDEX))
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
