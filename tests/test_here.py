@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from advisor.machines.host import is_same_machine
 from advisor.machines.limited import limited_processor
 from advisor.predict import Predictor
 from advisor.question import LayoutRequest
+from tests.collecting import record
 from tests.conftest import laptop
 
 MakeJob = Callable[..., Job]
@@ -193,3 +195,47 @@ def test_a_job_that_cannot_run_here_is_a_deliberate_error(
     big = replace(job, work=replace(job.work, parameters=10**12, parameter_bytes=4e12))  # type: ignore[arg-type]
     with pytest.raises(AdvisorError):
         api.estimate(big, on="here", predictor=predictor)
+
+
+LIMITED = """
+import os, threading, torch
+
+{before}
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).sum().backward()
+    optimizer.step()
+"""
+CALL = "torch.set_num_threads(1)"
+IN_A_THREAD = (
+    "one = threading.Thread(target=torch.set_num_threads, args=(1,)); one.start(); one.join()"
+)
+PINNED = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "said", "cores"),
+    [
+        ("", {}, (None, ""), None),
+        (CALL, {}, (1, "torch.set_num_threads"), None),
+        ("", {"OMP_NUM_THREADS": "1"}, (1, "OMP_NUM_THREADS"), None),
+        (IN_A_THREAD, {}, (None, ""), None),
+        (PINNED, {}, (None, ""), 1.0),
+    ],
+    ids=["nothing", "call", "environment", "a loader's thread", "affinity"],
+)
+def test_the_hooks_tell_a_limit_from_the_framework_s_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, environment: dict[str, str],
+    said: tuple[int | None, str], cores: float | None,
+) -> None:  # fmt: skip
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if cores is not None and hosts.usable_cpus() < 2:
+        pytest.skip("one processor cannot be limited")
+    seen = record(tmp_path, LIMITED.format(before=before))
+    assert (seen.limits.threads, seen.limits.threads_source) == said
+    assert seen.limits.cores == cores
