@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from advisor.machines.devices import cpu_device
 from advisor.machines.host import is_same_machine
 from advisor.machines.limited import limited_processor
 from advisor.predict import Predictor
-from advisor.question import LayoutRequest
+from advisor.question import LayoutRequest, Question
 from tests.collecting import record
 from tests.conftest import laptop
 
@@ -82,7 +83,7 @@ def test_what_the_user_changes_is_estimated_from_the_measured_step(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     job = make_job(step_s=3.0, global_batch=32)
-    doubled = api.job_of(replace(api.Question().job, batch=64), job=job)
+    doubled = api.job_of(replace(Question().job, batch=64), job=job)
     found = api.estimate(doubled, on="here", predictor=predictor).step_time_s
     assert 4.0 < found.value < 6.5  # the optimizer's part of the step is not doubled
     fixed = api.estimate(
@@ -114,7 +115,7 @@ def test_a_machine_is_the_same_under_another_limit() -> None:
 
 def test_a_limit_is_what_somebody_set() -> None:
     """A framework's own choice, and a value without effect, are none."""
-    plain = {"threads": 2, "called": None, "environment": {}, "affinity": 2}
+    plain: dict[str, Any] = {"threads": 2, "called": None, "environment": {}, "affinity": 2}
     assert limits_of(plain, 2, 2.0) == Limits()
     assert limits_of({}, 2, 1.0) == Limits()  # recorded before limits were
     called = limits_of({**plain, "threads": 1, "called": 1}, 2, 2.0)
@@ -192,7 +193,8 @@ def test_a_job_that_cannot_run_here_is_a_deliberate_error(
 ) -> None:
     elsewhere = replace(laptop(), cpu_model="another")
     job = make_job(host=elsewhere, threads=1, global_batch=32, peak_rss_bytes=500 << 30)
-    big = replace(job, work=replace(job.work, parameters=10**12, parameter_bytes=4e12))  # type: ignore[arg-type]
+    assert job.work is not None
+    big = replace(job, work=replace(job.work, parameters=10**12, parameter_bytes=4e12))
     with pytest.raises(AdvisorError):
         api.estimate(big, on="here", predictor=predictor)
 
