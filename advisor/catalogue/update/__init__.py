@@ -20,7 +20,7 @@ from advisor.catalogue.checks.findings import Context
 from advisor.catalogue.places import cache_folder
 from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
 from advisor.catalogue.snapshot import read_snapshot
-from advisor.catalogue.update.download import HttpSession, DownloadLimits, Progress
+from advisor.catalogue.update.download import DownloadLimits, HttpSession, Progress
 from advisor.catalogue.update.given import given_files
 from advisor.catalogue.update.merge import merged
 from advisor.catalogue.update.outcome import Outcome
