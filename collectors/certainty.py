@@ -36,7 +36,13 @@ def step_log_sd(step: StepTime) -> float:
 
 
 def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
-    """Return the error of ln(time), widened by how far its correction for neighbours may be off.
+    """Widen the error of ln(value) by how far taking the neighbours out of it may be off.
+
+    Parameters
+    ----------
+    log_sd : float
+    half_width_s, value_s : float or None
+        Of the correction's 90 % interval, and the corrected time; None where there is none. [s]
 
     Examples
     --------

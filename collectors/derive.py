@@ -92,8 +92,8 @@ def _derive(run: Path) -> Recording:
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
-    startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     ranks = ranks_of(processes, trainer)
+    startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     host = _host(log, trainer)
     derived = Recording(
         run_id=printable(run.name),

@@ -121,8 +121,8 @@ class Events:
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
         elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
-            counts = fmt.COMMUNICATION_PAYLOAD.unpack_from(payload)
-            self.communication.append(CommunicationCounts(*counts))
+            together = CommunicationCounts(*fmt.COMMUNICATION_PAYLOAD.unpack_from(payload))
+            self.communication.append(together)
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
         elif kind == fmt.FACT:

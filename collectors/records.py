@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import may_hold_secrets, redacted_json
 from advisor.collectors.printable import printable_json
 
 
@@ -120,8 +121,11 @@ class Appender:
             self.lost += 1
 
     def write_json(self, kind: int, value: dict[str, Any]) -> None:
-        """Append a JSON object."""
-        self.write(kind, json.dumps(value).encode())
+        """Append a JSON object, without the secrets that may be in it."""
+        text = json.dumps(value)
+        if may_hold_secrets(text):
+            text = json.dumps(redacted_json(value))
+        self.write(kind, text.encode())
 
     def sync(self) -> None:
         """Bring what was written to the disk."""

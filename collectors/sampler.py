@@ -117,7 +117,7 @@ class Sampler:
         now_ns = self._clock()
         if not self._is_due("processes", now_ns, _PROCESSES_NS):
             return
-        largest = self._tree.processes.values()
+        largest = list(self._tree.processes.values())
         if len(largest) > _MOST_PROCESSES:
             rank = sorted(largest, key=lambda one: one.usage.rss_bytes, reverse=True)
             largest = rank[:_MOST_PROCESSES]

@@ -305,6 +305,7 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         threads=recording.threads,
         device=deep.device,
         processes=recording.world_size,
+        exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
         precision=_precision(deep),
         setup=_setup(deep),
     )
