@@ -59,7 +59,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except EOFError as error:
-            from advisor.cli.system_errors import explain
+            from advisor.collectors.system_errors import explain
 
             raise explain(error) or error from error
 
@@ -121,7 +121,7 @@ def _report(error: Exception) -> int:
         raise error
     found: Any = error
     if not hasattr(error, "exit_code"):
-        from advisor.cli.system_errors import explain
+        from advisor.collectors.system_errors import explain
 
         found = explain(error)
     if found is None:
