@@ -269,6 +269,7 @@ class Agent:
             "exit_code": self._child.shell_code,
             "max_rss_bytes": self._child.max_rss_bytes,
             "cpu_ns": max(self._child.cpu_ns, usage.cpu_ns),
+            "machine_cpu_ns": self._sampler.machine_cpu_ns(),
             "t_ns": time.monotonic_ns(),
         }
         self._log.write_json(fmt.END, end)

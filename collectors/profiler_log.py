@@ -64,7 +64,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
             log.header = log.header or _header(payload)
-        elif kind == fmt.READING and len(payload) >= fmt.READING_LEAST_BYTES and log.header:
+        elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
             log.readings.append(unpack(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
             log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))

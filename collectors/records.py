@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ def sync_file(path: Path) -> None:
         return
     finally:
         os.close(fd)
+
+
+def fields(layout: struct.Struct, payload: bytes) -> tuple[Any, ...]:
+    """Return a payload's fields; 0 for those that it is too old to have.
+
+    Fields are only ever added at the end: see ``hooks.format``.
+    """
+    return layout.unpack_from(payload.ljust(layout.size, b"\0"))
 
 
 class Tail:
