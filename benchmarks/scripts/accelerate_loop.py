@@ -1,4 +1,4 @@
-# zoo: steps=640 args="--epochs 8" minute=yes needs=torch,accelerate,sklearn
+# zoo: steps=320 args="--epochs 8" minute=yes needs=torch,accelerate,sklearn
 """Accelerate: digits, a plain loop with gradient accumulation and a schedule."""
 
 import argparse
@@ -19,13 +19,13 @@ set_seed(0)
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 images, labels = load_digits(return_X_y=True)
-images = torch.tensor(images / 16.0, dtype=torch.float32).view(-1, 1, 8, 8).repeat(2, 1, 1, 1)
-labels = torch.tensor(labels).repeat(2)
-train = TensorDataset(images[:2560], labels[:2560])
-test = TensorDataset(images[2560:], labels[2560:])
+images = torch.tensor(images / 16.0, dtype=torch.float32).view(-1, 1, 8, 8)
+labels = torch.tensor(labels)
+train = TensorDataset(images[:1280], labels[:1280])
+test = TensorDataset(images[1280:], labels[1280:])
 model = nn.Sequential(
-    nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 96, 3, padding=1), nn.ReLU(),
-    nn.Flatten(), nn.Linear(96 * 64, 10),
+    nn.Conv2d(1, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 48, 3, padding=1), nn.ReLU(),
+    nn.Flatten(), nn.Linear(48 * 64, 10),
 )  # fmt: skip
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 train_loader = DataLoader(train, batch_size=args.batch_size, shuffle=True)

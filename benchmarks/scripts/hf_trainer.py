@@ -1,4 +1,4 @@
-# zoo: steps=480 args="--epochs 6" minute=yes needs=torch,transformers,accelerate
+# zoo: steps=180 args="--epochs 6" minute=yes needs=torch,transformers,accelerate
 """Hugging Face Trainer: a small GPT-2 from its configuration, gradient accumulation."""
 
 import argparse
@@ -30,7 +30,10 @@ class Copies(Dataset):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
-config = GPT2Config(vocab_size=256, n_positions=64, n_embd=96, n_layer=3, n_head=4)
+config = GPT2Config(
+    vocab_size=256, n_positions=64, bos_token_id=0, eos_token_id=0,
+    n_embd=64, n_layer=2, n_head=4,
+)  # fmt: skip
 with tempfile.TemporaryDirectory() as folder:
     trainer = Trainer(
         model=GPT2LMHeadModel(config),
@@ -45,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
             use_cpu=True,
             disable_tqdm=True,
         ),
-        train_dataset=Copies(1280),
+        train_dataset=Copies(480),
     )
     trainer.train()
 if os.environ.get("ZOO") == "1":

@@ -53,7 +53,7 @@ def accuracy(params, x, y):
 
 images, labels = load_digits(return_X_y=True)
 images = np.asarray(images / 16.0, dtype="float32")
-params = init(jax.random.PRNGKey(0), [64, 1024, 1024, 10])
+params = init(jax.random.PRNGKey(0), [64, 512, 512, 10])
 state = optimizer.init(params)
 random = np.random.default_rng(0)
 steps = 0

@@ -1,4 +1,4 @@
-# zoo: steps=600 args="--max-epochs 6" minute=yes needs=torch,lightning
+# zoo: steps=300 args="--max-epochs 6" minute=yes needs=torch,lightning
 """Lightning: pictures of stripes, two loader workers, validation at the end of every epoch."""
 
 import argparse
@@ -60,8 +60,8 @@ if __name__ == "__main__":
     options = {"batch_size": 32, "num_workers": args.workers}
     trainer.fit(
         Classifier(),
-        DataLoader(Stripes(3200), shuffle=True, **options),
-        DataLoader(Stripes(320), **options),
+        DataLoader(Stripes(1600), shuffle=True, **options),
+        DataLoader(Stripes(160), **options),
     )
     if os.environ.get("ZOO") == "1":
         print(f"steps: {trainer.global_step}")
