@@ -270,10 +270,10 @@ def test_throttling_is_said_once_and_whole(lost: list[float]) -> None:
 
 
 def test_readings_without_minor_faults_are_read() -> None:
-    values = [0] * 10 + [0, -1.0, 0, 3, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 8]
+    values = [0] * 10 + [0, -1.0, 0, 3, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 8, 0, 0]
     payload = fmt.READING_PAYLOAD.pack(*values)
     assert unpack(payload, 0).minor_faults == 8
-    old = unpack(payload[: fmt.READING_LEAST_BYTES], 0)
+    old = unpack(payload[: fmt.READING_BYTES], 0)
     assert (old.minor_faults, old.major_faults) == (0, 3)
 
 
