@@ -15,7 +15,13 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
-from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
+from advisor.collectors.ranks import (
+    communication_of,
+    corrected_together,
+    ranks_of,
+    unshared_data,
+    wrapping_of,
+)
 from advisor.collectors.recording import (
     Host,
     HostBenchmark,
@@ -325,6 +331,8 @@ def _warnings(seen: Recording, processes: list[Events]) -> list[str]:
             # Threads spin at their barriers until the last of them gets a core: seen to make a
             # step five times slower, which no correction takes out.
             found.append("its threads fill the machine: OMP_NUM_THREADS=1 would measure better")
+    if seen.wrapping == "wrapped":
+        found += unshared_data(trainer_of(processes) or Events())
     if seen.deep_step is not None:
         found += list(seen.deep_step.flags)
     for one in processes:
