@@ -9,8 +9,10 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.passes import batches_per_step, steps_per_epoch
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
+    DeepStep,
     Host,
     HostBenchmark,
     Loading,
@@ -23,7 +25,7 @@ from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import StopRule, judge
 from advisor.collectors.tracing import deep_step
-from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
+from advisor.collectors.work import GivenWork, total_work, unused
 
 EVENT_FILES = "ev-*.bin"
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
@@ -92,7 +94,7 @@ def _derive(run: Path) -> Recording:
         total_work=total_work(trainer, given, samples_per_step=samples or 0.0),
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
-        accumulation_steps=_accumulation_steps(trainer),
+        accumulation_steps=_accumulation_steps(trainer, deep),
         peak_rss_bytes=_peak_rss(log),
         warnings=(),
         startup_s=_startup_s(trainer, log),
@@ -103,7 +105,9 @@ def _derive(run: Path) -> Recording:
         communication=_communication(processes),
         saves=saves_of(trainer.facts.get("saved", [])),
     )
-    return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+    idle = unused(given, derived.total_work, derived) if step_time is not None else ""
+    warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))
+    return replace(derived, warnings=warnings)
 
 
 def trainer_of(processes: list[Events]) -> Events | None:
@@ -210,12 +214,17 @@ def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
     return float(marked) if marked else (None if traced is None else float(traced))
 
 
-def _accumulation_steps(trainer: Events) -> int:
-    """Return the micro-batches of a step: as many as both backward passes and batches say."""
+def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
+    """Return the micro-batches of a step: as many as both backward passes and batches say.
+
+    The traced step knows which passes an optimizer asked for itself: LBFGS repeats one batch.
+    """
     optimizers = trainer.fact("optimizers").get("optimizers", [])
     if len(optimizers) > 1 or not trainer.intervals:
         return 1
     backwards = trainer.backwards / trainer.intervals
+    if deep is not None and deep.micro_batches == 1:
+        return 1
     if trainer.batches:
         backwards = min(backwards, batches_per_step(trainer))
     return max(1, round(backwards))

@@ -108,6 +108,11 @@ class Chores:
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
 
+    def look_again(self) -> None:
+        """Look at the loops once more at the last step: do they turn as they should."""
+        if self._state.steps > _WORK_AT[-1]:
+            self._find_work(self._state.steps)
+
     def _find_work(self, step: int) -> None:
         """Record what the frames say of the job's length."""
         from . import total_work

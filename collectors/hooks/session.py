@@ -239,6 +239,8 @@ class Session(ProcessState):
         is_main = threading.current_thread() is threading.main_thread()
         if clock < self.clock or (action == fmt.ACTION_STOP and not is_main):
             return
+        if clock != fmt.CLOCK_LOADER:
+            self._chores.look_again()
         self.fact("obeyed", steps=self.steps)
         self.release()
         if action == fmt.ACTION_STOP:
