@@ -9,6 +9,9 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.records import parse_json
 from advisor.collectors.step_time import Steps
 
+# Facts that the hooks take of the first steps, and again when those turned out to be parts.
+_OF_THE_FIRST_STEPS = ("deep_step", "work")
+
 
 @dataclass(slots=True)
 class LoaderCounts:
@@ -21,6 +24,23 @@ class LoaderCounts:
     inside_ns: int = 0
     inside_cpu_ns: int = 0
     workers_cpu_ns: int = 0
+
+
+@dataclass(slots=True)
+class CommunicationCounts:
+    """What training together has cost so far; see ``hooks.format.COMMUNICATION_PAYLOAD``."""
+
+    t_ns: int
+    steps: int
+    cpu_ns: int
+    delay_ns: int
+    wait_ns: int
+    calls: int
+    payload_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    exchanged_ns: int
+    hidden_ns: int
 
 
 @dataclass(slots=True)
@@ -52,7 +72,7 @@ class Events:
     facts : dict of list of dict
         By name, in order.
     clock : int
-        The highest that ticked; -1 for none.
+        The one of the highest rank that ticked; -1 for none.
     steps : Steps
         By that clock.
     backwards, batches, samples, wait_ns : int
@@ -61,6 +81,8 @@ class Events:
     pool : list of (int, int, int)
         See ``step_time.pool_excess``.
     device_steps_ns : list of int
+    communication : list of CommunicationCounts
+        Since the process joined a group.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +99,7 @@ class Events:
     loaders: dict[int, LoaderCounts] = field(default_factory=dict)
     pool: list[tuple[int, int, int]] = field(default_factory=list)
     device_steps_ns: list[int] = field(default_factory=list)
+    communication: list[CommunicationCounts] = field(default_factory=list)
     _open: _Interval = field(default_factory=_Interval)
 
     def take(self, kind: int, payload: bytes) -> None:
@@ -90,6 +113,9 @@ class Events:
             self.pool.append(fmt.POOL_PAYLOAD.unpack_from(payload))
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
+        elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
+            counts = fmt.COMMUNICATION_PAYLOAD.unpack_from(payload)
+            self.communication.append(CommunicationCounts(*counts))
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
         elif kind == fmt.FACT:
@@ -100,18 +126,39 @@ class Events:
         self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,
         backwards: int, batches: int, wait_us: int, samples: int,
     ) -> None:  # fmt: skip
-        if clock < self.clock:
+        if clock >= len(fmt.CLOCKS):
             return
-        if clock > self.clock:
-            self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0
-            self.backwards = self.batches = self.samples = self.wait_ns = 0
-            self._open = _Interval()
+        if fmt.CLOCK_RANK[clock] < self.rank:
+            return
+        if fmt.CLOCK_RANK[clock] > self.rank:
+            self._begin_anew(clock)
+        elif flags & fmt.FLAG_RENEWED:
+            self._renew()
         if flags & fmt.FLAG_BOUNDARY:
             self.epochs_begun += 1
         self._open.add(flags, backwards, batches, samples, wait_us * 1000)
         if flags & fmt.FLAG_COMPLETES:
             self._complete()
             self.steps.add(t_ns, delay_ns, flags)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the clock; -1 for none."""
+        return fmt.CLOCK_RANK[self.clock]
+
+    def _begin_anew(self, clock: int) -> None:
+        self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0
+        self.backwards = self.batches = self.samples = self.wait_ns = 0
+        self._open = _Interval()
+
+    def _renew(self) -> None:
+        """Forget steps that turned out to be parts; training has begun with the first of them."""
+        first_ns = self.steps.first_ns
+        self._begin_anew(self.clock)
+        self.steps.first_ns = first_ns
+        self.device_steps_ns.clear()
+        for name in _OF_THE_FIRST_STEPS:
+            self.facts.pop(name, None)
 
     def _complete(self) -> None:
         """Close the step: it counts if one came before it and no epoch began in it."""

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from advisor.collectors.events import Events
+from advisor.collectors.rounds import has_rounds
 
 # A loader may run ahead of the steps by a few batches, and an epoch may end in a shorter step:
 # a ratio this near to an integer is that integer.
@@ -41,5 +42,7 @@ def steps_in(batches: int, events: Events) -> float:
 
 def steps_per_epoch(events: Events) -> float | None:
     """Return the steps in a pass over the training data, where its length is known."""
+    if has_rounds(events) and (per_epoch := events.fact("fit").get("per_epoch")):
+        return float(per_epoch)
     batches = events.loader_fact().get("batches_per_epoch")
     return None if not batches else steps_in(batches, events)

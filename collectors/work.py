@@ -9,6 +9,7 @@ from advisor.collectors.events import Events
 from advisor.collectors.loops import is_episodic, of_loops
 from advisor.collectors.passes import steps_per_epoch
 from advisor.collectors.recording import Recording, TotalWork
+from advisor.collectors.rounds import count_rounds, has_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,9 @@ class GivenWork:
     total_samples: int | None = None
 
 
-def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> TotalWork | None:
+def total_work(
+    events: Events, given: GivenWork, *, samples_per_step: float, is_finished: bool = False
+) -> TotalWork | None:
     """Return the job's length, or None where nobody says.
 
     Parameters
@@ -31,6 +34,8 @@ def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> 
         Overrides everything.
     samples_per_step : float
         Over all processes; 0 where unknown.
+    is_finished : bool
+        Whether the script ran to its own end.
     """
     if given.total_steps is not None:
         return _work(given.total_steps, None, "--total-steps", "given")
@@ -41,8 +46,11 @@ def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> 
     stated = events.fact("total_work")
     if stated.get("steps"):
         return _work(stated["steps"], None, "advisor.step(total_steps=...)", "certain")
+    counted = count_rounds(events, is_finished=is_finished)
+    if counted is not None:
+        return _work(counted.rounds, counted.epochs, counted.source, counted.confidence)
     found = events.facts.get("work", [])
-    if not found:
+    if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
     for candidate in found[-1].get("candidates", []):
         if candidate.get("steps"):
@@ -51,17 +59,16 @@ def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> 
         if "loops" in candidate:
             if length := of_loops(candidate["loops"], found, events):
                 return _work(length.steps, length.epochs, candidate["source"], length.confidence)
-            if is_episodic(candidate["loops"]):
-                return (
-                    None  # an argument would be an episode's, or the steps of what is learned in
-                )
+            if is_episodic(candidate["loops"]):  # an argument would say an episode's length
+                return None
     return _from_arguments(found[-1].get("arguments", {}), events)
 
 
 def _steps_per_epoch(events: Events) -> float | None:
     """Return the steps of an epoch: of the training loader's, else of a loop over epochs."""
-    if events.training_loader() is not None or events.loader_fact():
-        return steps_per_epoch(events)
+    per_epoch = steps_per_epoch(events)
+    if per_epoch is not None or events.loader_fact():
+        return per_epoch
     found = events.facts.get("work", [])
     for candidate in found[-1].get("candidates", []) if found else []:
         if "loops" in candidate and (length := of_loops(candidate["loops"], found, events)):

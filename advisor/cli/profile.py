@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from advisor.cli.quantity_types import SECONDS_WITH_UNIT, quantity
+from advisor.cli.quantity_types import RATE, SECONDS_WITH_UNIT, quantity
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +64,22 @@ def command(
     runs: Annotated[
         str | None, typer.Option(help="Folder of runs, or a URL.", envvar="ADVISOR_RUNS")
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Run the script as so many ranks that train together on this machine.",
+            min=1,
+            max=64,
+        ),
+    ] = 1,
+    bandwidth: Annotated[
+        float | None,
+        quantity(
+            RATE,
+            "--bandwidth",
+            help="Limit the link of each rank, each way, e.g. 1Gbit/s (needs root).",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option(help="Seconds between readings.", min=0.02, max=60)
     ] = 0.2,
@@ -100,6 +116,8 @@ def command(
         given=GivenWork(epochs=epochs, total_steps=total_steps, total_samples=total_samples),
         progress_s=0.0 if quiet else 5.0,
         summary="json" if as_json else "none" if quiet else "text",
+        workers=workers,
+        bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
     )
     if runs is None or not remote.is_url(runs):
         runner.become_agent(wanted)

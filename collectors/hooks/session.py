@@ -27,15 +27,15 @@ class Session(ProcessState):
 
     Notes
     -----
-    The clock with the highest rank that ticked is the leading one; among several optimizers the
-    one that steps least often completes a step (a GAN's generator).
+    The clock with the highest rank that ticked is the leading one; which of several optimizers
+    completes a step is decided in ``optimizers``.
     """
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self._chores = Chores(self, folder)
         self._release: list[Callable[[], None]] = []
-        self._ticks = [0, 0, 0, 0]
+        self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._saves = 0
         atexit.register(self._at_exit)
@@ -59,7 +59,7 @@ class Session(ProcessState):
             if self.deep is not None:
                 self.deep.optimizer_runs(False)
             if self.optimizers.is_only(optimizer):
-                self._tick(fmt.CLOCK_OPTIMIZER, 0, True)
+                self._tick(fmt.CLOCK_OPTIMIZER)
             else:
                 self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
         except Exception as error:
@@ -95,7 +95,7 @@ class Session(ProcessState):
         if self.is_released:
             return
         try:
-            self._tick(fmt.CLOCK_BACKWARD, 0, True)
+            self._tick(fmt.CLOCK_BACKWARD)
         except Exception as error:
             self.failed("backward", error)
         if self.steps >= self.last_step:
@@ -120,7 +120,7 @@ class Session(ProcessState):
                 self.deep.loader_runs(False)
             self.loaders.fetched(iterator, batch, begin_ns, cpu_ns)
             if self.clock <= fmt.CLOCK_LOADER:
-                self._tick(fmt.CLOCK_LOADER, 0, True)
+                self._tick(fmt.CLOCK_LOADER)
         except Exception as error:
             self.failed("loader", error)
         if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
@@ -146,17 +146,47 @@ class Session(ProcessState):
                 self.loaders.samples = int(samples)
                 if not self._ticks[fmt.CLOCK_MARKER]:
                     self.fact("marker", samples=int(samples))
-            self._tick(fmt.CLOCK_MARKER, 0, True)
+            self._tick(fmt.CLOCK_MARKER)
         except Exception as error:
             self.failed("marker", error)
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
+
+    def round_ended(
+        self,
+        clock: int,
+        at_ns: int,
+        samples: int,
+        number: int = 0,
+        flags: int = fmt.FLAG_COMPLETES,
+    ) -> None:
+        """Count a round of a framework without torch's optimizers; see ``rounds``."""
+        if self.is_released:
+            return
+        try:
+            if samples:
+                self.loaders.samples = samples
+            self._tick(clock, number, flags, at_ns)
+        except Exception as error:
+            self.failed("round", error)
+        if self.steps >= self.last_step:
+            self._obey(clock)
 
     def replicas_made(self, module: Any) -> None:
         """Keep hold of a model that was wrapped for data parallelism."""
         import weakref
 
         self.data_parallel = weakref.ref(module)
+
+    def group_joined(self, rank: int, world_size: int, backend: str) -> None:
+        """Note that this process trains together with others from now on."""
+        self.fact("process_group", rank=rank, world_size=world_size, backend=backend)
+        self.is_together = True
+
+    def group_leaves(self) -> None:
+        """Look a last time at what is about to be closed."""
+        if not self.is_released:
+            self._chores.record_communication(time.monotonic_ns(), is_last=True)
 
     def arguments_parsed(self, namespace: Any) -> None:
         """Keep the numbers among the arguments that may say how long the job is."""
@@ -178,6 +208,7 @@ class Session(ProcessState):
         if self.is_released:
             return
         self._chores.end_deep()
+        self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self.loaders.flush()
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True
@@ -190,27 +221,35 @@ class Session(ProcessState):
 
     # The leading clock.
 
-    def _tick(self, clock: int, number: int, completes: bool) -> None:
-        """Record a tick of a clock that may lead."""
-        if clock < self.clock:
+    def _tick(
+        self,
+        clock: int,
+        number: int = 0,
+        flags: int = fmt.FLAG_COMPLETES,
+        at_ns: int | None = None,
+    ) -> None:
+        """Record a tick of a clock that may lead; ``at_ns`` if it was not just now."""
+        rank = fmt.CLOCK_RANK[clock]
+        if rank < self.rank:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = time.monotonic_ns() if at_ns is None else at_ns
         chores = self._chores
-        is_first = clock > self.clock
+        completes = bool(flags & fmt.FLAG_COMPLETES)
+        is_first = rank > self.rank or flags >= fmt.FLAG_RENEWED
         if is_first:
-            self.clock, self.steps = clock, 0
+            if flags & fmt.FLAG_RENEWED:
+                chores.begin_anew()
+            self.clock, self.rank, self.steps = clock, rank, 0
         is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
         if is_due:
             chores.read_delay()
         self._ticks[clock] += 1
         loaders = self.loaders
-        flags = self._flags
+        flags |= self._flags
         if loaders.has_begun:
             flags |= fmt.FLAG_BOUNDARY
         if self.deep is not None:
             flags |= fmt.FLAG_DEEP
-        if completes:
-            flags |= fmt.FLAG_COMPLETES
         try:
             self.writer.step(
                 now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
@@ -237,7 +276,7 @@ class Session(ProcessState):
         """
         action = self._chores.control.action
         is_main = threading.current_thread() is threading.main_thread()
-        if clock < self.clock or (action == fmt.ACTION_STOP and not is_main):
+        if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
         if clock != fmt.CLOCK_LOADER:
             self._chores.look_again()
