@@ -32,6 +32,7 @@ from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
+from advisor.collectors.told import told_of
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, total_work, unused
@@ -132,6 +133,9 @@ def _derive(run: Path) -> Recording:
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
+        told=None
+        if deep is None
+        else told_of(trainer, deep.device, log.header.get("command", ()), world_size),
     )
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))

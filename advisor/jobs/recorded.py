@@ -112,6 +112,7 @@ def job_from_recording(
         ),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
         checkpoint_s=None if saves is None else saves.seconds,
+        told=recording.told,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
         startup_log_sd=_STARTUP_LOG_SD,

@@ -122,6 +122,12 @@ class Chores:
                 cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
+        from . import told
+
+        try:
+            state.fact("told", **told.facts(state.switches))
+        except Exception as error:
+            state.failed("told", error)
         state.fact("limits", **limits.facts(torch, state.threads_called))
 
     def look_again(self) -> None:
