@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from advisor.jobs.job import Job
 
-# Statistics of fewer samples than these are noise to batch normalisation: at 8 its error is
-# about that of group normalisation, below it grows fast (Wu and He 2018, section 4.1, figure 1).
+# Statistics of fewer samples than these are noise to batch normalisation: ResNet-50's error on
+# ImageNet is 23.6 % at 32 images a device, 24.8 % at 8, 27.3 % at 4 and 34.7 % at 2
+# (Wu and He, Group Normalization, 2018, table 2).
 _FEWEST_SAMPLES = 8
 
 

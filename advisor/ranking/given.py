@@ -64,10 +64,9 @@ def plan(question: PlanQuestion) -> Plan:
     """
     left_out: dict[str, str] = {}
     front: tuple[Choice, ...] = ()
-    is_accelerated = any(g.node.device.kind != "cpu" for g in question.cluster.groups)
-    if is_accelerated:
-        changed = on_accelerators(question.command, question.job.told)
-        question = replace(question, command=changed)
+    # What is planned on is accelerators: parse_cluster takes nothing else.
+    changed = on_accelerators(question.command, question.job.told)
+    question = replace(question, command=changed)
     model = model_on(question.case, question.predictor.catalogue, question.cluster.groups)
     groups = [OnGroup(question, place) for place in model.places]
     swapped = _swapped(question, model, left_out)
@@ -84,7 +83,7 @@ def plan(question: PlanQuestion) -> Plan:
     return Plan(
         objective=question.objective,
         subject=_subject(question),
-        model=_model(question, choices[0], is_accelerated)
+        model=_model(question, choices[0])
         | {"transformer": _transformer(question.case.work, blocks)},
         cluster=question.cluster,
         global_batch=question.job.global_batch,
@@ -98,10 +97,10 @@ def plan(question: PlanQuestion) -> Plan:
     )
 
 
-def _model(question: PlanQuestion, best: Choice, is_accelerated: bool) -> dict[str, Any]:
+def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
     """Return the facts of the job, with what its script needs on these machines."""
     facts = question.job.facts()
-    needs = script_notes(question.job, [(is_accelerated, best.devices)])
+    needs = script_notes(question.job, [(True, best.devices)])
     return facts | {"notes": [*facts["notes"], *needs]}
 
 

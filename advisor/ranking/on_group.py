@@ -170,8 +170,7 @@ class OnGroup:
     def _by_hand(self) -> str:
         """Return what has to change in the script itself for this group's accelerators."""
         told = self.question.job.told
-        is_accelerated = self.group.node.device.kind != "cpu"
-        return told.by_hand if told is not None and is_accelerated else ""
+        return "" if told is None else told.by_hand
 
 
 def family(layout: Layout) -> str:
