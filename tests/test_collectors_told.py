@@ -70,7 +70,9 @@ def test_a_source_that_names_no_device_says_so(tmp_path: Path) -> None:
 def test_what_spreads_a_script_is_seen_by_name(tmp_path: Path) -> None:
     text = "from torch.nn.parallel import DistributedDataParallel as DDP\nimport deepspeed\n"
     assert source(tmp_path, text).spreads == {"DistributedDataParallel", "deepspeed"}
-    assert source(tmp_path, "model(x)\n").spreads == set()
+    assert source(tmp_path, "dist.init_process_group()\n").spreads == {"init_process_group"}
+    own = "class Trainer:\n    pass\nTrainer().fit()\nself.x = Trainer()\n"
+    assert source(tmp_path, own).spreads == set()
 
 
 @pytest.mark.parametrize("text", ["def (", "\0", "x = " + "(" * 300 + ")" * 300])
@@ -149,7 +151,9 @@ def test_edits_change_nothing_else(words: list[str]) -> None:
     assert "--cpu" not in changed
     kept = [word for word in words if word != "--cpu"]
     assert len(changed) == len(kept)
-    assert all(new == old or (old, new) == ("cpu", "cuda") for old, new in zip(kept, changed, strict=True))
+    assert all(
+        new == old or (old, new) == ("cpu", "cuda") for old, new in zip(kept, changed, strict=True)
+    )
     assert on_accelerators(words, None) == tuple(words)
 
 
