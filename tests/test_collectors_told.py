@@ -151,9 +151,8 @@ def test_edits_change_nothing_else(words: list[str]) -> None:
     assert "--cpu" not in changed
     kept = [word for word in words if word != "--cpu"]
     assert len(changed) == len(kept)
-    assert all(
-        new == old or (old, new) == ("cpu", "cuda") for old, new in zip(kept, changed, strict=True)
-    )
+    pairs = list(zip(kept, changed, strict=True))
+    assert all(new == old or (old, new) == ("cpu", "cuda") for old, new in pairs)
     assert on_accelerators(words, None) == tuple(words)
 
 

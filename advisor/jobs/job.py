@@ -59,6 +59,8 @@ class Measured:
         ``"cpu"`` or ``"cuda"``.
     processes : int
         That trained together there.
+    exchange_s : float
+        Part of the measured step in which they exchanged gradients and none computed. [s]
     precision : str
         As recorded; empty where that is not known.
     setup : TrainingSetup or None
@@ -71,6 +73,7 @@ class Measured:
     threads: int | None
     device: str
     processes: int = 1
+    exchange_s: float = 0.0
     precision: str = ""
     setup: TrainingSetup | None = None
 
@@ -153,6 +156,8 @@ class Job:
         ln(epoch_end_steps); 0 where somebody said them.
     unseen_log_sd : float
         What may stand beside the steps and was not seen, as an error of ln(their time).
+    unread : tuple of str
+        What should have been known of it and could not be read, in words.
     """
 
     name: str
@@ -181,6 +186,7 @@ class Job:
     startup_log_sd: float = 0.0
     epoch_end_log_sd: float = 0.0
     unseen_log_sd: float = 0.0
+    unread: tuple[str, ...] = ()
 
     @property
     def state_bytes(self) -> float:
@@ -225,7 +231,7 @@ class Job:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the job beside any answer."""
-        return self.limits.notes()
+        return (*self.limits.notes(), *self.unread)
 
     @property
     def paid_steps(self) -> float:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-from advisor.collectors.certainty import LENGTH_LOG_SD, shortfall, step_log_sd
+from advisor.collectors.certainty import (
+    LENGTH_LOG_SD,
+    shortfall,
+    step_log_sd,
+    with_correction,
+)
 from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
@@ -62,6 +67,9 @@ def job_from_recording(
     is_length_given = any(length is not None for length in lengths)
     if recording.step_time is None:
         return whole_program(recording, is_length_given=is_length_given)
+    startup_log_sd = with_correction(
+        _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
+    )
     if recording.rounds is not None:
         if global_batch is not None:
             raise UsageError(
@@ -75,7 +83,7 @@ def job_from_recording(
             epochs=epochs,
             total_steps=total_steps,
             total_samples=total_samples,
-            startup_log_sd=_STARTUP_LOG_SD,
+            startup_log_sd=startup_log_sd,
         )
     if missing := shortfall(recording, is_length_given=is_length_given):
         raise NotKnownError(missing[0], hint=missing[1])
@@ -115,8 +123,12 @@ def job_from_recording(
         told=recording.told,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
-        startup_log_sd=_STARTUP_LOG_SD,
-        epoch_end_log_sd=_ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
+        startup_log_sd=startup_log_sd,
+        epoch_end_log_sd=with_correction(
+            _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
+            recording.boundary_half_width_s,
+            recording.boundary_s,
+        ),
         unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
     )
     return recognised(job)
@@ -298,6 +310,7 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         threads=recording.threads,
         device=deep.device,
         processes=recording.world_size,
+        exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
         precision=_precision(deep),
         setup=_setup(deep),
     )

@@ -68,11 +68,15 @@ class Session(ProcessState):
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
 
-    def saved(self, file: Any, begin_ns: int) -> None:
-        """Note how long a checkpoint took, and how large it is where that can be seen."""
+    def saved(self, file: Any, begin_ns: int, delay_ns: int) -> None:
+        """Note how long a checkpoint took, and how large it is where that can be seen.
+
+        ``delay_ns`` is the main thread's waiting for a core before it.
+        """
         if self.is_released or self._saves >= _MOST_SAVES:
             return
         try:
+            delay_s = (self.loaders.delay.main_ns() - delay_ns) / 1e9
             took_s = (time.monotonic_ns() - begin_ns) / 1e9
             size: Any = None
             if isinstance(file, (str, os.PathLike)):
@@ -80,7 +84,7 @@ class Session(ProcessState):
             elif hasattr(file, "tell"):
                 size = file.tell()
             self._saves += 1
-            self.fact("saved", step=self.steps, seconds=took_s, bytes=size)
+            self.fact("saved", step=self.steps, seconds=took_s, delay_s=delay_s, bytes=size)
         except Exception as error:
             self.failed("save", error)
 
@@ -256,6 +260,7 @@ class Session(ProcessState):
             self.writer.step(
                 now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
                 self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
+                loaders.wait_delay_ns // 1000,
             )  # fmt: skip
         except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
             self.writer.lost += 1
