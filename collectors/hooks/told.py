@@ -51,7 +51,7 @@ def facts(switches: dict[str, Any]) -> dict[str, Any]:
     mentions = False
     files = 0
     for path in _own_files():
-        source = Source(path)
+        source = DeviceMentions(path)
         files += 1
         fixed += source.fixed
         spreads |= source.spreads
@@ -76,7 +76,7 @@ def _own_files() -> Iterator[str]:
     yield from own[:_MOST_FILES]
 
 
-class Source:
+class DeviceMentions:
     """What one file says of devices.
 
     Attributes
