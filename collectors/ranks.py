@@ -182,6 +182,18 @@ def wrapping_of(processes: Sequence[Events]) -> str:
     return "wrapped" if any(fact.get("state") == "wrapped" for fact in facts) else ""
 
 
+def unshared_data(trainer: Events) -> list[str]:
+    """Return a warning where a wrapped script's ranks may all have trained on the same data."""
+    if trainer.training_loader() is None:
+        return [
+            "the script makes its batches itself: ranks draw different random numbers, but what "
+            "it reads in order is the same on every rank"
+        ]
+    if trainer.loader_fact().get("sampler") != "DistributedSampler":
+        return ["the training loader does not shuffle: every rank trained on the same data"]
+    return []
+
+
 def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Events]) -> StepTime:
     """Take the contention of the other ranks out of a step that the trainer's own is out of.
 
