@@ -42,17 +42,7 @@ from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.told import told_of
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
-<<<<<<< HEAD
-from advisor.collectors.work import (
-    GivenWork,
-    as_it_ended,
-    batches_per_step,
-    steps_per_epoch,
-    total_work,
-)
-=======
-from advisor.collectors.work import GivenWork, total_work, unused
->>>>>>> main
+from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
 _CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
