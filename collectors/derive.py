@@ -42,7 +42,7 @@ from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.told import told_of
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
-from advisor.collectors.work import GivenWork, total_work, unused
+from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
 _CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
@@ -104,6 +104,9 @@ def _derive(run: Path) -> Recording:
     startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
+    length = total_work(
+        trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+    )
     derived = Recording(
         run_id=printable(run.name),
         path=run,
@@ -118,9 +121,7 @@ def _derive(run: Path) -> Recording:
         step_time=step_time,
         deep_step=deep,
         loading=loading,
-        total_work=total_work(
-            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
-        ),
+        total_work=as_it_ended(length, trainer, given) if _is_finished(log) else length,
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer, deep),
