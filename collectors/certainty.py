@@ -36,13 +36,14 @@ def step_log_sd(step: StepTime) -> float:
 
 
 def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
-    """Widen the error of ln(value) by how far taking the neighbours out of it may be off.
+    """Return the error of ln(time), widened by how far its correction for neighbours may be off.
 
-    Parameters
-    ----------
-    log_sd : float
-    half_width_s, value_s : float or None
-        Of the correction's 90 % interval, and the corrected time; None where there is none. [s]
+    Examples
+    --------
+    >>> with_correction(0.1, None, 2.0)
+    0.1
+    >>> round(with_correction(0.0, math.e - 1, 1.0), 3)  # up to e times as long
+    0.608
     """
     if not half_width_s or not value_s:
         return log_sd

@@ -98,8 +98,8 @@ def _derive(run: Path) -> Recording:
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
-    ranks = ranks_of(processes, trainer)
     startup, boundary, whole = timed.startup, timed.boundary, timed.whole
+    ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
     derived = Recording(
         run_id=printable(run.name),
@@ -137,7 +137,7 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
-        rounds=None if step_time is None else _rounds(trainer, step_time, log),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log, timed),
         ranks=ranks,
         processes=process_series(
             log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
@@ -151,14 +151,11 @@ def _derive(run: Path) -> Recording:
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
 
 
-def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
-    return rounds_of(
-        trainer,
-        step_time,
-        log.readings,
-        int(log.header["t_ns"]),
-        int(log.end["t_ns"]) if _is_finished(log) else None,
-    )
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog, timed: Times) -> Rounds | None:
+    seen = rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"]))
+    if seen is None or timed.tail is None or not _is_finished(log):
+        return seen
+    return replace(seen, tail_s=timed.tail.corrected_s)
 
 
 def _is_finished(log: ProfilerLog) -> bool:

@@ -48,6 +48,8 @@ def total_work(
     counted = count_rounds(events, is_finished=is_finished)
     if counted is not None:
         return _work(counted.rounds, counted.epochs, counted.source, counted.confidence)
+    if is_finished and events.completed and "obeyed" not in events.facts:
+        return _work(events.completed, None, "the run finished by itself", "certain")
     found = events.facts.get("work", [])
     if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None

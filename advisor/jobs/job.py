@@ -153,6 +153,8 @@ class Job:
         ln(epoch_end_steps); 0 where somebody said them.
     unseen_log_sd : float
         What may stand beside the steps and was not seen, as an error of ln(their time).
+    unread : tuple of str
+        What should have been known of it and could not be read, in words.
     """
 
     name: str
@@ -180,6 +182,7 @@ class Job:
     startup_log_sd: float = 0.0
     epoch_end_log_sd: float = 0.0
     unseen_log_sd: float = 0.0
+    unread: tuple[str, ...] = ()
 
     @property
     def state_bytes(self) -> float:
@@ -224,7 +227,7 @@ class Job:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the job beside any answer."""
-        return self.limits.notes()
+        return (*self.limits.notes(), *self.unread)
 
     @property
     def paid_steps(self) -> float:

@@ -66,6 +66,9 @@ def job_from_recording(
     is_length_given = any(length is not None for length in lengths)
     if recording.step_time is None:
         return whole_program(recording, is_length_given=is_length_given)
+    startup_log_sd = with_correction(
+        _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
+    )
     if recording.rounds is not None:
         if global_batch is not None:
             raise UsageError(
@@ -79,7 +82,7 @@ def job_from_recording(
             epochs=epochs,
             total_steps=total_steps,
             total_samples=total_samples,
-            startup_log_sd=_STARTUP_LOG_SD,
+            startup_log_sd=startup_log_sd,
         )
     if missing := shortfall(recording, is_length_given=is_length_given):
         raise NotKnownError(missing[0], hint=missing[1])
@@ -118,9 +121,7 @@ def job_from_recording(
         checkpoint_s=None if saves is None else saves.seconds,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
-        startup_log_sd=with_correction(
-            _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
-        ),
+        startup_log_sd=startup_log_sd,
         epoch_end_log_sd=with_correction(
             _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
             recording.boundary_half_width_s,

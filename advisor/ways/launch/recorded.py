@@ -238,5 +238,6 @@ def split_points(parts: Sequence[Unit], stages: Sequence[int]) -> str:
     names, place = [], 0
     for size in stages[:-1]:
         place += size
-        names.append(f'"{module_name(parts[place].name)}": SplitPoint.BEGINNING')
+        name = json.dumps(module_name(parts[place].name), ensure_ascii=False)
+        names.append(f"{name}: SplitPoint.BEGINNING")
     return ", ".join(names)
