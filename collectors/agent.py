@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors import summary
+from advisor.collectors import run_list, summary
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.child import (
     NOT_STARTED,
@@ -28,6 +28,7 @@ from advisor.collectors.child import (
 )
 from advisor.collectors.derive import recording, rule_of
 from advisor.collectors.ending import Escalation, RecordingLimits
+from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.redaction import redacted, redacted_command
 from advisor.collectors.hooks.writer import start_ticks
@@ -38,6 +39,7 @@ from advisor.collectors.orders import Orders
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.processes import ProcessTree, is_python
 from advisor.collectors.profiler_life import machine
+from advisor.collectors.recording import Recording
 from advisor.collectors.records import Appender, sync_file
 from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.sampler import Sampler
@@ -75,6 +77,7 @@ class Agent:
         self._has_seen_enough = False  # of a process that is somebody else's: it is let be
         self._is_detached = False
         self._warned: set[str] = set()
+        self._seen: Recording | None = None  # once it has ended
         self._has_unhooked = False  # a Python process in which no hooks can come up
         self._first_seen: dict[int, float] = {}
 
@@ -266,11 +269,21 @@ class Agent:
             "exit_code": self._child.shell_code,
             "max_rss_bytes": self._child.max_rss_bytes,
             "cpu_ns": max(self._child.cpu_ns, usage.cpu_ns),
+            "machine_cpu_ns": self._sampler.machine_cpu_ns(),
             "t_ns": time.monotonic_ns(),
         }
         self._log.write_json(fmt.END, end)
         self._sync()
+        self._close_with_line()
         self._log.close()
+
+    def _close_with_line(self) -> None:
+        """Leave what a listing shows at the end of the file: it need not read the rest."""
+        try:
+            self._seen = recording(self._run)
+        except (RecordingError, OSError):  # the disk was full, or somebody has deleted the run
+            return
+        self._log.write_json(fmt.FACT, run_list.closing_fact(self._seen))
 
     def _survivors(self) -> int:
         """Return how many processes still run when those that end with the command have ended."""
@@ -286,7 +299,7 @@ class Agent:
         """Say what was learned: read back from the files, like every later reader."""
         if self._plan.summary == "none":
             return
-        seen = recording(self._run)
+        seen = self._seen or recording(self._run)
         if self._plan.summary == "json":
             write(1, json.dumps(summary.record(seen)) + "\n")
         else:

@@ -35,6 +35,21 @@ def step_log_sd(step: StepTime) -> float:
     return math.log(step.high_s / step.low_s) / (2 * REACH)
 
 
+def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
+    """Return the error of ln(time), widened by how far its correction for neighbours may be off.
+
+    Examples
+    --------
+    >>> with_correction(0.1, None, 2.0)
+    0.1
+    >>> round(with_correction(0.0, math.e - 1, 1.0), 3)  # up to e times as long
+    0.608
+    """
+    if not half_width_s or not value_s:
+        return log_sd
+    return math.hypot(log_sd, math.log1p(half_width_s / value_s) / REACH)
+
+
 def ratio(*log_sds: float) -> float:
     """Return upper over lower end of the 90 % interval of a product of independent factors.
 

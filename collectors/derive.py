@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,18 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
+from advisor.collectors.passes import batches_per_step, steps_per_epoch
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
-from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
+from advisor.collectors.ranks import (
+    communication_of,
+    corrected_together,
+    ranks_of,
+    unshared_data,
+    wrapping_of,
+)
 from advisor.collectors.recording import (
+    DeepStep,
     Host,
     HostBenchmark,
     Loading,
@@ -28,11 +37,12 @@ from advisor.collectors.records import parse
 from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
-from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
+from advisor.collectors.timing import Times, Tree, times
+from advisor.collectors.told import told_of
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
-from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
+from advisor.collectors.work import GivenWork, total_work, unused
 
 _CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
@@ -77,18 +87,21 @@ def _derive(run: Path) -> Recording:
     log = read_profiler_log(run / PROFILER_FILE)
     processes = [read_events(path) for path in sorted(run.glob(EVENT_FILES))]
     trainer = trainer_of(processes) or Events()
-    step_time = _step_time(trainer, log)
+    world_size = world_size_of(processes)
+    tree = Tree(log, _end_ns(log, processes))
+    pid = log.header.get("pid", 0)
+    timed = times(trainer, tree, profiler_pid=pid, world_size=world_size)
+    step_time = _step_time(trainer, log, timed)
     if step_time is not None:
         step_time = corrected_together(step_time, trainer, processes)
-    world_size = world_size_of(processes)
-    deep = deep_step(
-        trainer.facts.get("deep_step", []), None if step_time is None else step_time.corrected_s
-    )
+    loading = _loading(trainer, timed)
+    computing_s = step_time and step_time.corrected_s - (loading.wait_s if loading else 0.0)
+    deep = deep_step(trainer.facts.get("deep_step", []), computing_s)
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
-    boundaries = trainer.steps.left_out_ns
+    startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
     derived = Recording(
@@ -99,28 +112,35 @@ def _derive(run: Path) -> Recording:
         stop_reason=log.end.get("stop_reason", ""),
         exit_code=log.end.get("exit_code"),
         started_at=log.header.get("started_at", ""),
-        duration_s=_duration_s(log, processes),
+        duration_s=whole.raw_s,
         host=host,
         readings=tuple(log.readings),
         step_time=step_time,
         deep_step=deep,
-        loading=_loading(trainer),
+        loading=loading,
         total_work=total_work(
             trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
         ),
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
-        accumulation_steps=_accumulation_steps(trainer),
+        accumulation_steps=_accumulation_steps(trainer, deep),
         peak_rss_bytes=_peak_rss(log),
         warnings=(),
-        startup_s=_startup_s(trainer, log),
-        boundary_s=_boundary_s(boundaries, step_time),
-        boundaries=len(boundaries),
+        startup_s=startup and startup.corrected_s,
+        startup_raw_s=startup and startup.raw_s,
+        startup_half_width_s=startup and startup.half_width_s,
+        boundary_s=boundary and boundary.corrected_s,
+        boundary_raw_s=boundary and boundary.raw_s,
+        boundary_half_width_s=boundary and boundary.half_width_s,
+        boundaries=len(trainer.steps.boundaries()),
+        busy_s=whole.corrected_s,
+        contention=1.0 - whole.corrected_s / whole.raw_s if whole.raw_s else 0.0,
+        contention_half_width=whole.half_width_s / whole.corrected_s if whole.corrected_s else 0.0,
         step_samples=samples,
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
-        saves=saves_of(trainer.facts.get("saved", [])),
-        rounds=None if step_time is None else _rounds(trainer, step_time, log),
+        saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log, timed),
         ranks=ranks,
         processes=process_series(
             log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
@@ -130,18 +150,20 @@ def _derive(run: Path) -> Recording:
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
+        told=None
+        if deep is None
+        else told_of(trainer, deep.device, log.header.get("command", ()), world_size),
     )
-    return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+    idle = unused(given, derived.total_work, derived) if step_time is not None else ""
+    warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))
+    return replace(derived, warnings=warnings)
 
 
-def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
-    return rounds_of(
-        trainer,
-        step_time,
-        log.readings,
-        int(log.header["t_ns"]),
-        int(log.end["t_ns"]) if _is_finished(log) else None,
-    )
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog, timed: Times) -> Rounds | None:
+    seen = rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"]))
+    if seen is None or timed.tail is None or not _is_finished(log):
+        return seen
+    return replace(seen, tail_s=timed.tail.corrected_s)
 
 
 def _is_finished(log: ProfilerLog) -> bool:
@@ -173,24 +195,10 @@ def rule_of(options: dict[str, Any]) -> StopRule:
     return StopRule() if fraction is None else StopRule(half_width_fraction=fraction)
 
 
-def _throttled_fraction(trainer: Events, log: ProfilerLog) -> float:
-    """Return the share of the time between first and last step that a quota took away."""
-    start_ns, steps = int(log.header["t_ns"]), trainer.steps
-    begin_s, end_s = (steps.first_ns - start_ns) / 1e9, (steps.last_ns - start_ns) / 1e9
-    during = [reading for reading in log.readings if begin_s <= reading.t_s <= end_s]
-    if len(during) < 2:
-        return 0.0
-    return (during[-1].throttled_s - during[0].throttled_s) / (during[-1].t_s - during[0].t_s)
-
-
-def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
-    now = mean(trainer.steps)
+def _step_time(trainer: Events, log: ProfilerLog, timed: Times) -> StepTime | None:
+    now = timed.step
     if now is None:
         return None
-    share = 1.0 - pool_excess(trainer.steps, trainer.pool)
-    delay_s = now.raw_s - now.corrected_s * share
-    # A quota is part of the machine that was measured, a neighbour is not; both are waiting.
-    kept_s = min(delay_s, _throttled_fraction(trainer, log) * now.raw_s)
     verdict = judge(
         trainer.steps,
         rule_of(log.header.get("options", {})),
@@ -198,8 +206,8 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         epochs_begun=trainer.epochs_begun,
     )
     # On an accelerator waiting for a core and computing overlap: a step is not shorter than there.
-    corrected = max(now.raw_s - delay_s + kept_s, _device_step_s(trainer))
-    half = now.half_width_s * share
+    corrected = max(now.corrected_s, _device_step_s(trainer))
+    half = math.hypot(now.half_width_s, now.time.half_width_s)
     return StepTime(
         corrected_s=corrected,
         raw_s=now.raw_s,
@@ -210,6 +218,7 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=_CLOCKS[trainer.clock],
         is_settled=is_settled(log.end, verdict),
+        contention_half_width_s=now.time.half_width_s,
     )
 
 
@@ -227,7 +236,7 @@ def _device_step_s(trainer: Events) -> float:
     return times[len(times) // 2] / 1e9 if times else 0.0
 
 
-def _loading(trainer: Events) -> Loading | None:
+def _loading(trainer: Events, timed: Times) -> Loading | None:
     fact = trainer.loader_fact()
     number = trainer.training_loader()
     if not fact or number is None:
@@ -236,14 +245,15 @@ def _loading(trainer: Events) -> Loading | None:
     batch = next((f for f in trainer.facts.get("batch", []) if f.get("loader") == number), {})
     workers = fact.get("workers", 0)
     spent_ns = counts.workers_cpu_ns if workers else counts.inside_cpu_ns
-    intervals = trainer.intervals
+    time = None if timed.step is None else timed.step.time
     return Loading(
         batch=fact.get("batch"),
         dataset_samples=fact.get("dataset_samples"),
         batches_per_epoch=fact.get("batches_per_epoch"),
         workers=workers,
         # Without workers the loop does not wait for the samples, it makes them.
-        wait_s=trainer.wait_ns / intervals / 1e9 if intervals else 0.0,
+        wait_s=0.0 if time is None else time.wait_s,
+        raw_wait_s=0.0 if time is None else time.raw_wait_s,
         cpu_s_per_sample=spent_ns / counts.samples / 1e9 if counts.samples and spent_ns else None,
         sample_bytes=batch.get("sample_bytes"),
     )
@@ -260,26 +270,20 @@ def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
     return float(marked) if marked else (None if traced is None else float(traced))
 
 
-def _accumulation_steps(trainer: Events) -> int:
-    """Return the micro-batches of a step: as many as both backward passes and batches say."""
+def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
+    """Return the micro-batches of a step: as many as both backward passes and batches say.
+
+    The traced step knows which passes an optimizer asked for itself: LBFGS repeats one batch.
+    """
     optimizers = trainer.fact("optimizers").get("optimizers", [])
     if len(optimizers) > 1 or not trainer.intervals:
         return 1
     backwards = trainer.backwards / trainer.intervals
+    if deep is not None and deep.micro_batches == 1:
+        return 1
     if trainer.batches:
         backwards = min(backwards, batches_per_step(trainer))
     return max(1, round(backwards))
-
-
-def _startup_s(trainer: Events, log: ProfilerLog) -> float | None:
-    first_ns = trainer.steps.first_ns
-    return (first_ns - int(log.header["t_ns"])) / 1e9 if first_ns else None
-
-
-def _boundary_s(boundaries: list[int], step_time: StepTime | None) -> float | None:
-    if not boundaries or step_time is None:
-        return None
-    return max(0.0, sum(boundaries) / len(boundaries) / 1e9 - step_time.raw_s)
 
 
 def _optimizers(trainer: Events) -> tuple[str, ...]:
@@ -303,13 +307,14 @@ def _peak_rss(log: ProfilerLog) -> int:
     return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 
-def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:
+def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
+    """Return when the recording ended, or was last heard of [ns]."""
     start = int(log.header["t_ns"])
     last = max((one.steps.last_ns for one in processes), default=0)
     if "t_ns" in log.end:
-        last = log.end["t_ns"]
+        last = int(log.end["t_ns"])
     sampled = log.readings[-1].t_s if log.readings else 0.0
-    return max(sampled, (last - start) / 1e9, 0.0)
+    return max(start + int(sampled * 1e9), last, start)
 
 
 def _host(log: ProfilerLog, trainer: Events) -> Host:
@@ -339,6 +344,8 @@ def _warnings(seen: Recording, processes: list[Events]) -> list[str]:
             # Threads spin at their barriers until the last of them gets a core: seen to make a
             # step five times slower, which no correction takes out.
             found.append("its threads fill the machine: OMP_NUM_THREADS=1 would measure better")
+    if seen.wrapping == "wrapped":
+        found += unshared_data(trainer_of(processes) or Events())
     if seen.deep_step is not None:
         found += list(seen.deep_step.flags)
     for one in processes:

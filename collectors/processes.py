@@ -20,7 +20,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class Usage:
-    """What processes have used; counters since each began, resident memory now."""
+    """What processes have used; counters since each began, resident memory now.
+
+    ``slowest_ns`` is the waiting for a core of whoever waited most between two readings, summed.
+    """
 
     processes: int = 0
     cpu_ns: int = 0
@@ -29,6 +32,7 @@ class Usage:
     read_bytes: int = 0
     write_bytes: int = 0
     major_faults: int = 0
+    slowest_ns: int = 0
     minor_faults: int = 0
 
     def add(self, other: Usage) -> None:
@@ -112,6 +116,7 @@ class ProcessTree:
         self._attached = attached
         self._proc = proc
         self._gone = Usage()
+        self._slowest_ns = 0
         # Some kernels are built without these files (CONFIG_PROC_CHILDREN).
         self._lists_children = os.path.exists(f"{proc}/{os.getpid()}/task/{os.getpid()}/children")
         self._last_pid = b""
@@ -150,12 +155,17 @@ class ProcessTree:
     def read(self, *, is_full: bool = True) -> Usage:
         """Return the figures of all processes, those that are gone included."""
         total = Usage()
+        slowest = 0
         for pid, process in list(self.processes.items()):
+            before = process.usage.run_delay_ns
             if process.read(is_full=is_full):
                 total.add(process.usage)
+                slowest = max(slowest, process.usage.run_delay_ns - before)
             else:
                 self._bury(pid)
         total.add(self._gone)
+        self._slowest_ns += slowest
+        total.slowest_ns = self._slowest_ns
         return total
 
     def is_alive(self, pid: int) -> bool:

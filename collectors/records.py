@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import may_hold_secrets, redacted_json
 from advisor.collectors.printable import printable_json
 
 
@@ -70,6 +72,14 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
+def fields(layout: struct.Struct, payload: bytes) -> tuple[Any, ...]:
+    """Return a payload's fields; 0 for those that it is too old to have.
+
+    Fields are only ever added at the end: see ``hooks.format``.
+    """
+    return layout.unpack_from(payload.ljust(layout.size, b"\0"))
+
+
 class Tail:
     """Follow a growing record file from where it was last read."""
 
@@ -111,8 +121,11 @@ class Appender:
             self.lost += 1
 
     def write_json(self, kind: int, value: dict[str, Any]) -> None:
-        """Append a JSON object."""
-        self.write(kind, json.dumps(value).encode())
+        """Append a JSON object, without the secrets that may be in it."""
+        text = json.dumps(value)
+        if may_hold_secrets(text):
+            text = json.dumps(redacted_json(value))
+        self.write(kind, text.encode())
 
     def sync(self) -> None:
         """Bring what was written to the disk."""

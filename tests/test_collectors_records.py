@@ -104,16 +104,18 @@ def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_json(fmt.HEADER, header)
     for tick in range(20):
         values = [tick * 10**8, 1, tick * 10**7, 0, 2**20, -1, 0, 0, 0, 0, 0, -1.0, 0, 0]
-        log.write(fmt.READING, fmt.READING_PAYLOAD.pack(*values, -1.0, -1, -1.0, -1.0, -1.0, -1.0))
+        values += [-1.0, -1, -1.0, -1.0, -1.0, -1.0, 0, 0, 0]
+        log.write(fmt.READING, fmt.READING_PAYLOAD.pack(*values))
     log.write_json(fmt.END, {"status": "finished", "stop_reason": "x", "exit_code": 0, "t_ns": 9})
     log.close()
     script = Appender(run / "ev-5-6.bin")
     script.write_json(fmt.HEADER, {"schema_version": 1, "pid": 5, "start_ticks": 6})
     script.write_json(fmt.FACT, {"fact": "loader", "loader": 0, "batch": 4, "workers": 0})
     for tick in range(1, 40):
-        step = (tick * 10**8, 0, tick, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 4)
+        step = (tick * 10**8, 0, tick, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 4, 0)
         script.write(fmt.STEP, fmt.STEP_PAYLOAD.pack(*step))
-    script.write(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(4 * 10**9, 0, 1, 39, 39, 156, 10, 10, 0))
+    counts = (0, 1, 39, 39, 156, 10, 10, 0, 0, 0)
+    script.write(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(4 * 10**9, *counts))
     script.close()
     return run
 
@@ -207,7 +209,7 @@ def test_steps_and_facts_mix_in_order_whether_mapped_or_written(
     writer._is_mappable = is_mapped
     writer.hello()
     for number in range(3000):
-        writer.step(number, 0, number, 2, 8, 0, 1, 1, 5, 4)
+        writer.step(number, 0, number, 2, 8, 0, 1, 1, 5, 4, 0)
         if number % 100 == 0:
             writer.fact("filler", text="x" * 1000, number=number)
     (path,) = tmp_path.glob("ev-*.bin")

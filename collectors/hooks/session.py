@@ -11,6 +11,7 @@ import time
 from . import format as fmt
 from .chores import Chores
 from .state import ProcessState
+from .switches import device_switches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,11 +68,15 @@ class Session(ProcessState):
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
 
-    def saved(self, file: Any, begin_ns: int) -> None:
-        """Note how long a checkpoint took, and how large it is where that can be seen."""
+    def saved(self, file: Any, begin_ns: int, delay_ns: int) -> None:
+        """Note how long a checkpoint took, and how large it is where that can be seen.
+
+        ``delay_ns`` is the main thread's waiting for a core before it.
+        """
         if self.is_released or self._saves >= _MOST_SAVES:
             return
         try:
+            delay_s = (self.loaders.delay.main_ns() - delay_ns) / 1e9
             took_s = (time.monotonic_ns() - begin_ns) / 1e9
             size: Any = None
             if isinstance(file, (str, os.PathLike)):
@@ -79,7 +84,7 @@ class Session(ProcessState):
             elif hasattr(file, "tell"):
                 size = file.tell()
             self._saves += 1
-            self.fact("saved", step=self.steps, seconds=took_s, bytes=size)
+            self.fact("saved", step=self.steps, seconds=took_s, delay_s=delay_s, bytes=size)
         except Exception as error:
             self.failed("save", error)
 
@@ -189,8 +194,9 @@ class Session(ProcessState):
             self._chores.record_communication(time.monotonic_ns(), is_last=True)
 
     def arguments_parsed(self, namespace: Any) -> None:
-        """Keep the numbers among the arguments that may say how long the job is."""
+        """Keep the numbers among the arguments that may say how long the job is, and devices."""
         try:
+            self.switches.update(device_switches(namespace))
             words = ("epoch", "step", "iter", "batch", "sample", "accum")
             for name, value in vars(namespace).items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -254,6 +260,7 @@ class Session(ProcessState):
             self.writer.step(
                 now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
                 self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
+                loaders.wait_delay_ns // 1000,
             )  # fmt: skip
         except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
             self.writer.lost += 1
@@ -278,6 +285,8 @@ class Session(ProcessState):
         is_main = threading.current_thread() is threading.main_thread()
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
+        if clock != fmt.CLOCK_LOADER:
+            self._chores.look_again()
         self.fact("obeyed", steps=self.steps)
         self.release()
         if action == fmt.ACTION_STOP:

@@ -47,9 +47,10 @@ class Wrapping:
         The script trains together by itself, or this process is not a rank any more.
     """
 
-    def __init__(self, session: Session, workers: int) -> None:
+    def __init__(self, session: Session, workers: int, port: str) -> None:
         self._session = session
         self._workers = workers
+        self._port = port
         self._pid = os.getpid()
         self._optimizers: list[Any] = []
         self._parameters: list[Any] = []
@@ -80,10 +81,12 @@ class Wrapping:
 
     def loader_made(self, loader: Any) -> None:
         """Give a loader that shuffles the rank's share of its data."""
-        if not self._is_on() or self._workers < 2:
+        if not self._is_on() or loader.batch_size is None:
             return
         sampler = getattr(loader, "sampler", None)
-        if type(sampler).__name__ != "RandomSampler" or loader.batch_size is None:
+        if type(sampler).__name__ != "RandomSampler" or sampler.replacement:
+            return
+        if sampler.num_samples != len(loader.dataset):
             return
         from torch.utils.data import BatchSampler
         from torch.utils.data.distributed import DistributedSampler
@@ -148,7 +151,14 @@ class Wrapping:
         if dist.is_initialized():
             self.give_way()
             return False
-        dist.init_process_group("gloo", init_method="env://")
+        # A port of our own: the script may want its one, with a group of its own, later.
+        address = "tcp://%s:%s" % (os.environ["MASTER_ADDR"], self._port)
+        dist.init_process_group(
+            "gloo",
+            init_method=address,
+            rank=int(os.environ["RANK"]),
+            world_size=self._workers,
+        )
         self._dist = dist
         atexit.register(self.leave_group)
         self._session.fact("wrapping", state="wrapped", workers=self._workers)
@@ -289,10 +299,10 @@ def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> N
 
     The variable that says so is taken away: what the script starts is no rank.
     """
-    workers = os.environ.pop(fmt.WRAP_VARIABLE, "")
+    workers, _, port = os.environ.pop(fmt.WRAP_VARIABLE, "").partition(" ")
     if not workers.isdigit() or int(workers) < 2:
         return
-    wrapping = Wrapping(session, int(workers))
+    wrapping = Wrapping(session, int(workers), port)
     for name, patch in (
         ("torch.optim.optimizer", _optimizer),
         ("torch.autograd", _autograd),
