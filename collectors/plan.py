@@ -80,8 +80,9 @@ class RecordingPlan:
         """
         fd = os.memfd_create("advisor-plan", 0)
         try:
-            with open(fd, "w", encoding="utf-8", closefd=False) as file:
-                file.write(self.to_json())
+            rest = self.to_json().encode()
+            while rest:
+                rest = rest[os.write(fd, rest) :]
             os.lseek(fd, 0, os.SEEK_SET)
         except OSError:
             os.close(fd)

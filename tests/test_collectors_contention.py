@@ -101,8 +101,8 @@ def test_a_curve_is_straight_between_its_readings() -> None:
     assert curve.over(40, 10) == 0.0
 
 
-# How processor time is shared: n threads that always want to run, own ones and neighbours', get
-# cores / n of one each, and wait for the rest.
+# How processor time is shared: n threads that always want to run, own ones and neighbours', on
+# some cores each get cores / n of one, and wait for the rest.
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8))
 def test_only_what_neighbours_can_have_caused_is_theirs(own: int, cores: int, others: int) -> None:
     pace = min(1.0, cores / (own + others))
