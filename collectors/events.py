@@ -86,6 +86,9 @@ class Events:
         """Take in one record; kinds and fields of later versions are passed over."""
         if kind == fmt.STEP and len(payload) >= fmt.STEP_PAYLOAD.size:
             self._take_tick(*fmt.STEP_PAYLOAD.unpack_from(payload))
+        elif kind == fmt.STEPS and len(payload) >= fmt.STEPS_HEAD.size:
+            for values in fmt.steps_of(payload):
+                self._take_tick(*values)
         elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_PAYLOAD.size:
             _, number, *counts = fmt.LOADER_PAYLOAD.unpack_from(payload)
             self.loaders[number] = LoaderCounts(*counts)

@@ -26,6 +26,7 @@ class Loader:
         self.inside_ns = self.inside_cpu_ns = 0
         self.batch_cpu_ns = 0
         self.has_tasks = False
+        self.is_quick = False  # after a first batch that took little time, made in this process
         self.workers_cpu_ns = 0
         self.is_described = False
         self.is_recorded = False
@@ -74,6 +75,9 @@ class Loaders:
     asks_cpu : bool
         Whether the next batch's CPU time is to be taken. That is a call into the kernel, unlike
         reading a clock: quick batches, whose cost it would add to, count as the last one measured.
+    noted : list of (int, int, int, Loader)
+        Batches that were only noted, while steps are: when each was there, the time inside the
+        iterator [ns], its samples, its loader. To be counted by ``settle``.
     """
 
     _RECORD_NS = 1_000_000_000
@@ -89,6 +93,7 @@ class Loaders:
         self.wait_ns = self.batches = self.samples = 0
         self.has_begun = False
         self.asks_cpu = True
+        self.noted: list[tuple[int, int, int, Loader]] = []
 
     def begun(self, loader: Any, iterator: Any) -> None:
         """Note a new iterator over ``loader``."""
@@ -118,10 +123,7 @@ class Loaders:
         if not known.is_described:
             known.is_described = True
             self._writer.fact("batch", loader=known.number, **_batch_facts(batch))
-        # Nearly always the batch is a list that begins with a tensor, or a tensor.
-        first = batch[0] if type(batch) in (list, tuple) and batch else batch
-        shape = getattr(first, "shape", None)
-        samples = shape[0] if shape else _leading_size(batch)
+        samples = samples_in(batch)
         known.is_recorded = False
         known.batches += 1
         known.samples += samples
@@ -130,6 +132,7 @@ class Loaders:
         if cpu_ns >= 0:
             known.batch_cpu_ns = time.thread_time_ns() - cpu_ns
         known.inside_cpu_ns += known.batch_cpu_ns
+        known.is_quick = took_ns <= self._QUICK_NS and not known.has_tasks
         self.asks_cpu = took_ns > self._QUICK_NS or known.batches % self._MEASURED == 0
         self.last = known
         self.wait_ns += took_ns
@@ -140,6 +143,40 @@ class Loaders:
             known.count_workers(iterator)
             self._writer.write(fmt.LOADER, known.record(now_ns))
             self._next_record_ns = now_ns + self._RECORD_NS
+
+    def note(self, iterator: Any, batch: Any, begin_ns: int) -> bool:
+        """Note a quick batch, to be counted by ``settle``; False if it has to be counted now."""
+        try:
+            known = iterator._advisor_loader
+            if not known.is_quick:
+                return False
+            now_ns = time.monotonic_ns()
+            self.noted.append((now_ns, now_ns - begin_ns, samples_in(batch), known))
+        except Exception:  # not begun under our eyes, or a batch of the script's own making
+            return False
+        return True
+
+    def settle(self) -> list[tuple[int, int, int, Loader]]:
+        """Count the batches that were only noted, for their loaders, and return them."""
+        noted = self.noted[:]
+        if noted:
+            del self.noted[: len(noted)]  # threads append to it meanwhile
+            self.asks_cpu = True
+        for _, took_ns, samples, known in noted:
+            known.is_recorded = False
+            known.batches += 1
+            known.samples += samples
+            known.inside_ns += took_ns
+            known.inside_cpu_ns += known.batch_cpu_ns
+        return noted
+
+    def carry(self, noted: list[tuple[int, int, int, Loader]]) -> None:
+        """Count settled batches for the step that is under way."""
+        for _, took_ns, samples, known in noted:
+            self.wait_ns += took_ns
+            self.batches += 1
+            self.samples += samples
+            self.last = known
 
     def tick(self, completes: bool) -> None:
         """Begin new counts after a tick; a whole step is the last fetched loader's."""
@@ -210,6 +247,13 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif hasattr(value, "values") and hasattr(value, "keys"):
         for item in value.values():
             yield from _tensors(item)
+
+
+def samples_in(batch: Any) -> int:
+    """Return the samples in a batch; nearly always it is a list that begins with a tensor."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    shape = getattr(first, "shape", None)
+    return int(shape[0]) if shape else _leading_size(batch)
 
 
 def _leading_size(batch: Any) -> int:
