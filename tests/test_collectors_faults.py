@@ -18,6 +18,7 @@ from collecting import MARKED, ROOT, record, record_command
 
 from advisor.collectors.derive import read_events
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.hooks import format as fmt
 from advisor.collectors.profiler_log import PROFILER_FILE, read_profiler_log
 from advisor.collectors.store import latest_run, list_runs, read_recording, recover, remove
 
@@ -372,7 +373,7 @@ print("done", flush=True)
     assert seen.step_time is not None
     (path,) = events_of(tmp_path / "runs")
     assert path.stat().st_size <= 81920
-    assert 1000 < seen.step_time.steps < 81920 // 48
+    assert 1000 < seen.step_time.steps < 81920 // fmt.STEP_PAYLOAD.size
 
 
 @pytest.mark.needs_root
