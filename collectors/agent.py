@@ -63,7 +63,7 @@ class Agent:
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
         self._child = Child(plan.attached)
         self._limits = RecordingLimits(plan, self._monitor)
-        self._live = Live(plan, self._tree, self._monitor)
+        self._live = Live(plan, self._tree, self._monitor, self._sampler.memory)
         self._escalation = Escalation(self._tree, self._monitor, plan.patience_s)
         self._start_ns = time.monotonic_ns()
         self._status = self._reason = ""  # of an end that was asked for

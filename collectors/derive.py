@@ -9,6 +9,7 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.memory import peak_memory_bytes
 from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
 from advisor.collectors.recording import (
     Host,
@@ -93,7 +94,7 @@ def _derive(run: Path) -> Recording:
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer),
-        peak_rss_bytes=_peak_rss(log),
+        peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
         startup_s=_startup_s(trainer, log),
         boundary_s=_boundary_s(boundaries, step_time),
@@ -246,23 +247,6 @@ def _communication(processes: list[Events]) -> dict[str, float] | None:
                 if isinstance(value, (int, float)) and name != "t_ns"
             }
     return None
-
-
-def _peak_rss(log: ProfilerLog) -> int:
-    """Return the largest resident memory; what processes share counts once, where it is known.
-
-    Forked loader workers have their parent's pages in their own resident set too. Proportional
-    memory is read seldom: the largest share that it ever had is taken for all the time. It divides
-    by strangers as well, hence no less than the largest single process.
-    """
-    sampled = max((reading.rss_bytes for reading in log.readings), default=0)
-    shares, before = [], None
-    for reading in log.readings:
-        if reading.pss_bytes is not None and reading.pss_bytes != before and reading.rss_bytes:
-            before = reading.pss_bytes
-            shares.append(min(1.0, reading.pss_bytes / reading.rss_bytes))
-    sampled = int(sampled * max(shares, default=1.0))
-    return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 
 def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:

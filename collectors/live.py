@@ -10,6 +10,7 @@ from typing import Final
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.processes import ProcessTree
+from advisor.collectors.proportional import Proportional
 from advisor.collectors.stop_rule import Verdict
 from advisor.collectors.units import bytes_text, duration_text
 
@@ -26,10 +27,14 @@ class Live:
     plan : RecordingPlan
     tree : ProcessTree
     monitor : Monitor
+    memory : Proportional
     """
 
-    def __init__(self, plan: RecordingPlan, tree: ProcessTree, monitor: Monitor) -> None:
+    def __init__(
+        self, plan: RecordingPlan, tree: ProcessTree, monitor: Monitor, memory: Proportional
+    ) -> None:
         self._plan = plan
+        self._memory = memory
         self._tree = tree
         self._monitor = monitor
         self._before = time.monotonic_ns(), 0
@@ -67,7 +72,7 @@ class Live:
             until,
             *([f"{rate:.4g} samples/s"] if (rate := monitor.samples_per_s()) else []),
             f"{cores:.1f} cores",
-            bytes_text(usage.rss_bytes),
+            bytes_text(self._memory.used_bytes(self._tree.processes, now_ns)),
         ]
 
 

@@ -31,9 +31,14 @@ class Usage:
     major_faults: int = 0
 
     def add(self, other: Usage) -> None:
-        """Add another's figures to these."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        """Add another's figures to these; spelt out, for there is one a process and reading."""
+        self.processes += other.processes
+        self.cpu_ns += other.cpu_ns
+        self.run_delay_ns += other.run_delay_ns
+        self.rss_bytes += other.rss_bytes
+        self.read_bytes += other.read_bytes
+        self.write_bytes += other.write_bytes
+        self.major_faults += other.major_faults
 
 
 class Process:
@@ -45,12 +50,18 @@ class Process:
         Together the identity: pids are used again.
     usage : Usage
         As last read.
+    shared_bytes : int
+        The part of the resident memory that is pages of files and shared memory, as last read.
     """
 
-    __slots__ = ("_clock", "_io", "_schedstat", "_stat", "_statm", "pid", "start_ticks", "usage")
+    __slots__ = (
+        "_clock", "_io", "_rollup", "_schedstat", "_stat", "_statm", "pid", "shared_bytes",
+        "start_ticks", "usage",
+    )  # fmt: skip
 
     def __init__(self, pid: int, proc: Path) -> None:
         self.pid = pid
+        self.shared_bytes = 0
         self.start_ticks = start_ticks(pid)
         self.usage = Usage(processes=1)
         folder = f"{proc}/{pid}"
@@ -61,6 +72,24 @@ class Process:
         self._stat = _open(f"{folder}/stat")
         self._io = _open(f"{folder}/io")
         self._schedstat = _open(f"{folder}/schedstat")
+        self._rollup = f"{folder}/smaps_rollup"
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, as last read. [bytes]."""
+        return self.usage.rss_bytes
+
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory; walks the page tables. None if it may not. [bytes]."""
+        fd = _open(self._rollup)
+        if fd < 0:
+            return None
+        try:
+            return int(os.read(fd, 4096).partition(b"\nPss:")[2].split(None, 1)[0]) * 1024
+        except (OSError, IndexError, ValueError):
+            return None
+        finally:
+            os.close(fd)
 
     def read(self, *, is_full: bool) -> bool:
         """Read what the process has used; False once it is gone.
@@ -69,9 +98,11 @@ class Process:
         """
         usage = self.usage
         try:
-            resident = int(os.pread(self._statm, 64, 0).split(None, 2)[1])
+            _, pages, shared, _ = os.pread(self._statm, 64, 0).split(None, 3)
+            resident = int(pages)
             if resident == 0:  # a zombie
                 return False
+            self.shared_bytes = int(shared) * _PAGE_BYTES
             usage.cpu_ns = time.clock_gettime_ns(self._clock)
             usage.rss_bytes = resident * _PAGE_BYTES
             if self._schedstat >= 0:
@@ -166,20 +197,6 @@ class ProcessTree:
         process.close()
         process.usage.processes = process.usage.rss_bytes = 0
         self._gone.add(process.usage)
-
-    def pss_bytes(self) -> int | None:
-        """Return proportional memory, shared pages divided; costs a walk of the page tables."""
-        total = 0
-        for pid in self.processes:
-            try:
-                with open(f"{self._proc}/{pid}/smaps_rollup", "rb") as file:
-                    for line in file:
-                        if line.startswith(b"Pss:"):
-                            total += int(line.split()[1]) * 1024
-                            break
-            except OSError:
-                return None
-        return total
 
     def _families(self) -> dict[int, list[int]]:
         """Return all children by parent, from every process's own word: dear, but everywhere."""

@@ -110,8 +110,10 @@ class Reading:
     """One tick over the whole process tree; counters are cumulative since the start.
 
     ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
-    are in [0, 1]. ``stolen_s`` is time that the hypervisor gave to others, over all processors;
-    ``major_faults`` page faults that went to disk.
+    are in [0, 1]. ``rss_bytes`` is the sum over the processes; ``pss_bytes`` counts what they
+    share once (see ``proportional``; None where an earlier version had not looked yet).
+    ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
+    page faults that went to disk.
     """
 
     t_s: float

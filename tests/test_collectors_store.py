@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from advisor.collectors import remote, runner
-from advisor.collectors.derive import _peak_rss
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog
+from advisor.collectors.memory import advised_memory_bytes, peak_memory_bytes
+from advisor.collectors.profiler_log import PROFILER_FILE
 from advisor.collectors.recording import Reading
 from advisor.collectors.store import (
     find_run,
@@ -120,9 +119,12 @@ def test_shared_pages_count_once_in_the_peak() -> None:
 
     plain = [reading(0, 300, None), reading(1, 400, None)]
     told = [*plain, reading(2, 400, 220), reading(3, 400, 220)]
-    assert _peak_rss(ProfilerLog(readings=plain, end={"max_rss_bytes": 100})) == 400
-    assert _peak_rss(ProfilerLog(readings=told, end={"max_rss_bytes": 100})) == 220
-    assert _peak_rss(ProfilerLog(readings=told, end={"max_rss_bytes": 250})) == 250
+    assert peak_memory_bytes(plain, 100) == 400
+    assert peak_memory_bytes(told, 100) == 220
+    assert peak_memory_bytes(told, 250) == 250
+    # One process first, then four more that share its pages; looked at when both were there.
+    forked = [reading(0, 100, 100), reading(1, 500, 110), reading(2, 600, 132)]
+    assert peak_memory_bytes(forked, 100) == 132
 
 
 def test_recording_elsewhere_than_on_linux_is_refused_in_words(
