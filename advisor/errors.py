@@ -4,6 +4,7 @@ AdvisorError                 exit code 1
 ├── UsageError               2  a value on the command line makes no sense
 ├── CatalogueError           1  the catalogue cannot be read or lacks what was asked for
 ├── RunError                 1  a recorded run is missing, empty, corrupt or lacks a fact
+│   └── NotKnownError        3  it was recorded, but too little of it to answer from
 └── ModelError               1  a trained model or its parameters cannot be read
 
 The ground packages raise their own (``planners.PlanningError``, ``collectors.RecordingError``).
@@ -36,6 +37,12 @@ class CatalogueError(AdvisorError):
 
 class RunError(AdvisorError):
     """A recorded run is missing, empty, corrupt, or lacks a fact that was needed."""
+
+
+class NotKnownError(RunError):
+    """What was recorded is too uncertain to answer from: the hint says how to record on."""
+
+    exit_code = 3
 
 
 class ModelError(AdvisorError):

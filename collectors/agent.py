@@ -9,6 +9,7 @@ Signals are blocked and waited for, which is the loop's sleep as well: nothing i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -21,21 +22,24 @@ from advisor.collectors.cgroups import Groups
 from advisor.collectors.child import (
     NOT_STARTED,
     Child,
+    accepts_hooks,
     allow_more_files,
     become_subreaper,
-    send_signal,
 )
 from advisor.collectors.derive import recording, rule_of
 from advisor.collectors.ending import Escalation, RecordingLimits
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import redacted, redacted_command
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.live import PERIOD_S, PREFIX, Live, columns, write
+from advisor.collectors.local_ranks import Ranks
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.processes import ProcessTree, is_python, parent_of
-from advisor.collectors.profiler_log import PROFILER_FILE
+from advisor.collectors.processes import ProcessTree, is_python
+from advisor.collectors.profiler_life import machine
 from advisor.collectors.records import Appender, sync_file
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.sampler import Sampler
 
 _WATCHED: Final = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -46,7 +50,7 @@ _CHECK_S: Final = 1.0
 _SYNC_S: Final = 5.0
 _FAST_S: Final = 60.0  # after that a reading a second is enough
 _SLOW_INTERVAL_S: Final = 1.0
-_HOOKS_UP_S: Final = 1.0  # hooks come up within ms of an interpreter's start
+_HOOKS_UP_S: Final = 1.0  # what runs for less is no training
 _FAREWELL_S: Final = 0.5  # for helpers that end with the command
 
 
@@ -61,7 +65,7 @@ class Agent:
         self._monitor = Monitor(self._run, rule_of(plan.options))
         self._tree = ProcessTree(plan.attached)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
-        self._child = Child(plan.attached)
+        self._child = Ranks(plan) if plan.workers > 1 else Child(plan.attached)
         self._limits = RecordingLimits(plan, self._monitor)
         self._live = Live(plan, self._tree, self._monitor, self._sampler.memory)
         self._escalation = Escalation(self._tree, self._monitor, plan.patience_s)
@@ -71,6 +75,7 @@ class Agent:
         self._has_seen_enough = False  # of a process that is somebody else's: it is let be
         self._is_detached = False
         self._warned: set[str] = set()
+        self._has_unhooked = False  # a Python process in which no hooks can come up
         self._first_seen: dict[int, float] = {}
 
     def run(self) -> int:
@@ -82,6 +87,8 @@ class Agent:
             self._orders.give(self._action, self._plan.limit_steps)
         if self._plan.attached is None and not self._start_command():
             return NOT_STARTED
+        for enter in self._child.networks:
+            self._sampler.watch_network(enter)
         allow_more_files()  # after the command has begun with the limit it was given
         self._watch()
         self._finish()
@@ -98,10 +105,13 @@ class Agent:
         try:
             self._child.spawn(self._plan.command, self._plan.run)
         except OSError as error:
-            reason = f"{self._plan.command[0]!r} cannot be started: {error.strerror}"
+            self._child.close()
+            reason = redacted(f"{self._plan.command[0]!r} cannot be started: {error.strerror}")
             end = {"status": "failed", "stop_reason": reason, "exit_code": NOT_STARTED}
             self._log.write_json(fmt.END, {**end, "t_ns": time.monotonic_ns()})
             hint = "run it without the advisor first; a script without #! needs its interpreter"
+            if error.errno == errno.E2BIG:
+                hint = "the system limits a command's length: put the arguments into a file"
             write(2, f"error: {reason}\nhint: {hint}\n")
             return False
         return True
@@ -112,8 +122,9 @@ class Agent:
             "role": "profiler",
             "pid": os.getpid(),
             "start_ticks": start_ticks(os.getpid()),
-            "command": list(self._plan.command),
-            "cwd": os.getcwd(),
+            "machine": machine(),
+            "command": redacted_command(self._plan.command),
+            "cwd": redacted(_folder_here()),
             "started_at": self._plan.started_at,
             "t_ns": self._start_ns,
             "host": self._plan.host,
@@ -149,6 +160,8 @@ class Agent:
         """Take a reading; one that fails is said and costs no other."""
         try:
             self._log.write(fmt.READING, self._sampler.read())
+            for process in self._sampler.of_processes():
+                self._log.write(fmt.PROCESS, process)
         except Exception as error:
             self._warn(f"a reading failed: {error!r}")
 
@@ -173,7 +186,7 @@ class Agent:
         elif info.si_code == _SI_KERNEL:
             self._interrupted_at = now
         elif now - self._interrupted_at > _SAME_INTERRUPT_S:
-            send_signal(self._child.pid, info.si_signo)
+            self._child.signal(info.si_signo)
 
     def _check(self, elapsed: float) -> None:
         """Look at what the hooks wrote, and stop when it is time."""
@@ -182,7 +195,7 @@ class Agent:
         if self._escalation.has_begun:
             self._escalation.go_on()
             return
-        self._warn_of_silent_pythons(elapsed)
+        self._look_for_unhooked(elapsed)
         reason = self._limits.reason(elapsed)
         if reason and not self._status:
             self._stop(reason)
@@ -209,21 +222,16 @@ class Agent:
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self._log.write_json(fmt.FACT, {"fact": "warning", "text": text})
+            self._log.write_json(fmt.FACT, {"fact": "warning", "text": redacted(text)})
 
-    def _warn_of_silent_pythons(self, elapsed: float) -> None:
-        if self._plan.attached is not None:
+    def _look_for_unhooked(self, elapsed: float) -> None:
+        if self._plan.attached is not None or self._has_unhooked:
             return
         hooked = self._monitor.hooked_pids
         for pid in list(self._tree.processes):
             since = self._first_seen.setdefault(pid, elapsed)
-            is_old = elapsed - since >= _HOOKS_UP_S
-            # A fork of a hooked process carries the hooks; its file comes with its first record.
-            if is_old and pid not in hooked and is_python(pid) and parent_of(pid) not in hooked:
-                self._warn(
-                    "a Python process runs without hooks (python -I, -E, -S or a cleaned "
-                    "environment): resources only"
-                )
+            if elapsed - since >= _HOOKS_UP_S and pid not in hooked:
+                self._has_unhooked |= is_python(pid) and not accepts_hooks(pid)
 
     def _until(self, elapsed: float) -> str:
         if self._is_detached:
@@ -245,6 +253,12 @@ class Agent:
         status, reason = (self._status, self._reason) if self._status else self._child.ending
         if self._plan.attached is None and (left := self._survivors()):
             self._warn(f"{left} processes outlived the command")
+        self._child.close()
+        if self._has_unhooked and not self._monitor.steps():
+            self._warn(
+                "a Python process ran without hooks (python -I, -E, -S or a cleaned "
+                "environment): resources only"
+            )
         usage = self._tree.read()
         end = {
             "status": status,
@@ -279,9 +293,26 @@ class Agent:
             write(2, summary.text(seen, columns(), PREFIX))
         if (problem := summary.problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
-            write(2, f"{kind}: {problem[0]}\nhint: {problem[1]}\n")
+            write(2, f"{kind}: {problem[0]}\nhint: {self._missing() or problem[1]}\n")
+
+    def _missing(self) -> str:
+        """Return what to do if the Python that was chosen lacks what the script imports."""
+        chosen = self._plan.options.get("interpreter")
+        if not chosen or not self._child.code:
+            return ""
+        from advisor.collectors.interpreter import missing_hint, missing_modules
+
+        missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
+        return missing_hint(chosen["path"], chosen["reason"], missing) if missing else ""
 
 
-def main(plan: str) -> int:
-    """Record according to a plan in JSON."""
-    return Agent(RecordingPlan.from_json(plan)).run()
+def _folder_here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been deleted: the command may not mind
+        return ""
+
+
+def main(plan_fd: int) -> int:
+    """Record according to the plan that a descriptor reads."""
+    return Agent(RecordingPlan.from_file(plan_fd)).run()

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from advisor.collectors import host
+from advisor.collectors import atomic, host
 from advisor.collectors.recording import HostBenchmark
 
 _VERSION = 2
@@ -57,10 +57,7 @@ def measure_and_remember() -> HostBenchmark | None:
         return None
     path = cache_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(asdict(measured)))
-        partial.replace(path)
+        atomic.write_text(path, json.dumps(asdict(measured)))
     except OSError:  # unwritable cache: measured again next time
         return measured
     return measured

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from advisor.collectors.hooks import lineage
 
 _INJECT: Final = Path(__file__).parent / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
@@ -39,13 +41,28 @@ class Child:
 
     def spawn(self, command: Sequence[str], run: str) -> None:
         """Start the command with the hooks' folder first on ``PYTHONPATH``."""
+        self.pid = self.start(command, self.environment(run))
+
+    def environment(self, run: str) -> dict[str, str]:
+        """Return the environment in which the hooks come up."""
         environment = dict(os.environ)
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         others = [path for path in paths if path and path != str(_INJECT)]
         environment["PYTHONPATH"] = os.pathsep.join([str(_INJECT), *others])
-        environment["ADVISOR_RUN_DIR"] = run
-        self.pid = os.posix_spawnp(
-            command[0], list(command), environment, setsigmask=(), setsigdef=_RESTORED
+        environment.pop(lineage.TRAINER, None)  # of a recording in which this one is made
+        environment[lineage.RUN] = run
+        environment[lineage.PROFILER] = lineage.this_profiler()
+        return environment
+
+    def start(self, command: Sequence[str], environment: dict[str, str], **options: Any) -> int:
+        """Start a process as a shell would, and return its id."""
+        return os.posix_spawnp(
+            command[0],
+            list(command),
+            environment,
+            setsigmask=(),
+            setsigdef=_RESTORED,
+            **options,
         )
 
     def reap(self) -> None:
@@ -59,8 +76,24 @@ class Child:
                 return
             self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
             self.cpu_ns += int((usage.ru_utime + usage.ru_stime) * 1e9)
-            if pid == self.pid:
-                self.code = os.waitstatus_to_exitcode(status)
+            self.ended(pid, os.waitstatus_to_exitcode(status))
+
+    def ended(self, pid: int, code: int) -> None:
+        """Take note of a descendant that has ended."""
+        if pid == self.pid:
+            self.code = code
+
+    @property
+    def networks(self) -> list[Callable[[], AbstractContextManager[None]]]:
+        """How to enter the network namespaces that the command runs in, beside our own."""
+        return []
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on."""
+        send_signal(self.pid, number)
+
+    def close(self) -> None:
+        """Let go of what was made for the command."""
 
     @property
     def shell_code(self) -> int | None:
@@ -77,6 +110,30 @@ class Child:
         if self.code > 0:
             return "failed", f"the command ended with exit code {self.code}"
         return "finished", "the command ended"
+
+
+def accepts_hooks(pid: int) -> bool:
+    """Whether a Python process was started such that the hooks can come up in it.
+
+    That is told by its environment and the interpreter's options, however long its start takes;
+    True where they cannot be read.
+    """
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return True
+    if not words:  # ending
+        return True
+    paths = [entry for entry in environment if entry.startswith(b"PYTHONPATH=")]
+    if not any(os.fsencode(_INJECT) in path for path in paths):
+        return False
+    for word in words:
+        if not word.startswith(b"-") or word.startswith((b"--", b"-c", b"-m")):
+            return True
+        if not word.startswith((b"-W", b"-X")) and set(word) & set(b"IES"):
+            return False
+    return True
 
 
 def send_signal(pid: int, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,26 +10,36 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.limits import limits_of
 from advisor.collectors.memory import peak_memory_bytes
-from advisor.collectors.profiler_log import PROFILER_FILE, ProfilerLog, read_profiler_log
+from advisor.collectors.printable import printable
+from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
+from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
 from advisor.collectors.recording import (
     Host,
     HostBenchmark,
     Loading,
     Recording,
+    Rounds,
     StepClock,
     StepTime,
 )
 from advisor.collectors.records import parse
+from advisor.collectors.rounds import rounds_of
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_time import mean, pool_excess
-from advisor.collectors.stop_rule import StopRule, judge
+from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.tracing import deep_step
+from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
 
-EVENT_FILES = "ev-*.bin"
-_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker")
+_CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
+_CONTRADICTIONS = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 
 
 def read_events(path: Path) -> Events:
@@ -55,7 +66,7 @@ def recording(run: Path) -> Recording:
         return _derive(run)
     except RecordingError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _CONTRADICTIONS as error:
         # Facts are JSON of somebody's making: checked by using them, refused as a whole.
         raise RecordingError(
             f"the recording {run.name} contradicts itself: {error!r}",
@@ -68,16 +79,21 @@ def _derive(run: Path) -> Recording:
     processes = [read_events(path) for path in sorted(run.glob(EVENT_FILES))]
     trainer = trainer_of(processes) or Events()
     step_time = _step_time(trainer, log)
+    if step_time is not None:
+        step_time = corrected_together(step_time, trainer, processes)
     world_size = world_size_of(processes)
     deep = deep_step(
         trainer.facts.get("deep_step", []), None if step_time is None else step_time.corrected_s
     )
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
-    given = GivenWork(**log.header.get("options", {}).get("given", {}))
+    options = log.header.get("options", {})
+    given = GivenWork(**options.get("given", {}))
     boundaries = trainer.steps.left_out_ns
+    ranks = ranks_of(processes, trainer)
+    host = _host(log, trainer)
     derived = Recording(
-        run_id=run.name,
+        run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
         status=log.end.get("status", "running"),
@@ -85,12 +101,14 @@ def _derive(run: Path) -> Recording:
         exit_code=log.end.get("exit_code"),
         started_at=log.header.get("started_at", ""),
         duration_s=_duration_s(log, processes),
-        host=_host(log, trainer),
+        host=host,
         readings=tuple(log.readings),
         step_time=step_time,
         deep_step=deep,
         loading=_loading(trainer),
-        total_work=total_work(trainer, given, samples_per_step=samples or 0.0),
+        total_work=total_work(
+            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+        ),
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer),
@@ -101,10 +119,34 @@ def _derive(run: Path) -> Recording:
         boundaries=len(boundaries),
         step_samples=samples,
         optimizers=_optimizers(trainer),
-        communication=_communication(processes),
+        communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", [])),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log),
+        ranks=ranks,
+        processes=process_series(
+            log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
+        ),
+        throttling=throttling(log.readings),
+        workers=int(options.get("workers", 1)),
+        bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
+        wrapping=wrapping_of(processes),
+        limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
     )
     return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+
+
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
+    return rounds_of(
+        trainer,
+        step_time,
+        log.readings,
+        int(log.header["t_ns"]),
+        int(log.end["t_ns"]) if _is_finished(log) else None,
+    )
+
+
+def _is_finished(log: ProfilerLog) -> bool:
+    return log.end.get("status") == "finished" and log.end.get("exit_code") == 0
 
 
 def trainer_of(processes: list[Events]) -> Events | None:
@@ -115,7 +157,7 @@ def trainer_of(processes: list[Events]) -> Events | None:
 
     def rank(one: Events) -> tuple[int, bool, int]:
         is_first = one.fact("process_group").get("rank", 0) == 0
-        return one.clock, is_first and one.completed > 1, one.completed
+        return one.rank, is_first and one.completed > 1, one.completed
 
     return max(ticking, key=rank)
 
@@ -168,8 +210,16 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         warmup_steps=now.warmup_steps,
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=_CLOCKS[trainer.clock],
-        is_settled=verdict.is_settled,
+        is_settled=is_settled(log.end, verdict),
     )
+
+
+def is_settled(end: Mapping[str, Any], verdict: Verdict) -> bool:
+    """Whether the stop rule was satisfied: by the verdict that ended the recording, if one did.
+
+    Judged again after its last steps, that verdict might be another one.
+    """
+    return verdict.is_settled or end.get("stop_reason") == SETTLED
 
 
 def _device_step_s(trainer: Events) -> float:
@@ -235,18 +285,6 @@ def _boundary_s(boundaries: list[int], step_time: StepTime | None) -> float | No
 
 def _optimizers(trainer: Events) -> tuple[str, ...]:
     return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
-
-
-def _communication(processes: list[Events]) -> dict[str, float] | None:
-    for one in processes:
-        fact = one.fact("ddp")
-        if fact:
-            return {
-                name: value
-                for name, value in fact.items()
-                if isinstance(value, (int, float)) and name != "t_ns"
-            }
-    return None
 
 
 def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from advisor.collectors import benchmark
+from advisor.collectors import atomic, benchmark
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.recording import DeviceSheet
 
@@ -74,10 +74,7 @@ def measure_and_remember() -> tuple[DeviceSheet, ...]:
             hint="PyTorch must be importable by the interpreter that runs advisor",
         ) from error
     path = sheet_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps([asdict(sheet) for sheet in sheets]))
-    unfinished.replace(path)
+    atomic.write_text(path, json.dumps([asdict(sheet) for sheet in sheets]))
     return sheets
 
 

@@ -10,6 +10,7 @@ from advisor.collectors.child import send_signal
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.processes import ProcessTree
+from advisor.collectors.stop_rule import SETTLED
 from advisor.collectors.units import duration_text
 
 _FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
@@ -55,7 +56,7 @@ class RecordingLimits:
             limit_s = max(plan.limit_s, _FIRST_STEP_S) if has_waited else plan.limit_s
             return f"{duration_text(limit_s)} are over"
         if plan.limit_steps is None and monitor.verdict is not None and monitor.verdict.is_settled:
-            return "the step time has settled"
+            return SETTLED
         return ""
 
     def until(self, elapsed_s: float) -> str:

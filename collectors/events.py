@@ -27,6 +27,23 @@ class LoaderCounts:
 
 
 @dataclass(slots=True)
+class CommunicationCounts:
+    """What training together has cost so far; see ``hooks.format.COMMUNICATION_PAYLOAD``."""
+
+    t_ns: int
+    steps: int
+    cpu_ns: int
+    delay_ns: int
+    wait_ns: int
+    calls: int
+    payload_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    exchanged_ns: int
+    hidden_ns: int
+
+
+@dataclass(slots=True)
 class _Interval:
     """What happened since the last complete step."""
 
@@ -55,7 +72,7 @@ class Events:
     facts : dict of list of dict
         By name, in order.
     clock : int
-        The highest that ticked; -1 for none.
+        The one of the highest rank that ticked; -1 for none.
     steps : Steps
         By that clock.
     backwards, batches, samples, wait_ns : int
@@ -64,6 +81,8 @@ class Events:
     pool : list of (int, int, int)
         See ``step_time.pool_excess``.
     device_steps_ns : list of int
+    communication : list of CommunicationCounts
+        Since the process joined a group.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +99,7 @@ class Events:
     loaders: dict[int, LoaderCounts] = field(default_factory=dict)
     pool: list[tuple[int, int, int]] = field(default_factory=list)
     device_steps_ns: list[int] = field(default_factory=list)
+    communication: list[CommunicationCounts] = field(default_factory=list)
     _open: _Interval = field(default_factory=_Interval)
 
     def take(self, kind: int, payload: bytes) -> None:
@@ -96,6 +116,9 @@ class Events:
             self.pool.append(fmt.POOL_PAYLOAD.unpack_from(payload))
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
+        elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
+            counts = fmt.COMMUNICATION_PAYLOAD.unpack_from(payload)
+            self.communication.append(CommunicationCounts(*counts))
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
         elif kind == fmt.FACT:
@@ -106,9 +129,11 @@ class Events:
         self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,
         backwards: int, batches: int, wait_us: int, samples: int,
     ) -> None:  # fmt: skip
-        if clock < self.clock:
+        if clock >= len(fmt.CLOCKS):
             return
-        if clock > self.clock:
+        if fmt.CLOCK_RANK[clock] < self.rank:
+            return
+        if fmt.CLOCK_RANK[clock] > self.rank:
             self._begin_anew(clock)
         elif flags & fmt.FLAG_RENEWED:
             self._renew()
@@ -118,6 +143,11 @@ class Events:
         if flags & fmt.FLAG_COMPLETES:
             self._complete()
             self.steps.add(t_ns, delay_ns, flags)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the clock; -1 for none."""
+        return fmt.CLOCK_RANK[self.clock]
 
     def _begin_anew(self, clock: int) -> None:
         self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0

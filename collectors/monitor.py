@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from advisor.collectors.derive import EVENT_FILES, trainer_of, world_size_of
+from advisor.collectors.derive import trainer_of, world_size_of
 from advisor.collectors.events import Events
 from advisor.collectors.records import Tail
+from advisor.collectors.run_files import EVENT_FILES
 from advisor.collectors.stop_rule import StopRule, Verdict, judge
 from advisor.collectors.work import steps_per_epoch
 
@@ -75,8 +76,8 @@ class Monitor:
 
     @property
     def expects_steps(self) -> bool:
-        """Whether some process imports a framework whose steps can be seen."""
-        return any("framework" in one.facts for one in self.processes)
+        """Whether some process imports a framework whose steps can be seen, or has begun a fit."""
+        return any({"framework", "fit"} & one.facts.keys() for one in self.processes)
 
     def first_step_ns(self) -> int:
         """Return when the first step ended, 0 before [ns]."""

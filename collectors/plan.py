@@ -1,8 +1,13 @@
-"""What is to be recorded: travels from the caller to the profiler's own process as JSON."""
+"""What is to be recorded: travels from the caller to the profiler's own process as JSON.
+
+It goes through a file in memory that has no name: an argument could be read by every user of the
+machine, and is limited to 128 KiB.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -38,6 +43,10 @@ class RecordingPlan:
         Between asking the script to stop, SIGTERM and SIGKILL.
     summary : {"none", "text", "json"}
         Text on stderr, or JSON on stdout.
+    workers : int
+        Run the command so many times as ranks that train together; 1 runs it as it is.
+    bandwidth_bit_per_s : float or None
+        Of each rank's link, each way; None for loopback. [bit/s]
     """
 
     run: str
@@ -54,10 +63,36 @@ class RecordingPlan:
     progress_fd: int = -1
     patience_s: float = 5.0
     summary: Literal["none", "text", "json"] = "none"
+    workers: int = 1
+    bandwidth_bit_per_s: float | None = None
 
     def to_json(self) -> str:
         """Return the plan as JSON."""
         return json.dumps(asdict(self))
+
+    def open_copy(self) -> int:
+        """Return a descriptor, inherited by whoever is executed, that ``from_file`` reads.
+
+        Raises
+        ------
+        OSError
+            If there is no memory for it.
+        """
+        fd = os.memfd_create("advisor-plan", 0)
+        try:
+            with open(fd, "w", encoding="utf-8", closefd=False) as file:
+                file.write(self.to_json())
+            os.lseek(fd, 0, os.SEEK_SET)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    @classmethod
+    def from_file(cls, fd: int) -> RecordingPlan:
+        """Return the plan that ``open_copy`` left, and close it: the command does not get it."""
+        with open(fd, encoding="utf-8") as file:
+            return cls.from_json(file.read())
 
     @classmethod
     def from_json(cls, text: str) -> RecordingPlan:

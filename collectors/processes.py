@@ -29,6 +29,7 @@ class Usage:
     read_bytes: int = 0
     write_bytes: int = 0
     major_faults: int = 0
+    minor_faults: int = 0
 
     def add(self, other: Usage) -> None:
         """Add another's figures to these; spelt out, for there is one a process and reading."""
@@ -39,6 +40,7 @@ class Usage:
         self.read_bytes += other.read_bytes
         self.write_bytes += other.write_bytes
         self.major_faults += other.major_faults
+        self.minor_faults += other.minor_faults
 
 
 class Process:
@@ -109,7 +111,7 @@ class Process:
                 usage.run_delay_ns = int(os.pread(self._schedstat, 64, 0).split(None, 2)[1])
             if is_full and self._stat >= 0:
                 fields = os.pread(self._stat, 512, 0).rpartition(b")")[2].split(None, 11)
-                usage.major_faults = int(fields[9])
+                usage.minor_faults, usage.major_faults = int(fields[7]), int(fields[9])
             if is_full and self._io >= 0:
                 lines = os.pread(self._io, 512, 0).split(b"\n")
                 usage.read_bytes = int(lines[4].partition(b" ")[2])

@@ -8,11 +8,26 @@ from typing import Any
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import redacted_command
+from advisor.collectors.profiler_life import identity
 from advisor.collectors.recording import Reading
 from advisor.collectors.records import parse, parse_json
 from advisor.collectors.sampler import unpack
 
-PROFILER_FILE = "profiler.bin"
+
+@dataclass(slots=True)
+class ProcessReading:
+    """One process at one time; see ``hooks.format.PROCESS_PAYLOAD``."""
+
+    t_ns: int
+    pid: int
+    start_ticks: int
+    rss_bytes: int
+    cpu_ns: int
+    minor_faults: int
+    major_faults: int
+    received_bytes: int
+    sent_bytes: int
 
 
 @dataclass(slots=True)
@@ -24,6 +39,7 @@ class ProfilerLog:
 
     header: dict[str, Any] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
+    processes: list[ProcessReading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
 
@@ -46,23 +62,34 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     log = ProfilerLog()
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
-            log.header = log.header or parse_json(payload)
-        elif kind == fmt.READING and len(payload) >= fmt.READING_PAYLOAD.size and log.header:
+            log.header = log.header or _header(payload)
+        elif kind == fmt.READING and len(payload) >= fmt.READING_LEAST_BYTES and log.header:
             log.readings.append(unpack(payload, log.header["t_ns"]))
+        elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
+            log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
         elif kind == fmt.FACT:
             fact = parse_json(payload)
             if fact.get("fact") == "warning":
                 log.warnings.append(str(fact.get("text")))
         elif kind == fmt.END:
             log.end = parse_json(payload)
-    _check(log, path.parent, len(data))
+    _check(log, path.parent, is_empty=not data or bool(identity(data)))
     return log
 
 
-def _check(log: ProfilerLog, run: Path, size: int) -> None:
+def _header(payload: bytes) -> dict[str, Any]:
+    """Return the header; the command's words as they were, but for secrets of earlier versions."""
+    header = parse_json(payload, as_written=("command",))
+    command = header.get("command")
+    if isinstance(command, list) and all(isinstance(word, str) for word in command):
+        header["command"] = redacted_command(command)
+    return header
+
+
+def _check(log: ProfilerLog, run: Path, *, is_empty: bool) -> None:
     version = log.header.get("schema_version")
     if not log.header:
-        what = "is empty" if size == 0 else "has no readable beginning"
+        what = "is empty" if is_empty else "has no readable beginning"
         raise RecordingError(
             f"the recording {run.name} {what}",
             hint="profile again; `advisor runs rm` takes this one away",

@@ -6,14 +6,16 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.saves import Saves
+from advisor.collectors.series import ProcessSeries, RankSeries, Throttling
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
-StepClock = Literal["optimizer", "backward", "loader", "marker"]
+StepClock = Literal["optimizer", "backward", "loader", "marker", "fit", "round"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,8 @@ class Reading:
     are in [0, 1]. ``rss_bytes`` is the sum over the processes; ``pss_bytes`` counts what they
     share once (see ``proportional``; None where an earlier version had not looked yet).
     ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
-    page faults that went to disk.
+    page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
+    they were read).
     """
 
     t_s: float
@@ -136,6 +139,7 @@ class Reading:
     gpu_clock_mhz: float | None = None
     gpu_received_bytes_per_s: float | None = None
     gpu_sent_bytes_per_s: float | None = None
+    minor_faults: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +301,40 @@ class TotalWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Rounds as the steps of a recording.
+
+    Attributes
+    ----------
+    kind : str
+        The framework, e.g. ``"LightGBM"``.
+    unit : str
+        What a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``, ...
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    cores : float or None
+        As many as the script lets it use; None for all there are. [cores]
+    busy_cores : float or None
+        Kept busy while it trained; None where that was not read. [cores]
+    compile_s : float or None
+        What the first round took beyond an ordinary one: compilation, binning. [s]
+    spread_fraction : float
+        How far the mean of the rounds to come may be from that of the rounds seen.
+    tail_s : float or None
+        From the last round to the script's end; None where that was not seen. [s]
+    """
+
+    kind: str
+    unit: str
+    device: str
+    cores: float | None
+    busy_cores: float | None
+    compile_s: float | None
+    spread_fraction: float
+    tail_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """A partial run as recorded; users call it a profile.
 
@@ -306,7 +344,12 @@ class Recording:
     step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
     step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
-    are the checkpoints that were seen.
+    are the checkpoints that were seen; ``limits`` what kept the script from using the machine;
+    ``rounds`` says what the steps are where no optimizer of torch makes them.
+    ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
+    ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
+    for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
+    ``"wrapped"``, ``"refused: ..."``.
     """
 
     run_id: str
@@ -335,3 +378,30 @@ class Recording:
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
     saves: Saves | None = None
+    limits: Limits = field(default_factory=Limits)
+    rounds: Rounds | None = None
+    ranks: tuple[RankSeries, ...] = ()
+    processes: tuple[ProcessSeries, ...] = ()
+    throttling: tuple[Throttling, ...] = ()
+    workers: int = 1
+    bandwidth_bit_per_s: float | None = None
+    wrapping: str = ""
+
+    @property
+    def steps_by_rank(self) -> dict[int, tuple[float, ...]]:
+        """Rank -> its ordinary steps in order, its own waiting for a core taken out [s]."""
+        return {one.rank: one.step_s for one in self.ranks}
+
+    @property
+    def wait_by_step(self) -> dict[int, tuple[float, ...]]:
+        """Rank -> time of each step blocked in communication [s]; see ``series.RankSeries``."""
+        return {one.rank: one.wait_s for one in self.ranks}
+
+    @property
+    def rss_by_process(self) -> dict[int, tuple[tuple[float, int], ...]]:
+        """Process id -> (time since the start [s], resident bytes), once a second."""
+        found: dict[int, tuple[tuple[float, int], ...]] = {}
+        for one in self.processes:  # a pid that was used again has two series
+            its = tuple(zip(one.t_s, one.rss_bytes, strict=True))
+            found[one.pid] = (*found.get(one.pid, ()), *its)
+        return found

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.printable import printable_json
 
 
 def parse(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
@@ -38,13 +39,21 @@ def parse(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
             return
 
 
-def parse_json(payload: bytes) -> dict[str, Any]:
-    """Return a record's JSON object; empty if it is none."""
+def parse_json(payload: bytes, *, as_written: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a record's JSON object; empty if it is none.
+
+    What is in it was made by the recorded script, or by whoever wrote the file: all text is made
+    printable here, once, but for the fields ``as_written``.
+    """
     try:
         value = json.loads(payload)
-    except ValueError:
+        if not isinstance(value, dict):
+            return {}
+        if b"\\" not in payload and payload.isascii() and payload.find(b"\x7f") < 0:
+            return value  # without an escape JSON has printable signs only
+        return {**printable_json(value), **{key: value[key] for key in as_written if key in value}}
+    except (ValueError, RecursionError):  # brackets may be nested to any depth
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def sync_file(path: Path) -> None:

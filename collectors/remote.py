@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from advisor.collectors.derive import EVENT_FILES
+from advisor.collectors import atomic
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.profiler_log import PROFILER_FILE
+from advisor.collectors.private import private_folder
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 
 
 def is_url(root: str | Path) -> bool:
@@ -60,12 +63,14 @@ def pull(url: str) -> Path:
     try:
         found = files.find(base, detail=True) if files.exists(base) else {}
         for name, details in found.items():
-            path = mirror / Path(name).parent.name / Path(name).name
+            run, file = Path(name).parent.name, Path(name).name
+            if run == ".." or not (file == PROFILER_FILE or fnmatchcase(file, EVENT_FILES)):
+                continue  # not a run's
+            path = mirror / run / file
             if not path.is_file() or path.stat().st_size < details["size"]:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_name(f".{path.name}.{os.getpid()}")
-                files.get_file(name, str(partial))
-                partial.replace(path)
+                private_folder(path.parent)
+                with atomic.writing(path, mode=0o600) as copy, files.open(name, "rb") as original:
+                    shutil.copyfileobj(original, copy)
     except Exception as error:  # every file system has errors of its own
         raise RecordingError(
             f"cannot read the runs at {url}: {error}", hint="check the address and your rights"

@@ -13,8 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from advisor.collectors import benchmark, device_sheet, host, remote, store
+from advisor.collectors import (
+    benchmark,
+    device_sheet,
+    host,
+    local_ranks,
+    remote,
+    store,
+    upkeep,
+)
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.interpreter import Interpreter
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import Root, new_run, read_recording
@@ -28,6 +37,7 @@ PRECISE_FRACTION = 0.02
 def plan(
     command: Sequence[str],
     *,
+    interpreter: Interpreter | None = None,
     run_root: Root | None = None,
     name: str = "",
     attached: int | None = None,
@@ -41,12 +51,16 @@ def plan(
     progress_s: float = 0.0,
     patience_s: float = 5.0,
     summary: Literal["none", "text", "json"] = "none",
+    workers: int = 1,
+    bandwidth_bit_per_s: float | None = None,
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
     Parameters
     ----------
     command : sequence of str
+    interpreter : Interpreter, optional
+        The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
         Folder or URL of runs; see ``store.run_root``.
     name : str
@@ -73,20 +87,30 @@ def plan(
         Between asking the script to stop, SIGTERM and SIGKILL. [s]
     summary : {"none", "text", "json"}
         What the agent prints at the end: text on stderr, or JSON on stdout.
+    workers : int
+        Run the command as so many ranks on this machine; see ``local_ranks``.
+    bandwidth_bit_per_s : float, optional
+        Limit each rank's link, each way; needs root. [bit/s]
 
     Raises
     ------
     RecordingError
-        If this is not Linux, or the run's folder cannot be made.
+        If this is not Linux, the run's folder cannot be made, or a link cannot be limited.
     """
     if sys.platform != "linux":
         raise RecordingError(
             "recording needs Linux: processes are read through /proc",
             hint="record in a Linux container or virtual machine; everything else works here",
         )
+    local_ranks.check(command, workers, bandwidth_bit_per_s)
+    upkeep.clean(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
     options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    if interpreter is not None:
+        options["interpreter"] = asdict(interpreter)
+    if workers > 1:
+        options.update(workers=workers, bandwidth_bit_per_s=bandwidth_bit_per_s)
     if is_precise:
         options["half_width_fraction"] = PRECISE_FRACTION
     return RecordingPlan(
@@ -103,6 +127,8 @@ def plan(
         progress_s=progress_s,
         patience_s=patience_s,
         summary=summary,
+        workers=workers,
+        bandwidth_bit_per_s=bandwidth_bit_per_s,
     )
 
 
@@ -150,9 +176,13 @@ def share(run: Path, run_root: Root | None = None) -> None:
 def run(wanted: RecordingPlan, *, on_progress: Callable[[str], None] | None = None) -> int:
     """Record according to a plan in a process of its own, and return its exit code."""
     read_fd, write_fd = os.pipe() if on_progress else (-1, -1)
-    agent = subprocess.Popen(
-        _agent_command(wanted, write_fd), pass_fds=[write_fd] * (write_fd >= 0)
-    )
+    plan_fd = replace(wanted, progress_fd=write_fd).open_copy()
+    try:
+        agent = subprocess.Popen(
+            _agent_command(plan_fd), pass_fds=[plan_fd, *[write_fd] * (write_fd >= 0)]
+        )
+    finally:
+        os.close(plan_fd)
     if on_progress:
         os.close(write_fd)
         try:
@@ -175,22 +205,21 @@ def _await(agent: subprocess.Popen[bytes]) -> int:
 
 def become_agent(wanted: RecordingPlan) -> NoReturn:
     """Turn this process into the agent, so that nothing but the agent runs beside the script."""
-    command = _agent_command(wanted, -1)
+    command = _agent_command(wanted.open_copy())
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)
 
 
-def _agent_command(wanted: RecordingPlan, progress_fd: int) -> list[str]:
+def _agent_command(plan_fd: int) -> list[str]:
     # Isolated and without site: starts in 20 ms, and no user setting can reach it. The agent
     # needs the standard library and this package, whose place is passed on.
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    text = replace(wanted, progress_fd=progress_fd).to_json()
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
-        "from advisor.collectors.agent import main; sys.exit(main(sys.argv[2]))"
+        "from advisor.collectors.agent import main; sys.exit(main(int(sys.argv[2])))"
     )
-    return [sys.executable, "-I", "-S", "-c", code, root, text]
+    return [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
 
 
 def _name_of(command: Sequence[str]) -> str:

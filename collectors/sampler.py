@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from advisor.collectors.cgroups import Groups
@@ -28,6 +29,8 @@ _DISK_NS = _SECOND_NS
 _GPU_NS = _SECOND_NS
 _PCIE_NS = 10 * _SECOND_NS
 _SYSTEM_NS = 5 * _SECOND_NS
+_PROCESSES_NS = _SECOND_NS
+_MOST_PROCESSES = 32
 
 
 @dataclass(slots=True)
@@ -66,7 +69,8 @@ class Sampler:
         self._slow = _Slow()
         self._tcp = TcpCounters()
         self._gpus = Gpus()
-        self._due = dict.fromkeys(("tree", "system", "network", "disk", "gpu", "pcie"), 0)
+        kinds = ("tree", "system", "network", "disk", "gpu", "pcie", "processes")
+        self._due = dict.fromkeys(kinds, 0)
         self.memory = Proportional(clock())
         self._throttled_before_ns = groups.throttled_ns()
         self._pressure = KeptFile("/proc/pressure/cpu")
@@ -96,11 +100,36 @@ class Sampler:
             slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
             slow.gpu.busy_fraction, slow.gpu.memory_bytes, slow.gpu.power_w, slow.gpu.clock_mhz,
             slow.with_pcie.received_bytes_per_s, slow.with_pcie.sent_bytes_per_s,
+            usage.minor_faults,
         )  # fmt: skip
+
+    def of_processes(self) -> Iterator[bytes]:
+        """Yield a payload for each of the largest processes, once a second.
+
+        Their figures are those of the reading before; call it after ``read``.
+        """
+        now_ns = self._clock()
+        if not self._is_due("processes", now_ns, _PROCESSES_NS):
+            return
+        largest = self._tree.processes.values()
+        if len(largest) > _MOST_PROCESSES:
+            rank = sorted(largest, key=lambda one: one.usage.rss_bytes, reverse=True)
+            largest = rank[:_MOST_PROCESSES]
+        for one in largest:
+            usage = one.usage
+            yield fmt.PROCESS_PAYLOAD.pack(
+                now_ns, one.pid, one.start_ticks, usage.rss_bytes, usage.cpu_ns,
+                usage.minor_faults, usage.major_faults, *self._tcp.by_pid.get(one.pid, (0, 0)),
+            )  # fmt: skip
+
+    def watch_network(self, enter: Callable[[], AbstractContextManager[None]]) -> None:
+        """Count the bytes of sockets in another network namespace too; ``enter`` goes there."""
+        with enter():
+            self._tcp.look_here_too()
 
     def look_at_everything(self) -> None:
         """Have the next reading look at what is read more seldom, as far as that is cheap."""
-        self._due.update(tree=0, network=0, disk=0, system=0)
+        self._due.update(tree=0, network=0, disk=0, system=0, processes=0)
 
     def _is_due(self, what: str, now_ns: int, period_ns: int) -> bool:
         """Whether it is time for a probe; if so the next time is a period from now.
@@ -121,11 +150,12 @@ class Sampler:
 
 def unpack(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
+    whole = payload.ljust(fmt.READING_PAYLOAD.size, b"\0")  # older ones lack the last fields
     (
         t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
         throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
-        pcie_out,
-    ) = fmt.READING_PAYLOAD.unpack_from(payload)  # fmt: skip
+        pcie_out, minor_faults,
+    ) = fmt.READING_PAYLOAD.unpack_from(whole)  # fmt: skip
     return Reading(
         t_s=(t_ns - start_ns) / 1e9,
         processes=processes,
@@ -144,6 +174,7 @@ def unpack(payload: bytes, start_ns: int) -> Reading:
         gpu_power_w=None if power < 0 else power,
         stolen_s=stolen / 1e9,
         major_faults=faults,
+        minor_faults=minor_faults,
         gpu_clock_mhz=None if clock < 0 else clock,
         gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
         gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,

@@ -16,6 +16,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 
+from advisor.collectors.hooks.own_sockets import ACKED_OFFSET, COUNTERS
 from advisor.collectors.procfs import KeptFile
 
 _NETLINK_SOCK_DIAG = 4
@@ -28,63 +29,79 @@ _REQUEST = struct.Struct("=IHHII BBBxI 48x")
 _HEADER = struct.Struct("=IHHII")
 _MESSAGE_BYTES = 72  # struct inet_diag_msg
 _INODE_OFFSET = 68
-_ACKED_OFFSET = 120  # tcpi_bytes_acked, followed by tcpi_bytes_received
-_COUNTERS = struct.Struct("=QQ")
 _ATTRIBUTE = struct.Struct("=HH")
 
 
 class TcpCounters:
     """Bytes that a set of processes sent and received, growing from the first look on.
 
-    ``is_there`` is False where the kernel does not answer.
+    ``is_there`` is False where the kernel does not answer. ``by_pid`` holds the bytes received
+    and sent by each process; a socket that several share counts as the first one's.
     """
 
     def __init__(self) -> None:
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.by_pid: dict[int, tuple[int, int]] = {}
         self._before: dict[int, tuple[int, int]] = {}
         self._is_first = True
         self._sequence = 0
         self._traffic = -1
-        self._interfaces = KeptFile("/proc/net/dev")
+        self._interfaces: list[KeptFile] = []
+        self._sockets: list[socket.socket] = []
+        self.look_here_too()
+
+    def look_here_too(self) -> None:
+        """Watch the network namespace that the calling process is in; the first one it was in is.
+
+        A diagnosis socket, like the table of interfaces, tells of the namespace it was opened in.
+        """
+        self._interfaces.append(KeptFile(f"/proc/{os.getpid()}/net/dev"))
         try:
-            self._socket: socket.socket | None = socket.socket(
+            diagnosis = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
             )
-            self._socket.settimeout(0.2)
         except (OSError, AttributeError):
-            self._socket = None
+            return
+        diagnosis.settimeout(0.2)
+        self._sockets.append(diagnosis)
 
     @property
     def is_there(self) -> bool:
         """Whether the kernel can be asked at all."""
-        return self._socket is not None
+        return bool(self._sockets)
 
     def update(self, pids: Iterable[int]) -> None:
         """Look again, unless no byte has passed any interface since the last look."""
-        traffic = interface_bytes(self._interfaces.read())
-        if self._socket is None or traffic == self._traffic:
+        traffic = sum(interface_bytes(table.read()) for table in self._interfaces)
+        if not self._sockets or traffic == self._traffic:
             return
         self._traffic = traffic
-        inodes = {inode for pid in pids for inode in socket_inodes(pid)}
+        inodes: dict[int, int] = {}
+        for pid in pids:
+            for inode in socket_inodes(pid):
+                inodes.setdefault(inode, pid)
         found = {}
-        for inode, sent, received in self._dump() if inodes else ():
-            if inode in inodes:
-                found[inode] = sent, received
+        for diagnosis in self._sockets if inodes else ():
+            for inode, sent, received in self._dump(diagnosis):
+                if inode in inodes:
+                    found[inode] = sent, received
         for inode, (sent, received) in found.items():
             # What a socket did before the first look is not the recording's.
             start = (sent, received) if self._is_first else (0, 0)
             sent_before, received_before = self._before.get(inode, start)
-            self.sent_bytes += max(0, sent - sent_before)
-            self.received_bytes += max(0, received - received_before)
+            more = max(0, received - received_before), max(0, sent - sent_before)
+            self.received_bytes += more[0]
+            self.sent_bytes += more[1]
+            mine = self.by_pid.get(inodes[inode], (0, 0))
+            self.by_pid[inodes[inode]] = mine[0] + more[0], mine[1] + more[1]
         # An answer may be cut short: whoever still has a socket has not begun anew.
         kept = {inode: counts for inode, counts in self._before.items() if inode in inodes}
         self._before = {**kept, **found}
         self._is_first = False
 
-    def _dump(self) -> Iterator[tuple[int, int, int]]:
+    def _dump(self, diagnosis: socket.socket) -> Iterator[tuple[int, int, int]]:
         """Yield (inode, bytes sent and acknowledged, bytes received) of every TCP socket."""
-        assert self._socket is not None
         for family in (socket.AF_INET, socket.AF_INET6):
             self._sequence += 1
             request = _REQUEST.pack(
@@ -92,15 +109,14 @@ class TcpCounters:
                 family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _ALL_STATES,
             )  # fmt: skip
             try:
-                self._socket.sendto(request, (0, 0))
-                yield from self._replies()
+                diagnosis.sendto(request, (0, 0))
+                yield from self._replies(diagnosis)
             except OSError:
                 return
 
-    def _replies(self) -> Iterator[tuple[int, int, int]]:
-        assert self._socket is not None
+    def _replies(self, diagnosis: socket.socket) -> Iterator[tuple[int, int, int]]:
         while True:
-            data = self._socket.recv(1 << 16)
+            data = diagnosis.recv(1 << 16)
             at = 0
             while at + _HEADER.size <= len(data):
                 length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
@@ -127,9 +143,9 @@ def _counters(message: bytes) -> tuple[int, int, int] | None:
         length, kind = _ATTRIBUTE.unpack_from(message, at)
         if length < _ATTRIBUTE.size:
             return None
-        start = at + _ATTRIBUTE.size + _ACKED_OFFSET
-        if kind == _INET_DIAG_INFO and start + _COUNTERS.size <= at + length:
-            sent, received = _COUNTERS.unpack_from(message, start)
+        start = at + _ATTRIBUTE.size + ACKED_OFFSET
+        if kind == _INET_DIAG_INFO and start + COUNTERS.size <= at + length:
+            sent, received = COUNTERS.unpack_from(message, start)
             return inode, sent, received
         at += (length + 3) & ~3
     return None

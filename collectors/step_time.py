@@ -26,8 +26,8 @@ from itertools import pairwise
 
 from advisor.collectors.hooks import format as fmt
 
-# Student's t, 95 % one-sided, 9 degrees of freedom: a 90 % interval from ten batch means.
-_T_90_9 = 1.8331
+# Student's t, 95 % one-sided, by degrees of freedom from 1: a 90 % interval from batch means.
+_T_90 = (6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432, 1.8946, 1.8595, 1.8331)
 BATCHES = 10
 _WARMUP_FACTOR = 1.5
 _WARMUP_WINDOW = 10
@@ -145,15 +145,19 @@ def mean(steps: Steps) -> Mean | None:
 
 
 def _half_width(steps: Steps, warmup: int, value: float) -> float:
-    """Half of the batch-means interval; the whole value where there are too few steps for one."""
-    size = (steps.count - warmup) // BATCHES
-    if size < 1:
+    """Half of the batch-means interval; the whole value where a single step has none.
+
+    Fewer steps than batches are a batch each: slow steps are few, and known by their agreement.
+    """
+    batches = min(BATCHES, steps.count - warmup)
+    if batches < 2:
         return value
-    start = steps.count - BATCHES * size
-    means = [steps.corrected(start + i * size, start + (i + 1) * size) for i in range(BATCHES)]
-    centre = sum(means) / BATCHES
-    variance = sum((one - centre) ** 2 for one in means) / (BATCHES - 1)
-    return min(value, _T_90_9 * math.sqrt(variance / BATCHES))
+    size = (steps.count - warmup) // batches
+    start = steps.count - batches * size
+    means = [steps.corrected(start + i * size, start + (i + 1) * size) for i in range(batches)]
+    centre = sum(means) / batches
+    variance = sum((one - centre) ** 2 for one in means) / (batches - 1)
+    return min(value, _T_90[batches - 2] * math.sqrt(variance / batches))
 
 
 def pool_excess(steps: Steps, pool: Sequence[tuple[int, int, int]]) -> float:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from advisor.collectors.step_time import Mean, Steps, mean
 
+# Why a recording ended by this rule: the one verdict, wherever it is asked for again.
+SETTLED = "the step time has settled"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advisor.collectors import remote
-from advisor.collectors.derive import EVENT_FILES, recording
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.writer import start_ticks
-from advisor.collectors.profiler_log import PROFILER_FILE, read_profiler_log
-from advisor.collectors.recording import Recording
+from advisor.collectors.hooks.redaction import redacted
+from advisor.collectors.private import OWNER_ONLY, private_folder
+from advisor.collectors.profiler_life import mark, profiler_lives
 from advisor.collectors.records import Appender
+from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
+
+if TYPE_CHECKING:  # listing many runs reads none of them: what derives recordings comes when asked
+    from advisor.collectors.recording import Recording
 
 Root = Path | str
 
@@ -41,12 +44,20 @@ def list_runs(root: Root | None = None) -> list[Path]:
     Raises
     ------
     RecordingError
-        If a URL cannot be read.
+        If the folder or URL cannot be read.
     """
     place = run_root() if root is None else root
     folder = remote.pull(str(place)) if remote.is_url(place) else Path(place)
-    runs = [path.parent for path in folder.glob(f"*/{PROFILER_FILE}")]
-    return sorted(runs, key=lambda run: run.name)
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RecordingError(
+            f"cannot look into {folder}: {error.strerror}",
+            hint="name another folder of runs with ADVISOR_RUNS",
+        ) from error
+    return [run for name in names if os.path.lexists((run := folder / name) / PROFILER_FILE)]
 
 
 def latest_run(root: Root | None = None) -> Path:
@@ -98,11 +109,15 @@ def new_run(name: str, root: Root | None = None) -> Path:
     """
     folder = local_folder(root).absolute()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:40] or "run"
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in redacted(name))[:40] or "run"
     run = folder / f"{stamp}-{safe}-{secrets.token_hex(2)}"
     try:
-        run.mkdir(parents=True)
-        (run / PROFILER_FILE).touch()
+        private_folder(folder)
+        run.mkdir(mode=OWNER_ONLY)
+        run.chmod(OWNER_ONLY)
+        log = Appender(run / PROFILER_FILE)
+        log.write_json(fmt.FACT, mark())
+        log.close()
     except OSError as error:
         raise RecordingError(
             f"cannot write a run into {folder}: {error.strerror}",
@@ -121,8 +136,10 @@ def read_recording(path: Path | str) -> Recording:
     RecordingError
         If there is no run, or it is empty, unreadable or of a later version.
     """
+    from advisor.collectors.derive import recording
+
     derived = recording(Path(path))
-    if derived.status == "running" and not _profiler_lives(Path(path)):
+    if derived.status == "running" and not profiler_lives(Path(path)):
         return replace(derived, status="killed", stop_reason="the profiler was killed")
     return derived
 
@@ -133,17 +150,23 @@ def recover(path: Path | str) -> Recording:
     Raises
     ------
     RecordingError
-        If it is still being recorded, or not readable.
+        If it is still being recorded, or not readable, or the disk is full.
     """
+    from advisor.collectors.derive import recording
+    from advisor.collectors.profiler_log import read_profiler_log
+
     run = Path(path)
     derived = recording(run)
     if derived.status != "running":
         return derived
-    if _profiler_lives(run):
+    if profiler_lives(run):
         raise RecordingError(
             f"{run.name} is still being recorded", hint="wait for it to end, or end it first"
         )
-    log = Appender(run / PROFILER_FILE)
+    try:
+        log = Appender(run / PROFILER_FILE)
+    except OSError as error:
+        raise _unwritable(run, error.strerror) from error
     start_ns = read_profiler_log(run / PROFILER_FILE).header["t_ns"]
     log.write_json(
         fmt.END,
@@ -156,7 +179,15 @@ def recover(path: Path | str) -> Recording:
     )
     log.sync()
     log.close()
+    if log.lost:
+        raise _unwritable(run, "the disk is full")
     return recording(run)
+
+
+def _unwritable(run: Path, why: str | None) -> RecordingError:
+    return RecordingError(
+        f"cannot close the run {run.name}: {why}", hint="make room on the disk, then try again"
+    )
 
 
 def remove(path: Path | str) -> None:
@@ -168,23 +199,18 @@ def remove(path: Path | str) -> None:
         If it is still being recorded, or something else lies in the folder.
     """
     run = Path(path)
-    if _profiler_lives(run):
+    if profiler_lives(run):
         raise RecordingError(f"{run.name} is still being recorded", hint="end it first")
     for file in [run / PROFILER_FILE, run / fmt.CONTROL_FILE, *run.glob(EVENT_FILES)]:
-        file.unlink(missing_ok=True)
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise RecordingError(
+                f"cannot delete {file}: {error.strerror}", hint="check whose file it is"
+            ) from error
     try:
         run.rmdir()
     except OSError as error:
         raise RecordingError(
             f"{run} holds files that are not the recording's", hint="look at them, then delete it"
         ) from error
-
-
-def _profiler_lives(run: Path) -> bool:
-    try:
-        header = read_profiler_log(run / PROFILER_FILE).header
-    except RecordingError:
-        return False
-    pid = header.get("pid", 0)
-    is_since_boot = header.get("t_ns", 0) <= time.monotonic_ns()
-    return bool(is_since_boot and pid and start_ticks(pid) == header.get("start_ticks") != 0)

@@ -6,8 +6,10 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
+from advisor.collectors.certainty import shortfall
 from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.recording import DeepStep, Loading, Recording
+from advisor.collectors.recording import DeepStep, Loading, Recording, Rounds
+from advisor.collectors.series import ProcessSeries, RankSeries
 from advisor.collectors.units import bytes_text, duration_text
 
 
@@ -39,15 +41,47 @@ def lines(seen: Recording) -> list[str]:
         found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
     elif step is not None:
         found.append("whole job: unknown; say --epochs, --total-steps or --total-samples")
+    if seen.rounds is not None:
+        found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
         found.append(_model_line(seen.deep_step))
     if seen.loading is not None:
         found.append(_loading_line(seen.loading))
+    found += _rank_lines(seen)
     found.append(
         f"memory: peak {bytes_text(seen.peak_rss_bytes)}, rent at least "
         f"{advised_memory_bytes(seen.peak_rss_bytes) / 2**30:g} GiB"
     )
     return found + [f"warning: {text}" for text in seen.warnings]
+
+
+def _rank_lines(seen: Recording) -> list[str]:
+    """Return what each rank did, and what --workers did to the script."""
+    if len(seen.ranks) < 2:
+        return []
+    found = []
+    link = seen.bandwidth_bit_per_s
+    over = "over loopback" if link is None else f"on links of {link / 1e9:g} Gbit/s"
+    if seen.workers > 1:
+        found.append(f"{seen.workers} ranks {over}")
+    if seen.wrapping == "wrapped":
+        found.append(
+            "the script joins no process group and was wrapped: each rank has its own share of "
+            "every loader that shuffles, and gradients are averaged after each backward pass "
+            f"(a step trains on {seen.world_size} times the script's batch)"
+        )
+    for one in seen.ranks:
+        parts = [f"rank {one.rank}: {len(one.step_s)} steps"]
+        if one.wait_s:
+            wait_s = sum(one.wait_s) / len(one.wait_s)
+            parts.append(f"waits {duration_text(wait_s)} a step for the others")
+        if one.sent_bytes_per_step is not None and one.received_bytes_per_step is not None:
+            parts.append(
+                f"sends {bytes_text(int(one.sent_bytes_per_step))} and receives "
+                f"{bytes_text(int(one.received_bytes_per_step))} a step"
+            )
+        found.append(", ".join(parts))
+    return found
 
 
 def _model_line(deep: DeepStep) -> str:
@@ -57,6 +91,16 @@ def _model_line(deep: DeepStep) -> str:
         f"{flop / 1e9:.3g} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
         f"{deep.samples} samples"
     )
+
+
+def _rounds_line(rounds: Rounds) -> str:
+    """Say what a step is where no optimizer of torch makes it, and what it may use."""
+    text = f"a step is a {rounds.unit} of {rounds.kind}"
+    if rounds.cores is not None:
+        text += f", on {rounds.cores:g} core{'s' * (rounds.cores != 1)} at most"
+    if rounds.compile_s is not None and rounds.compile_s > 1.0:
+        text += f"; {duration_text(rounds.compile_s)} before the first (compilation, data)"
+    return text
 
 
 def _loading_line(loading: Loading) -> str:
@@ -71,6 +115,17 @@ def _loading_line(loading: Loading) -> str:
 
 def problem(seen: Recording) -> tuple[str, str] | None:
     """Return (what went wrong, what to do) for a run that shows less than was hoped for."""
+    if seen.wrapping.startswith("refused"):
+        return (
+            f"the script cannot be run as {seen.workers} ranks, {seen.wrapping}",
+            "leave out --workers, or let the script join a process group itself",
+        )
+    if seen.workers > 1 and seen.world_size == 1 and seen.status not in ("failed", "killed"):
+        return (
+            f"{seen.workers} copies ran side by side and never trained together: neither a "
+            "process group nor a torch optimizer was seen",
+            "leave out --workers",
+        )
     if seen.status in ("failed", "killed") and seen.step_time is None:
         return (
             f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step",
@@ -81,17 +136,54 @@ def problem(seen: Recording) -> tuple[str, str] | None:
             "no training step was seen: only resources were recorded",
             "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
         )
-    return None
+    return shortfall(seen)
 
 
 def record(seen: Recording) -> dict[str, Any]:
     """Return the JSON record of ``advisor profile --json``; the series stay in the run."""
     values = asdict(seen)
-    values.pop("readings")
+    for series in ("readings", "ranks", "processes"):
+        values.pop(series)
+    values["ranks"] = [_rank_record(one) for one in seen.ranks]
+    values["processes"] = [_process_record(one) for one in seen.processes]
+    last = seen.readings[-1] if seen.readings else None
+    values["minor_faults"] = None if last is None else last.minor_faults
+    values["major_faults"] = None if last is None else last.major_faults
     deep = values.get("deep_step")
     if deep:
         deep.pop("operators")
         deep.pop("layers")
     values["path"] = str(seen.path)
+    missing = shortfall(seen)
+    values["not_known"] = None if missing is None else {"what": missing[0], "hint": missing[1]}
     values["advised_memory_bytes"] = advised_memory_bytes(seen.peak_rss_bytes)
     return {"schema_version": 1, **values}
+
+
+def _rank_record(one: RankSeries) -> dict[str, Any]:
+    """Return a rank in means; the steps themselves stay in the run."""
+    step_s, wait_s = one.step_s, one.wait_s
+    return {
+        "rank": one.rank,
+        "pid": one.pid,
+        "steps": len(step_s),
+        "step_s": sum(step_s) / len(step_s) if step_s else None,
+        "wait_s": sum(wait_s) / len(wait_s) if wait_s else None,
+        "sent_bytes_per_step": one.sent_bytes_per_step,
+        "received_bytes_per_step": one.received_bytes_per_step,
+        "payload_bytes_per_step": one.payload_bytes_per_step,
+    }
+
+
+def _process_record(one: ProcessSeries) -> dict[str, Any]:
+    """Return a process as it was last seen, and its largest resident memory."""
+    return {
+        "pid": one.pid,
+        "rank": one.rank,
+        "peak_rss_bytes": max(one.rss_bytes),
+        "cpu_s": one.cpu_s[-1],
+        "minor_faults": one.minor_faults[-1],
+        "major_faults": one.major_faults[-1],
+        "received_bytes": one.received_bytes[-1],
+        "sent_bytes": one.sent_bytes[-1],
+    }

@@ -21,7 +21,9 @@ def duration_text(seconds: float) -> str:
 def bytes_text(size: float) -> str:
     """Return a size in binary units.
 
-    >>> bytes_text(800 * 2**20), bytes_text(3 * 2**30)
-    ('800 MiB', '3.0 GiB')
+    >>> bytes_text(75_000), bytes_text(800 * 2**20), bytes_text(3 * 2**30)
+    ('73 KiB', '800 MiB', '3.0 GiB')
     """
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"

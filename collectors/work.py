@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from advisor.collectors.events import Events
 from advisor.collectors.recording import TotalWork
+from advisor.collectors.rounds import count_rounds, has_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,9 @@ class GivenWork:
     total_samples: int | None = None
 
 
-def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> TotalWork | None:
+def total_work(
+    events: Events, given: GivenWork, *, samples_per_step: float, is_finished: bool = False
+) -> TotalWork | None:
     """Return the job's length, or None where nobody says.
 
     Parameters
@@ -30,6 +33,8 @@ def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> 
         Overrides everything.
     samples_per_step : float
         Over all processes; 0 where unknown.
+    is_finished : bool
+        Whether the script ran to its own end.
     """
     if given.total_steps is not None:
         return _work(given.total_steps, None, "--total-steps", "given")
@@ -40,8 +45,11 @@ def total_work(events: Events, given: GivenWork, *, samples_per_step: float) -> 
     stated = events.fact("total_work")
     if stated.get("steps"):
         return _work(stated["steps"], None, "advisor.step(total_steps=...)", "certain")
+    counted = count_rounds(events, is_finished=is_finished)
+    if counted is not None:
+        return _work(counted.rounds, counted.epochs, counted.source, counted.confidence)
     found = events.facts.get("work", [])
-    if not found:
+    if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
     for candidate in found[-1].get("candidates", []):
         if candidate.get("steps"):
@@ -97,6 +105,8 @@ def steps_in(batches: int, events: Events) -> float:
 
 def steps_per_epoch(events: Events) -> float | None:
     """Return the steps in a pass over the training data, where its length is known."""
+    if has_rounds(events) and (per_epoch := events.fact("fit").get("per_epoch")):
+        return float(per_epoch)
     batches = events.loader_fact().get("batches_per_epoch")
     return None if not batches else steps_in(batches, events)
 

@@ -19,7 +19,8 @@ from collecting import MARKED, ROOT, record, record_command
 from advisor.collectors.derive import read_events
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.profiler_log import PROFILER_FILE, read_profiler_log
+from advisor.collectors.profiler_log import read_profiler_log
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.store import latest_run, list_runs, read_recording, recover, remove
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -16,8 +16,8 @@ from advisor.collectors.derive import read_events
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.writer import HOLD_NS, Writer
-from advisor.collectors.profiler_log import PROFILER_FILE
 from advisor.collectors.records import Appender, Tail, parse
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.store import latest_run, list_runs, new_run, read_recording
 
 RECORDS = st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=60)), max_size=20)

@@ -10,8 +10,8 @@ import pytest
 from advisor.collectors import remote, runner
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.memory import advised_memory_bytes, peak_memory_bytes
-from advisor.collectors.profiler_log import PROFILER_FILE
 from advisor.collectors.recording import Reading
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.store import (
     find_run,
     latest_run,
@@ -50,6 +50,7 @@ def test_runs_are_listed_in_order_and_found_by_part_of_their_name(tmp_path: Path
 
 def test_only_a_recordings_own_files_are_removed(tmp_path: Path) -> None:
     run = new_run("mine", tmp_path)
+    (run / PROFILER_FILE).write_bytes(b"")  # no mark of a process that is still there: this one
     (run / "notes.txt").write_text("keep me")
     with pytest.raises(RecordingError, match="not the recording's"):
         remove(run)

@@ -186,11 +186,11 @@ def test_a_described_resnet_is_the_traced_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"layers": 0}, "layers must be positive, got 0"),
-        ({"hidden": -8}, "hidden must be positive, got -8"),
+        ({"layers": 0}, "layers of 0 makes no sense"),
+        ({"hidden": -8}, "hidden of -8 makes no sense"),
         ({"heads": 3}, "over 3 heads"),
-        ({"ffn": 0}, "ffn must be positive"),
-        ({"vocabulary": -1}, "-1 words"),
+        ({"ffn": 0}, "ffn of 0 makes no sense"),
+        ({"vocabulary": -1}, "vocabulary of -1 makes no sense"),
     ],
 )
 def test_impossible_transformers_are_refused(changes: dict[str, int], says: str) -> None:

@@ -43,10 +43,10 @@ def advisor(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's folder with a script that was profiled for a few steps."""
+    """A user's folder with a script that was profiled for a while."""
     where = tmp_path_factory.mktemp("user")
     (where / "train.py").write_text(SCRIPT)
-    done = advisor("profile", "--steps", "60", "train.py", "500", cwd=where)
+    done = advisor("profile", "--steps", "2000", "train.py", "500", cwd=where)
     assert done.returncode == 0, done.stderr
     return where
 

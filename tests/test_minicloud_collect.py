@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.collectors import RecordingError
-from advisor.collectors.minicloud import limits, network
+from advisor.collectors import RecordingError, network
+from advisor.collectors.minicloud import limits
 from advisor.collectors.minicloud.collect import State, collect, is_sensitive
 from advisor.collectors.minicloud.instances import HALF
 from advisor.collectors.minicloud.journal import Journal, Row

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.collectors import RecordingError
-from advisor.collectors.minicloud import limits, network, sampling
+from advisor.collectors import RecordingError, network
+from advisor.collectors.minicloud import limits, sampling
 from advisor.collectors.minicloud.instances import MIB, MiniInstance
 from advisor.collectors.minicloud.tape import Tape
 

@@ -261,7 +261,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     done = subprocess.run(
         [
-            sys.executable, "-m", "advisor.cli", "profile", "--quiet", "--steps", "12",
+            sys.executable, "-m", "advisor.cli", "profile", "--quiet", "--steps", "120",
             "--runs", str(folder), str(SCRIPT), "--steps", "400", "--layers", "3",
             "--hidden", "64", "--context", "32",
         ],

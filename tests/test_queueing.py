@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
@@ -192,6 +192,63 @@ def test_consolidation_makes_a_job_wait_for_one_node(policy: Policy) -> None:
     # Preempting policies may put the short job first; the others wait for an end.
     expected = {"shortest": 10, "shortest-gpu": 10}.get(policy, 100)
     assert together.start_s[2] == expected
+
+
+def shortest_in_words(
+    rows: list[tuple[int, int, int]], capacity: int, *, by_service: bool
+) -> list[int]:
+    """Write the rule down: at every event sort stably, then let run what fits."""
+    left = {job: duration for job, (_, _, duration) in enumerate(rows)}
+    finish, line, runs, now = [0] * len(rows), [], [], 0
+    while left:
+        ends = [now + left[job] for job in runs]
+        arrivals = [t for t, _, _ in rows if t > now or (t == now and not line and not runs)]
+        at = min([*ends, *arrivals])
+        for job in runs:
+            left[job] -= at - now
+        for job in [job for job in runs if left[job] == 0]:
+            finish[job] = at
+            line.remove(job)
+            del left[job]
+        line += [job for job, (t, _, _) in enumerate(rows) if t == at and job in left
+                 and job not in line]  # fmt: skip
+        line.sort(key=lambda job: left[job] * (rows[job][1] if by_service else 1))
+        free, runs, now = capacity, [], at
+        for job in line:
+            if rows[job][1] <= free:
+                runs.append(job)
+                free -= rows[job][1]
+    return finish
+
+
+# A shortcut that skipped the sort broke a tie of these the wrong way.
+TIED = [
+    (1, 2, 11), (6, 3, 3), (8, 2, 9), (10, 1, 8), (12, 1, 1), (13, 2, 5), (13, 2, 11), (14, 1, 5),
+    (15, 1, 1), (17, 2, 8), (18, 2, 2), (19, 3, 3), (20, 3, 9), (21, 3, 2), (26, 1, 1), (29, 2, 2),
+    (29, 1, 10),
+]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    # Few values, so that ties are many.
+    rows=st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 8), st.integers(1, 11)),
+        min_size=4,
+        max_size=30,
+    ),
+    capacity=st.integers(2, 8),
+    by_service=st.booleans(),
+)
+@example(rows=TIED, capacity=3, by_service=True)
+def test_shortest_settles_every_tie_as_its_rule_does(
+    rows: list[tuple[int, int, int]], capacity: int, by_service: bool
+) -> None:
+    rows = sorted(((t, min(n, capacity), d) for t, n, d in rows), key=lambda row: row[0])
+    policy: Policy = "shortest-gpu" if by_service else "shortest"
+    cluster = SharedCluster(nodes=1, devices_per_node=capacity)
+    found = simulate_queue(table_of(rows), cluster, policy).finish_s
+    assert found.tolist() == shortest_in_words(rows, capacity, by_service=by_service)
 
 
 def test_fifo_on_one_device_meets_the_pollaczek_khinchine_wait() -> None:

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue.columns import Floats
-from advisor.catalogue.places import cache_folder, write_atomically
+from advisor.catalogue.places import cache_folder
 from advisor.catalogue.tables import Column, parse_numbers, read_bytes, unpack
+from advisor.collectors import atomic
 
 _KEPT: Final = 8  # files; a snapshot has two or three tables, an update makes new ones
 _SMALL_BYTES: Final = 100_000  # parsed in a few milliseconds anyway
@@ -58,7 +59,7 @@ def _save(copy: Path, matrix: Floats) -> None:
     out = io.BytesIO()
     np.save(out, matrix, allow_pickle=False)
     with contextlib.suppress(OSError):
-        write_atomically(copy, out.getvalue())
+        atomic.write_bytes(copy, out.getvalue())
         copies = sorted(copy.parent.glob("*.npy"), key=lambda one: one.stat().st_mtime)
         for old in copies[:-_KEPT]:
             old.unlink()

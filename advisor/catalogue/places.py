@@ -26,17 +26,3 @@ def _base(variable: str, default: str) -> Path:
         return Path.home() / default
     except RuntimeError:  # nobody's home: a container that runs as a bare number
         return Path(tempfile.gettempdir()) / default
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import data
-from advisor.catalogue.places import cache_folder, write_atomically
+from advisor.catalogue.places import cache_folder
 from advisor.catalogue.snapshot import read_provenances
+from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
 KEPT: Final = 3  # snapshots: the one in use, the one before, and one more
@@ -65,7 +65,7 @@ def updated_folder() -> Path | None:
     """Return the snapshot that the last update or rollback chose, or None."""
     try:
         name = _pointer().read_text().strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return None
     folder = _snapshots() / name
     return folder if _NAME.fullmatch(name) and folder.is_dir() else None
@@ -92,7 +92,7 @@ def previous_folder(folder: Path) -> Path:
 def read_manifest(folder: Path) -> Mapping[str, Any]:
     """Return what ``update`` noted of a snapshot; empty for the bundled one."""
     try:
-        content = json.loads((folder / MANIFEST).read_text())
+        content = bounded.read_json(folder / MANIFEST)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -100,7 +100,7 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
     """Note how a snapshot was made."""
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+    atomic.write_text(folder / MANIFEST, json.dumps(content, indent=1) + "\n")
 
 
 def use(folder: Path) -> None:
@@ -111,7 +111,7 @@ def use(folder: Path) -> None:
     if folder == bundled_folder():
         _pointer().unlink(missing_ok=True)
         return
-    write_atomically(_pointer(), f"{folder.name}\n".encode())
+    atomic.write_bytes(_pointer(), f"{folder.name}\n".encode())
     kept = {folder, previous_folder(folder)}
     made = sorted(one for one in _snapshots().iterdir() if _NAME.fullmatch(one.name))
     for old in made[:-KEPT]:
@@ -152,20 +152,14 @@ def add(write: Callable[[Path], None], made_at: datetime, *, unlike: Path) -> Pa
     unlike : Path
         A snapshot; if the new tables are the same, nothing is made and None returned.
     """
-    for left in _snapshots().glob(".*.partial"):
-        shutil.rmtree(left, ignore_errors=True)
-    partial = _snapshots() / f".{os.getpid()}.partial"
-    partial.mkdir(parents=True)
-    try:
+    with atomic.drafting_folder(_snapshots() / "new") as partial:
         write(partial)
         if digest(partial) == digest(unlike):
             return None
         folder = _snapshots() / f"{made_at:%Y%m%dT%H%M%SZ}-{digest(partial)}"
         if not folder.exists():  # undone and made again within a second: it is the same
-            partial.rename(folder)
+            atomic.put_in_place(partial, folder)
         return folder
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def digest(folder: Path) -> str:

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue.columns import Bools, Floats
+from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
 MAX_BYTES: Final = 256 * 2**20  # of text; the bundled tables together have 5 MB
@@ -170,7 +171,7 @@ def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -
     content = out.getvalue().encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, compresslevel=9, mtime=0)
-    path.write_bytes(content)
+    atomic.write_bytes(path, content)
 
 
 def cell(value: object) -> str:
@@ -188,8 +189,8 @@ def cell(value: object) -> str:
 
 def _rows(content: str, name: str) -> list[list[str]]:
     try:
-        rows = list(csv.reader(io.StringIO(content, newline=""), strict=True))
-    except csv.Error as error:
+        rows = list(bounded.csv_rows(io.StringIO(content, newline=""), strict=True))
+    except ValueError as error:
         raise CatalogueError(f"{name} is not CSV: {error}", hint="export it again") from error
     while rows and not rows[-1]:
         rows.pop()

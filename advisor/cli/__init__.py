@@ -7,6 +7,7 @@ that says what to do; ``ADVISOR_DEBUG=1`` shows the traceback.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -53,6 +54,15 @@ class LazyGroup(TyperGroup):
             return name, stand_in, rest
         return name, _load_verb(name), rest
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; a file that ends too early is not the user's Ctrl-D."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            from advisor.cli.system_errors import explain
+
+            raise explain(error) or error from error
+
 
 def _load_verb(name: str) -> Any:
     module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
@@ -93,14 +103,51 @@ def _root(
 
 def main() -> None:
     """Run the command line; turn deliberate errors into two lines and an exit code."""
+    code: int | str | None = 0
     try:
         app()
-    except Exception as error:
-        if os.environ.get("ADVISOR_DEBUG") or not hasattr(error, "exit_code"):
-            raise
-        sys.stderr.write(f"error: {error}\n")
-        if hint := getattr(error, "hint", ""):
-            sys.stderr.write(f"hint: {hint}\n")
-        sys.exit(int(error.exit_code))
+    except SystemExit as ended:
+        code = ended.code
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
+    except Exception as error:
+        code = _report(error)
+    sys.exit(_flushed(code))
+
+
+def _report(error: Exception) -> int:
+    """Print what went wrong and what to do about it; a defect of ours is raised again."""
+    if os.environ.get("ADVISOR_DEBUG"):
+        raise error
+    found: Any = error
+    if not hasattr(error, "exit_code"):
+        from advisor.cli.system_errors import explain
+
+        found = explain(error)
+    if found is None:
+        raise error
+    from advisor.collectors.printable import shown
+
+    hint = shown(getattr(found, "hint", ""))
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"error: {shown(str(found))}\n" + (f"hint: {hint}\n" if hint else ""))
+        sys.stderr.flush()
+    return int(found.exit_code)
+
+
+def _flushed(code: int | str | None) -> int | str | None:
+    """Write out what is still to be printed; a full device is an error like any other."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        return _report(error)
+    return code
+
+
+def _discard_output() -> None:
+    """Let Python's own flush at exit find nothing to complain of."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from advisor.cli.quantity_types import SECONDS_WITH_UNIT, quantity
+from advisor.cli.quantity_types import RATE, SECONDS_WITH_UNIT, quantity
 from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.collectors.interpreter import Interpreter
 
 # Options before the script are ours, everything from the script on is the script's.
 settings: Final[dict[str, Any]] = {
@@ -62,6 +64,22 @@ def command(
     runs: Annotated[
         str | None, typer.Option(help="Folder of runs, or a URL.", envvar="ADVISOR_RUNS")
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Run the script as so many ranks that train together on this machine.",
+            min=1,
+            max=64,
+        ),
+    ] = 1,
+    bandwidth: Annotated[
+        float | None,
+        quantity(
+            RATE,
+            "--bandwidth",
+            help="Limit the link of each rank, each way, e.g. 1Gbit/s (needs root).",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option(help="Seconds between readings.", min=0.02, max=60)
     ] = 0.2,
@@ -72,7 +90,9 @@ def command(
 ) -> None:
     """Run a training script for a short while and record what it does.
 
-    The script's own output is left alone; progress and the summary go to stderr, and the script's
+    A script runs in the activated virtual or conda environment, else in the interpreter that its
+    first line names, else in the advisor's own; after -- name any interpreter yourself. The
+    script's own output is left alone; progress and the summary go to stderr, and the script's
     exit code is passed on (0 where the recording ends it).
     """
     from advisor.collectors import remote, runner
@@ -80,8 +100,11 @@ def command(
 
     if limit <= 0:
         raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
+    words = _command(script or [], pid)
+    interpreter = _interpreter(words)
     wanted = runner.plan(
-        _command(script or [], pid),
+        words if interpreter is None else [interpreter.path, *words],
+        interpreter=interpreter,
         run_root=runs,
         name=name,
         attached=pid,
@@ -93,6 +116,8 @@ def command(
         given=GivenWork(epochs=epochs, total_steps=total_steps, total_samples=total_samples),
         progress_s=0.0 if quiet else 5.0,
         summary="json" if as_json else "none" if quiet else "text",
+        workers=workers,
+        bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
     )
     if runs is None or not remote.is_url(runs):
         runner.become_agent(wanted)
@@ -102,7 +127,7 @@ def command(
 
 
 def _command(words: list[str], pid: int | None) -> list[str]:
-    """Return the command that the words mean: a script runs in this Python."""
+    """Return the script or command that the words mean; empty for a process to watch."""
     if pid is not None:
         if words:
             raise UsageError("--pid and a command", hint="name one of them")
@@ -115,7 +140,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
     if first.endswith(".py"):
         if not Path(first).is_file():
             raise UsageError(f"no script at {first}", hint="check the path")
-        return [sys.executable, *words]
+        return words
     if shutil.which(first) is None:
         what = "is not executable" if Path(first).is_file() else "is not a command"
         hint = "a script's name ends in .py; a command stands after --"
@@ -123,3 +148,12 @@ def _command(words: list[str], pid: int | None) -> list[str]:
             hint = f"chmod +x {first}, or name its interpreter: -- sh {first}"
         raise UsageError(f"{first!r} {what}", hint=hint)
     return words
+
+
+def _interpreter(words: list[str]) -> Interpreter | None:
+    """Return the Python that a script runs in; None for a command or a process to watch."""
+    from advisor.collectors.interpreter import interpreter_for
+
+    if not words or not words[0].endswith(".py"):
+        return None
+    return interpreter_for(Path(words[0]), os.environ)

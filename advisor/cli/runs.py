@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from advisor.cli import runs_actual, runs_import
+from advisor.collectors.printable import printable, shown
+from advisor.errors import UsageError
 from advisor.quantities import seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from advisor.collectors.run_list import RunLine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,33 +35,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON."
 @app.command("list")
 def list_runs(as_json: AsJson = False) -> None:
     """List the recorded runs, oldest first."""
-    from advisor.collectors import RecordingError, store
+    from dataclasses import asdict
 
-    rows: list[dict[str, Any]] = []
-    for path in store.list_runs():
-        try:
-            seen = store.read_recording(path)
-        except RecordingError as error:
-            rows.append({"run": path.name, "status": f"unreadable: {error}"})
-            continue
-        step = seen.step_time
-        rows.append(
-            {
-                "run": seen.run_id,
-                "status": seen.status,
-                "started_at": seen.started_at,
-                "duration_s": seen.duration_s,
-                "step_s": step.corrected_s if step else None,
-                "command": " ".join(seen.command),
-            }
-        )
+    from advisor.collectors import store
+    from advisor.collectors.run_list import run_lines
+
+    lines = run_lines(store.list_runs())
     if as_json:
+        rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
         typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
         return
-    for line in table(rows, _columns()):
-        typer.echo(line)
-    if not rows:
-        typer.echo(f"no run in {store.run_root()}", err=True)
+    for text in table(lines, _columns()):
+        typer.echo(text)
+    if not lines:
+        typer.echo(f"no run in {shown(str(store.run_root()))}", err=True)
 
 
 def _columns() -> int:
@@ -62,40 +56,68 @@ def _columns() -> int:
     return shutil.get_terminal_size((10_000, 24)).columns
 
 
-def table(rows: list[dict[str, Any]], columns: int) -> list[str]:
+def table(runs: Sequence[RunLine], columns: int) -> list[str]:
     """Return a line a run: name, status, step time, command; cut where the terminal ends."""
-    width = max((len(row["run"]) for row in rows), default=0)
+    width = max((len(one.run) for one in runs), default=0)
     lines = []
-    for row in rows:
-        step_s = row.get("step_s")
-        step_text = f"{seconds_text(step_s)}/step" if step_s else ""
-        words = row.get("command", "").split(" ")
-        command = " ".join(Path(word).name if "/" in word else word for word in words)
-        line = f"{row['run']:{width}}  {row['status']:11}  {step_text:13}  {command}".rstrip()
-        # A command may have bytes in it that are no text.
-        line = line.encode(errors="backslashreplace").decode()
+    for one in runs:
+        step = f"{seconds_text(one.step_s)}/step" if one.step_s else ""
+        command = printable(" ".join(_short(word) for word in one.command))
+        line = f"{one.run:{width}}  {one.status:11}  {step:13}  {command}".rstrip()
         lines.append(line if len(line) <= columns else line[: columns - 1] + "…")
     return lines
 
 
+def _short(word: str) -> str:
+    """Return a file's name without its folder; an address as it is."""
+    is_path = "/" in word and "://" not in word and " " not in word
+    return Path(word).name or word if is_path else word
+
+
 @app.command()
 def show(run: Name, as_json: AsJson = False) -> None:
-    """Say what was learned from a run."""
-    from advisor.collectors import store, summary
+    """Say what was learned from a run.
+
+    Exit code 3 means that it is not known well enough to answer from.
+    """
+    from advisor.collectors import certainty, store, summary
+    from advisor.errors import NotKnownError
 
     seen = store.read_recording(store.find_run(run))
     if as_json:
         typer.echo(json.dumps(summary.record(seen), indent=2))
     else:
         typer.echo(summary.text(seen, _columns()), nl=False)
+    if missing := certainty.shortfall(seen):
+        raise NotKnownError(missing[0], hint=missing[1])
 
 
 @app.command()
-def recover(run: Name) -> None:
+def recover(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Close every such run; delete those that hold nothing.")
+    ] = False,
+) -> None:
     """Close a run whose profiler was killed, so that it can be used."""
-    from advisor.collectors import store, summary
+    from advisor.collectors import store
 
-    typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
+    if (run is None) != every:
+        raise UsageError("recover takes a run, or --all", hint="`advisor runs list` shows them")
+    if run is not None:
+        from advisor.collectors import summary
+
+        typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
+        return
+    from advisor.collectors.upkeep import recover_all
+
+    found = recover_all()
+    for one in found:
+        typer.echo(f"{one.run}: {one.what}, {one.why}")
+    if not found:
+        typer.echo("every run has ended", err=True)
 
 
 @app.command()
@@ -105,4 +127,4 @@ def rm(run: Name) -> None:
 
     path = store.find_run(run)
     store.remove(path)
-    typer.echo(f"deleted {path}", err=True)
+    typer.echo(f"deleted {printable(str(path))}", err=True)

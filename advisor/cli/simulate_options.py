@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from advisor.cli.quantity_types import HOURS, quantity
+from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def show(
             raise UsageError("nothing to draw without a trace", hint="name one with --trace")
         drawn = drawing.svg(charts) if plot.suffix == ".svg" else drawing.page(title, charts)
         try:
-            plot.write_text(drawn, encoding="utf-8")
+            atomic.write_text(plot, drawn)
         except OSError as error:
             raise AdvisorError(
                 f"cannot write {plot}: {error}", hint="name a file in a folder that exists"

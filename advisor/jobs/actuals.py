@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
+from advisor.collectors import atomic, bounded
 from advisor.errors import RunError, UsageError
 
 FILE_NAME = "actuals.jsonl"
@@ -51,12 +51,8 @@ class Actual:
 
 def append_actual(root: Path, actual: Actual) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    root.mkdir(parents=True, exist_ok=True)
     path = root / FILE_NAME
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(actual)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    atomic.append_line(path, json.dumps(asdict(actual)).encode() + b"\n")
     return path
 
 
@@ -76,7 +72,7 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            row = json.loads(line)
+            row = bounded.parse_json(line)
             given = names - (optional - set(row))
             actual = Actual(**{name: row[name] for name in given})
         except (ValueError, KeyError, TypeError, UsageError) as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import bounded
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
 from advisor.planners.core.errors import PlanningError
@@ -84,7 +84,7 @@ def read_content(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = bounded.read_json(file)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read the model {file}: {error}",

@@ -15,6 +15,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from advisor.collectors import atomic, bounded
 from advisor.errors import RunError
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import PlanningError
@@ -23,6 +24,9 @@ from advisor.planners.step.device import PRODUCTS
 
 SCHEMA_VERSION: Final = 1
 KIND: Final = "advisor-job"
+# The largest trainings took 1e26 flop; a thousand of them still are a number.
+_LARGEST: Final = 1e29
+_LONGEST: Final = 100_000  # entries of a list: a step of the largest models runs as many operators
 _HINT: Final = "write it again: advisor predict ... --save-job FILE"
 
 
@@ -35,10 +39,8 @@ def write_job(job: Job, path: Path) -> None:
         If it cannot be written.
     """
     record = {"schema_version": SCHEMA_VERSION, "kind": KIND, "job": asdict(job)}
-    unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        atomic.write_text(path, json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}", hint="choose another place") from error
 
@@ -53,7 +55,7 @@ def read_job(path: Path) -> Job:
         message names the field.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read the job file {path}: {error}", hint=_HINT) from error
     if not isinstance(record, dict) or record.get("kind") != KIND:
@@ -143,6 +145,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise ValueError(f"{where} must be a list, got {_shown(value)}")
+        if len(value) > _LONGEST:
+            raise ValueError(f"{where} has {len(value):,} entries, {_LONGEST:,} at most")
         return tuple(_value(get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is Literal:
         if value not in get_args(hint):
@@ -156,11 +160,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 def _plain(hint: Any, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ValueError(f"{where} must be {hint.__name__}, got {_shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where} is not a number: {value}")
+    if isinstance(value, int | float) and abs(value) > _LARGEST:
+        raise ValueError(f"{where} is larger than anything that can be computed: {value:.6g}")
     return value
 
 

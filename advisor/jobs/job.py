@@ -6,14 +6,16 @@ that was measured. Everything the predictors know of the user's script passes th
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from advisor.collectors.limits import Limits
 from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
 from advisor.jobs.actuals import Actual
 from advisor.jobs.transfers import Transfers
-from advisor.planners.core.nouns import Work
+from advisor.planners.core.nouns import TrainingSetup, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,12 @@ class Measured:
         Threads the framework computed with.
     device : str
         ``"cpu"`` or ``"cuda"``.
+    processes : int
+        That trained together there.
+    precision : str
+        As recorded; empty where that is not known.
+    setup : TrainingSetup or None
+        The software as recorded; None where that is not known.
     """
 
     step_s: float
@@ -61,18 +69,37 @@ class Measured:
     host: Host
     threads: int | None
     device: str
+    processes: int = 1
+    precision: str = ""
+    setup: TrainingSetup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program without training steps, seen only from outside.
+    """A program without training steps, or a step that nobody saw into.
 
-    ``parallelism`` is the mean number of cores it kept busy while it ran.
+    Attributes
+    ----------
+    duration_s, cpu_s : float
+        Its time, and its CPU time over all cores. [s]
+    parallelism : float
+        Mean number of cores it kept busy while it ran. [cores]
+    cores : float or None
+        As many as it lets itself use (``n_jobs``, ``nthread``); None for all there are. [cores]
+    host_cores : float or None
+        As many as there were where it was measured; None for a program that is not expected to
+        use more than it did. [cores]
+    kind, unit : str
+        The framework, and what a round of it is; empty for a whole program.
     """
 
     duration_s: float
     cpu_s: float
     parallelism: float
+    cores: float | None = None
+    host_cores: float | None = None
+    kind: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +143,13 @@ class Job:
         Attention heads of a recorded transformer, as its attention was recorded or the user says.
     checkpoint_bytes, checkpoint_s : float or None
         Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
+    limits : Limits
+        What keeps the script from using a whole machine, wherever it runs.
+    length_log_sd, startup_log_sd, epoch_end_log_sd : float
+        One standard deviation of the error of ln(total_steps), ln(startup_s),
+        ln(epoch_end_steps); 0 where somebody said them.
+    unseen_log_sd : float
+        What may stand beside the steps and was not seen, as an error of ln(their time).
     """
 
     name: str
@@ -138,6 +172,11 @@ class Job:
     heads: int | None = None
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    length_log_sd: float = 0.0
+    startup_log_sd: float = 0.0
+    epoch_end_log_sd: float = 0.0
+    unseen_log_sd: float = 0.0
 
     @property
     def state_bytes(self) -> float:
@@ -162,9 +201,38 @@ class Job:
         return self.state_bytes if given is None else given
 
     @property
+    def is_as_recorded(self) -> bool:
+        """Whether a step is still the one that was measured: nobody has changed it since."""
+        seen = self.measured
+        if seen is None or self.work is None:
+            return seen is not None
+        return (
+            self.global_batch == self.recorded_batch * seen.processes
+            and seen.precision in ("", self.work.precision)
+            and seen.setup in (None, self.work.setup)
+        )
+
+    @property
+    def compute_threads(self) -> float | None:
+        """Threads that the job computes with on any processor; None for all there are."""
+        processes = 1 if self.measured is None else self.measured.processes
+        return self.limits.compute_threads(processes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the job beside any answer."""
+        return self.limits.notes()
+
+    @property
     def paid_steps(self) -> float:
         """Steps that the whole job takes the time of: its own, and those its epochs' ends cost."""
         return self.total_steps + self.epochs * self.epoch_end_steps
+
+    @property
+    def paid_steps_log_sd(self) -> float:
+        """One standard deviation of the error of ln(``paid_steps``)."""
+        ends = self.epochs * self.epoch_end_steps / self.paid_steps
+        return math.hypot(self.length_log_sd, ends * self.epoch_end_log_sd, self.unseen_log_sd)
 
     def facts(self) -> dict[str, Any]:
         """Return what the numbers rest on, for reports and JSON; sources in words."""
@@ -184,12 +252,15 @@ class Job:
                 else "recorded",
             },
             "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
             "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [
                 f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
             ],
         }
+        if self.program is not None and self.program.unit:
+            facts["rounds"] = {"kind": self.program.kind, "unit": self.program.unit}
         if self.measured is not None:
             facts |= {
                 "measured_step_s": self.measured.step_s,

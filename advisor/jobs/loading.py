@@ -176,7 +176,9 @@ def _sized(job: Job, spec: JobSpec) -> Job:
         raise UsageError(f"{job.name} has no training steps to count", hint="leave its length out")
     steps, source = length
     epochs = job.epochs * steps / job.total_steps
-    return replace(job, total_steps=steps, total_source=f"given: {source}", epochs=epochs)
+    return replace(
+        job, total_steps=steps, total_source=f"given: {source}", epochs=epochs, length_log_sd=0.0
+    )
 
 
 def _in_batch(job: Job, batch: int) -> Job:
@@ -287,5 +289,7 @@ def _surrounded(
     if validation_fraction is not None:
         epochs = job.epochs or 1.0
         steps = validation_fraction * job.total_steps / epochs
-        job = replace(job, epochs=epochs, epoch_end_steps=steps)
+        job = replace(
+            job, epochs=epochs, epoch_end_steps=steps, epoch_end_log_sd=0.0, unseen_log_sd=0.0
+        )
     return replace(job, transfers=moved)

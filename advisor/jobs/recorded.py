@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 from typing import get_args
 
+from advisor.collectors.certainty import LENGTH_LOG_SD, shortfall, step_log_sd
 from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
-from advisor.errors import RunError, UsageError
-from advisor.jobs.job import Feed, Job, Measured, Program
+from advisor.errors import NotKnownError, RunError, UsageError
+from advisor.jobs.job import Feed, Job, Measured
+from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
 from advisor.planners.core.nouns import Layer, Operator, Precision, TrainingSetup, Work
 from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.step.operators import operator_kind
 
-# One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
-# by 8-10 % (reference: repeated Lambda and MLPerf measurements).
-_PROGRAM_LOG_SD = 0.1
-# A 90 % interval of the mean spans this many standard deviations.
-_INTERVAL_SDS = 2 * 1.644854
+# A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
+# first does what later ones need not, so their mean is no better known than this over the root
+# of their number. Priors: one recording holds one start, and few ends.
+_STARTUP_LOG_SD = 0.15
+_ENDS_LOG_SD = 0.2
+# What ends of epochs that were not seen may add to the steps, a fifth of whose data at most is
+# validated on, forwards only, a third of a step: a 90 % bound, as a deviation.
+_UNSEEN_ENDS_LOG_SD = 0.2 / 3 / 1.644854
 
 
 def job_from_recording(
@@ -46,12 +51,33 @@ def job_from_recording(
     ------
     RunError
         If the recording lacks what a prediction needs: steps, a batch size, the job's length.
+    NotKnownError
+        If what it has is too uncertain to answer from (``collectors.certainty``).
     UsageError
         If a given length or batch makes no sense.
     """
-    _check_lengths(epochs, total_steps, total_samples, global_batch)
+    lengths = (epochs, total_steps, total_samples)
+    _check_lengths(*lengths, global_batch)
+    is_length_given = any(length is not None for length in lengths)
     if recording.step_time is None:
-        return _program_job(recording, total=(epochs, total_steps, total_samples))
+        return whole_program(recording, is_length_given=is_length_given)
+    if recording.rounds is not None:
+        if global_batch is not None:
+            raise UsageError(
+                f"run {recording.run_id} has no traced step: its batch cannot be changed here",
+                hint="change it in the script and profile again",
+            )
+        return rounds_job(
+            recording,
+            recording.step_time,
+            recording.rounds,
+            epochs=epochs,
+            total_steps=total_steps,
+            total_samples=total_samples,
+            startup_log_sd=_STARTUP_LOG_SD,
+        )
+    if missing := shortfall(recording, is_length_given=is_length_given):
+        raise NotKnownError(missing[0], hint=missing[1])
     if recording.deep_step is None:
         raise RunError(
             f"run {recording.run_id} has step times but no traced step",
@@ -73,7 +99,7 @@ def job_from_recording(
         total_steps=steps * recorded_global / batch,
         total_source=source,
         feed=_feed(loading),
-        measured=_measured(recording, recording.step_time, recording.deep_step.device),
+        measured=_measured(recording, recording.step_time, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
         startup_s=recording.startup_s or 0.0,
@@ -85,6 +111,11 @@ def job_from_recording(
         ),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
         checkpoint_s=None if saves is None else saves.seconds,
+        limits=recording.limits,
+        length_log_sd=_length_log_sd(recording, is_length_given),
+        startup_log_sd=_STARTUP_LOG_SD,
+        epoch_end_log_sd=_ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
+        unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
     )
     return recognised(job)
 
@@ -166,10 +197,21 @@ def _epoch_ends(
     return steps * batch / loading.dataset_samples, recording.boundary_s / step.corrected_s
 
 
+def _length_log_sd(recording: Recording, is_given: bool) -> float:
+    work = recording.total_work
+    return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]
+
+
+def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
+    """Return what ends of epochs add that the job has and the recording has not."""
+    samples = recording.loading.dataset_samples if recording.loading else None
+    has_ends = bool(samples) and steps * batch >= 2 * float(samples or 1)
+    return _UNSEEN_ENDS_LOG_SD if has_ends and recording.boundary_s is None else 0.0
+
+
 def _work(deep: DeepStep, loading: Loading | None) -> Work:
     """Divide the traced step by its passes: one micro-batch without accumulation."""
     passes = max(deep.micro_batches, 1)
-    precision: Precision = deep.precision if deep.precision in get_args(Precision) else "fp32"  # type: ignore[assignment]
     micro_batch = max(deep.samples // passes, 1)
     return Work(
         operators=tuple(
@@ -206,9 +248,13 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
             )
             for layer in deep.layers
         ),
-        precision=precision,
+        precision=_precision(deep),
         setup=_setup(deep),
     )
+
+
+def _precision(deep: DeepStep) -> Precision:
+    return deep.precision if deep.precision in get_args(Precision) else "fp32"  # type: ignore[return-value]
 
 
 def _setup(deep: DeepStep) -> TrainingSetup:
@@ -239,48 +285,14 @@ def _feed(loading: Loading | None) -> Feed:
     )
 
 
-def _measured(recording: Recording, step: StepTime, device: str) -> Measured:
+def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
     return Measured(
         step_s=step.corrected_s,
-        log_sd=math.log(step.high_s / step.low_s) / _INTERVAL_SDS if step.low_s > 0 else 1.0,
+        log_sd=step_log_sd(step),
         host=recording.host,
         threads=recording.threads,
-        device=device,
-    )
-
-
-def _program_job(recording: Recording, *, total: tuple[float | None, ...]) -> Job:
-    """Take all of a program without steps as one step, which must have been seen to its end."""
-    if any(value is not None for value in total):
-        raise RunError(
-            f"run {recording.run_id} has no training steps to count",
-            hint="leave out --epochs, --total-steps and --total-samples for this run",
-        )
-    if recording.status != "finished":
-        raise RunError(
-            f"run {recording.run_id} has no training steps and was not seen to its end",
-            hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
-        )
-    cpu_s = recording.readings[-1].cpu_s if recording.readings else recording.duration_s
-    return Job(
-        name=recording.run_id,
-        work=None,
-        program=Program(
-            duration_s=recording.duration_s,
-            cpu_s=cpu_s,
-            parallelism=max(cpu_s / recording.duration_s, 0.05),
-        ),
-        global_batch=1,
-        total_steps=1.0,
-        total_source="the run finished by itself (certain)",
-        feed=_feed(None),
-        measured=Measured(
-            step_s=recording.duration_s,
-            log_sd=_PROGRAM_LOG_SD,
-            host=recording.host,
-            threads=recording.threads,
-            device="cpu",
-        ),
-        peak_rss_bytes=recording.peak_rss_bytes,
-        recorded_batch=1,
+        device=deep.device,
+        processes=recording.world_size,
+        precision=_precision(deep),
+        setup=_setup(deep),
     )

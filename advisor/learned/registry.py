@@ -13,15 +13,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from advisor.learned.quick import QuickModel
 
 FORMAT: Final = 2
+_T = TypeVar("_T")
 # Name -> (module, class)
 ESTIMATORS: Final[dict[str, tuple[str, str]]] = {
     "ridge": ("linear", "Ridge"),
@@ -85,20 +84,8 @@ def save(
     card : str
         ``card.md``: what it was fitted on, how wrong it is, where it fails.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with atomic.replacing_folder(folder) as made:
         _write(made, model, features, metrics, card)
-        os.chmod(made, 0o755)
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-            os.replace(folder, old / folder.name)
-            os.replace(made, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(made, folder)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _write(
@@ -142,6 +129,10 @@ def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     ModelError
         If a file is missing, was changed, or is of another format.
     """
+    return _steadily(folder, _load)
+
+
+def _load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     about, learned = _verified(folder)
     return _built(folder, about, learned), *_beside(folder)
 
@@ -156,6 +147,12 @@ def load_lightest(
     ModelError
         If a file is missing, was changed, or is of another format.
     """
+    return _steadily(folder, _load_lightest)
+
+
+def _load_lightest(
+    folder: Path,
+) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
     from advisor.learned.quick import QuickModel
 
     about, learned = _verified(folder)
@@ -206,6 +203,29 @@ def features_of(folder: Path) -> dict[str, Any]:
     ModelError
         If the folder was changed, or is of another format.
     """
+    return _steadily(folder, _features_of)
+
+
+def _steadily(folder: Path, read: Callable[[Path], _T]) -> _T:
+    """Read a model's folder, again where a retraining replaced it meanwhile."""
+    while True:
+        now = atomic.current_folder(folder)
+        seen = _inode(now)
+        try:
+            return read(now)
+        except ModelError:
+            if _inode(atomic.current_folder(folder)) == seen:
+                raise
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None
+
+
+def _features_of(folder: Path) -> dict[str, Any]:
     about = _description(folder)
     try:
         _check(folder, about, "features.json")
@@ -298,7 +318,7 @@ def _arrays(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}", hint=_HINT) from error
     if not isinstance(value, dict):

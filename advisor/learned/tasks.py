@@ -20,6 +20,8 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 
+from advisor.collectors import atomic
+
 Floats = NDArray[np.float64]
 Task = tuple[Any, ...]
 Tell = Callable[[str, int, int], None]
@@ -118,7 +120,5 @@ def _kept(file: Path | None) -> Floats | None:
 def _keep(file: Path | None, answer: Floats) -> None:
     if file is None:
         return
-    partial = file.with_suffix(".partial")
-    with partial.open("wb") as stream:
+    with atomic.writing(file) as stream:
         np.save(stream, answer, allow_pickle=False)
-    partial.replace(file)

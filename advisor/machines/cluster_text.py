@@ -12,9 +12,7 @@ mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +21,7 @@ import numpy as np
 
 from advisor.catalogue import Catalogue, InstanceType
 from advisor.catalogue.assumed_networks import assumed_networks
+from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.cluster import ClusterGroup, NamedCluster
 from advisor.machines.parts import AcceleratorPart, part
@@ -35,15 +34,16 @@ _HINT: Final = (
     'write e.g. "2x a2-highgpu-8g + 4x g2-standard-48" or "8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"'
 )
 _GPUS: Final = re.compile(
-    r"""(?:(?P<nodes>\d+)\s*x\s*)?(?P<gpus>\d+)\s*x\s*(?P<name>[A-Za-z][\w. -]*?)
+    r"""(?:(?P<nodes>\d{1,9})\s*x\s*)?(?P<gpus>\d{1,9})\s*x\s*(?P<name>[A-Za-z][\w. -]*?)
     (?::(?P<link>\w+))?(?:@(?P<rate>[^@]+))?$""",
     re.VERBOSE | re.IGNORECASE,
 )
-_TYPES: Final = re.compile(r"(?:(?P<count>\d+)\s*x\s*)?(?P<name>[A-Za-z][\w.-]*)$")
+_TYPES: Final = re.compile(r"(?:(?P<count>\d{1,9})\s*x\s*)?(?P<name>[A-Za-z][\w.-]*)$")
 # A machine's network where none is stated: the usual of unremarkable cloud machines.
 _USUAL_GBIT_PER_S: Final = 25.0
 _MOST_PER_NODE: Final = 16
 _MOST_NODES: Final = 100_000
+_LONGEST_TEXT: Final = 20_000
 # Host memory of a machine that is only named by its accelerators: twice theirs, the cloud habit.
 _HOST_PER_DEVICE_MEMORY: Final = 2.0
 # One message over the network: TCP in the order of magnitude; NCCL inside a machine.
@@ -66,8 +66,8 @@ def read_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     if path.suffix not in (".json", ".toml"):
         return parse_cluster(text, catalogue)
     try:
-        raw = path.read_text()
-        record = tomllib.loads(raw) if path.suffix == ".toml" else json.loads(raw)
+        read = bounded.read_toml if path.suffix == ".toml" else bounded.read_json
+        record: Any = read(path)
         groups = record["groups"] if isinstance(record, dict) else record
         words = [_words(group) for group in groups]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -78,7 +78,9 @@ def read_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     return parse_cluster("+".join(words), catalogue)
 
 
-def _words(group: dict[str, Any]) -> str:
+def _words(group: Any) -> str:
+    if not isinstance(group, dict):
+        raise ValueError(f"{str(group)[:40]!r} is not a table")  # noqa: TRY004
     if "instance_type" in group:
         return f"{int(group.get('count', 1))}x{group['instance_type']}"
     link = f":{group['link']}" if "link" in group else ""
@@ -96,7 +98,9 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     CatalogueError
         If an instance type or accelerator is unknown.
     """
-    items = [item.strip() for item in re.split(r"[+,]", text)]
+    items = [item.strip() for item in re.split(r"[+,]", text[: _LONGEST_TEXT + 1])]
+    if len(text) > _LONGEST_TEXT:
+        raise UsageError(f"a cluster of {len(text):,} letters", hint=_HINT)
     if not all(items):
         raise UsageError(f"cannot read the cluster {text!r}", hint=_HINT)
     groups = _merged([_group(item, catalogue) for item in items])

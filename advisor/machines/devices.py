@@ -7,8 +7,6 @@ and what bandwidth its machines have. Constants come from ``trained_models/devic
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from advisor import data
 from advisor.catalogue.device_memory import device_memory_bytes
+from advisor.collectors import bounded
 from advisor.errors import CatalogueError, ModelError
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.units import GB, TERA
@@ -114,7 +113,7 @@ def sheet_sources(name: str) -> Mapping[str, str]:
     """
     path = data.root("datasets") / "devices" / "accelerators.csv"
     with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        for row in bounded.csv_tables(file):
             if row["name"] == name:
                 return {key: row[key] for key in ("peak_source", "sustained_source", "as_of")}
     return {}
@@ -187,7 +186,7 @@ def _named_devices() -> list[tuple[str, Device]]:
     path = data.root("datasets") / "devices" / "suite_names.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            named = [(row["name"], sheet[row["device"]]) for row in csv.DictReader(file)]
+            named = [(row["name"], sheet[row["device"]]) for row in bounded.csv_tables(file)]
         return [*sheet.items(), *named]
     except (OSError, KeyError) as error:
         raise CatalogueError(
@@ -276,10 +275,27 @@ def cpu_device(
     )
 
 
+def threads_per_core(generation: str) -> float:
+    """Return the virtual CPUs of a core of a processor generation: a row of the sheet."""
+    return float(_generation(generation)["threads_per_core"])
+
+
+def processor_bytes_per_s(generation: str, vcpus: float) -> float:
+    """Return the memory bandwidth that so many virtual CPUs of a generation reach [bytes/s]."""
+    return _cpu_bandwidth(_generation(generation), vcpus)
+
+
+@cache
+def _generation(name: str) -> dict[str, Any]:
+    """Return the row of that name, the generic one of no architecture else."""
+    rows = (facts for _, facts in _cpu_rows() if facts["name"] == name)
+    return next(rows, _cpu_rows()[-1][1])
+
+
 def _read(path: Path | None) -> dict[str, Any]:
     file = path or data.root("trained_models") / PARAMETERS
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = bounded.read_json(file)
     except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from error
     version = record.get("schema_version") if isinstance(record, dict) else None
@@ -299,7 +315,7 @@ def _unreadable(path: Path | None, why: str) -> ModelError:
 def _sheet(path: Path) -> dict[str, Device]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = list(bounded.csv_tables(file))
         return {row["name"]: _sheet_device(row) for row in rows}
     except (OSError, KeyError, ValueError) as error:
         raise CatalogueError(
@@ -340,7 +356,7 @@ def _cpu_rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
     path = data.root("datasets") / "devices" / "cpus.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = list(bounded.csv_tables(file))
         return tuple((re.compile(row["pattern"]), _cpu_facts(row)) for row in rows)
     except (OSError, KeyError, ValueError, re.error) as error:
         raise CatalogueError(

@@ -56,6 +56,8 @@ class Fleet:
         Spread of the logarithm of an assumed network; 0 where it is known.
     vcpus, core_speed, host_memory_bytes : float arrays
         ``core_speed`` is CoreMark per virtual CPU, nan where unknown.
+    is_recorded : bool
+        One machine: the one that the job was recorded on.
     """
 
     devices: tuple[Device, ...]
@@ -73,6 +75,7 @@ class Fleet:
     host_memory_bytes: Floats
     is_network_assumed: NDArray[np.bool_]
     network_log_sd: Floats
+    is_recorded: bool = False
 
 
 def assumed_network_log_sd(

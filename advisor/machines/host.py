@@ -20,6 +20,23 @@ _STREAM_SHARE: Final = 0.856
 _PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
+# What a kernel keeps for itself differs from one boot to the next.
+_SAME_MEMORY: Final = 0.01
+
+
+def is_same_machine(recorded: Host, here: Host) -> bool:
+    """Whether a job was recorded on the machine at hand, as far as machines can be told apart.
+
+    Limits are no part of it: they are the job's (``collectors.limits``).
+    """
+    return (
+        recorded.cpu_model == here.cpu_model
+        and recorded.logical_cpus == here.logical_cpus
+        and abs(recorded.memory_bytes - here.memory_bytes) <= _SAME_MEMORY * here.memory_bytes
+        and (not recorded.gpus or not here.gpus or recorded.gpus == here.gpus)
+    )
+
+
 def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device | None:
     """Return what a job computed on: the host's processor with ``threads``, or its GPU.
 

@@ -342,7 +342,7 @@ class Predictor(Physics):
             coverage=coverage,
             why=self._why(job, columns, column),
             rank=rank,
-            device=self.device_of(int(columns.type_index[column])),
+            device=self.device_of(int(columns.type_index[column]), job),
         )
 
     def _why(self, job: Job, columns: TimeColumns, column: int) -> tuple[str, ...]:

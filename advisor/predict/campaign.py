@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import data
+from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.planners.goodput.campaign import CampaignLaw
 
@@ -56,7 +56,7 @@ def load(file: Path | None = None) -> CampaignModel:
     """
     file = file or path()
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = bounded.read_json(file)
         found = record["schema_version"]
         model = CampaignModel(
             version=record["version"],

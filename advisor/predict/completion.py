@@ -173,10 +173,8 @@ def on_demand(
         restart_s=restart_s(columns),
     )
     factor, log_sd = whole_run(job, columns, law)
-    spread = np.exp(QUANTILES[coverage] * np.nan_to_num(np.hypot(columns.log_sd, log_sd)))
     value = np.where(columns.status == 0, expected.expected_s * factor, np.nan)
-    finish = np.stack([value / spread, value, value * spread], axis=1)
-    finish = (finish + columns.startup_s[:, None] + columns.data_in_s[:, None]) / _HOUR_S
+    finish = _finish_h(job, columns, value, np.hypot(columns.log_sd, log_sd), coverage)
     saves_s = expected.checkpoints * save_s
     return Completion(
         finish_h=finish,
@@ -188,6 +186,35 @@ def on_demand(
         **steady_kind("on-demand", finish[:, 1]),
         parts_h=parts_h(job, columns, finish[:, 1], saves_s, value * (1.0 - 1.0 / factor)),
     )
+
+
+def _finish_h(
+    job: Job, columns: TimeColumns, work_s: Floats, log_sd: Floats, coverage: float
+) -> Floats:
+    """Return low, expected and high finish, shape (n, 3) [h]: work, after start-up and data.
+
+    The errors of work and start-up are independent: on either side they add in quadrature.
+    """
+    reach = QUANTILES[coverage]
+    spread = np.exp(reach * np.nan_to_num(log_sd))
+    start_s, start_spread = columns.startup_s, np.exp(reach * job.startup_log_sd)
+    value = work_s + start_s + columns.data_in_s
+    below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
+    above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
+    return np.stack([value - below, value, value + above], axis=1) / _HOUR_S
+
+
+def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
+    """Return the whole job on the machine that it was recorded on [h].
+
+    Its start, its steps and the ends of its epochs as they were measured there: a checkpoint that
+    the script writes is among them, and nothing is rented that could be taken away.
+    """
+    log_sd = np.hypot(columns.log_sd, job.paid_steps_log_sd)
+    low, value, high = _finish_h(job, columns, columns.step_s * job.paid_steps, log_sd, coverage)[
+        0
+    ]
+    return Estimate(value=float(value), low=float(low), high=float(high), coverage=coverage)
 
 
 def on_spot(
@@ -257,14 +284,14 @@ def steady_kind(way: CompletionWay, billed_h: Floats) -> dict[str, Any]:
 def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[Floats, Floats]:
     """Return the factor of what a whole run adds, and the deviation of its logarithm.
 
-    A step that was measured on the user's own run has its software's part in it already.
+    A step that was measured on the user's own run has its software's part in it already. The
+    deviation holds that of the job's length, and of what stands beside its steps.
     """
     law = law or whole_run_model().law
     steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / _HOUR_S
     device_h = steps_h * columns.workers
-    return np.exp(law.log_factor(device_h)), law.log_sd(
-        device_h, is_measured=job.measured is not None
-    )
+    log_sd = law.log_sd(device_h, is_measured=job.measured is not None)
+    return np.exp(law.log_factor(device_h)), np.hypot(log_sd, job.paid_steps_log_sd)
 
 
 def parts_h(

@@ -25,12 +25,13 @@ from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
 from advisor.machines import devices
 from advisor.machines.fleet import lone_fleet
-from advisor.machines.host import host_device
+from advisor.machines.host import host_device, is_same_machine
 from advisor.planners.core.nouns import Device, Layout
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.facts import Fact, Facts
+from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
 
 _GIB: Final = 2**30
@@ -68,6 +69,8 @@ class StepEstimate:
         What the whole job runs on until it is done; None where nothing is rented.
     bills : tuple of Bill
         The machines' expected bill by price.
+    notes : tuple of str
+        What a user should know of the job beside the numbers.
     """
 
     job: str
@@ -88,6 +91,7 @@ class StepEstimate:
     units: TrainingUnits | None = None
     completion: CompletionWay | None = None
     bills: tuple[Bill, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record of ``advisor predict --json``."""
@@ -115,6 +119,7 @@ class StepEstimate:
             "parts_s": dict(self.parts_s),
             **whole,
             "extrapolating": self.is_extrapolating,
+            "notes": list(self.notes),
             "sources": [asdict(fact) for fact in self.facts],
         }
 
@@ -143,7 +148,7 @@ def estimate_on_type(
     )
     where = f"{count} x {row.name} ({row.provider})"
     _check_status(job, columns, where)
-    device = predictor.device_of(row.index)
+    device = predictor.device_of(row.index, job)
     pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
     offers, offer = predictor.cheapest(row, pricing=pricing)
     if offer is None and completion is not None:
@@ -192,35 +197,49 @@ def estimate_on_gpu(
 def estimate_here(
     predictor: Predictor, job: Job, *, coverage: float = 0.9, space: SearchSpace | None = None
 ) -> StepEstimate:
-    """Estimate a job on this machine: its GPU where one was measured, its processor otherwise.
+    """Estimate a job on this machine: as it was measured, where it was recorded here.
+
+    Otherwise on its GPU where one was measured, on its processor where none was.
 
     Raises
     ------
     UsageError
-        If the job has no steps or cannot run here.
+        If the job cannot run here.
     """
-    if job.work is None:
-        raise UsageError(f"{job.name} has no training steps", hint="run it: it is here")
     sheets = device_sheet.cached()
     described = host.describe(benchmark=benchmark.cached_or_measured(), sheets=sheets)
+    seen = job.measured
+    is_recorded = seen is not None and is_same_machine(seen.host, described)
     kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
-    device = host_device(described, None, kind)
+    if job.work is None:
+        kind = "cpu"
+    if seen is not None and is_recorded:
+        described, kind = seen.host, seen.device
+    threads = job.compute_threads
+    device = host_device(described, None if threads is None else max(round(threads), 1), kind)
     if device is None:
         raise UsageError(
             "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
         )
-    named = device.name if kind == "cuda" else described.cpu_model
-    return _on_device(predictor, job, device, f"this machine ({named})", 1, coverage, space)
+    named = described.cpu_model if kind.startswith("cpu") else device.name
+    return _on_device(
+        predictor, job, device, f"this machine ({named})", 1, coverage, space,
+        is_recorded=is_recorded,
+    )  # fmt: skip
 
 
 def _on_device(
     predictor: Predictor, job: Job, device: Device, where: str, count: int, coverage: float,
-    space: SearchSpace | None,
+    space: SearchSpace | None, *, is_recorded: bool = False,
 ) -> StepEstimate:  # fmt: skip
     lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
+    lone = replace(lone, is_recorded=is_recorded)
     columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)
     _check_status(job, columns, where)
-    return _estimate(predictor, job, columns, where, device, coverage, price_usd_per_h=None)
+    return _estimate(
+        predictor, job, columns, where, device, coverage, price_usd_per_h=None,
+        is_recorded=is_recorded and is_answer(job, space),
+    )  # fmt: skip
 
 
 def _check_count(count: int) -> None:
@@ -253,14 +272,17 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
 
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, where: str, device: Device | None,
-    coverage: float, *, price_usd_per_h: float | None,
+    coverage: float, *, price_usd_per_h: float | None, is_recorded: bool = False,
 ) -> StepEstimate:  # fmt: skip
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
     time_h = None
     if job.total_source != NO_LENGTH:
-        from advisor.predict.completion import on_demand
+        from advisor.predict.completion import as_recorded_h, on_demand
 
-        time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+        if is_recorded:
+            time_h = as_recorded_h(job, columns, coverage)
+        else:
+            time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
     facts = Facts(predictor, job, columns, device, price_usd_per_h)
     return StepEstimate(
@@ -284,6 +306,7 @@ def _estimate(
         cost_usd=None,
         is_extrapolating=bool(columns.is_extrapolating[0]),
         facts=tuple(facts.all()),
+        notes=job.notes,
         units=transformer_units(
             job,
             step.value,

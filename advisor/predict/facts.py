@@ -48,9 +48,13 @@ class Facts:
     def all(self) -> Iterator[Fact]:
         """Yield the facts: measured, given, looked up, computed, learned."""
         yield from self._measured()
+        program = self.job.program
+        each = f"steps of {self.job.global_batch} samples"
+        if program is not None and program.unit:
+            each = f"{program.unit}s of {program.kind}"
         yield Fact(
-            what="length", value=f"{self.job.total_steps:,.0f} steps of {self.job.global_batch} "
-            "samples", source="given", note=self.job.total_source,
+            what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
+            note=self.job.total_source,
         )  # fmt: skip
         if self.device is not None and self.job.work is not None:
             yield from self._looked_up(self.device, self.job.work)

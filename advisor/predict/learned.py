@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.catalogue import Catalogue
+from advisor.collectors import atomic
 from advisor.jobs.job import Job
 from advisor.learned import features, registry
 from advisor.learned.hull import LEAST_ROWS, Hull
@@ -72,7 +73,7 @@ class Learned:
     def default(cls) -> Learned | None:
         """Return the user's own model, else the one that ships; None where there is neither."""
         for folder in (data.own_models() / NAME, data.root("trained_models") / NAME):
-            if (folder / "model.json").is_file():
+            if (atomic.current_folder(folder) / "model.json").is_file():
                 return cls.open(folder)
         return None
 

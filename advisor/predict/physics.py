@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue, OfferColumns
 from advisor.jobs.job import Job
 from advisor.machines.fleet import Fleet, fleet
+from advisor.machines.limited import limited_fleet
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device import step_time
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
 from advisor.ways.anchors import Anchors, host_anchor, host_core_speed
+from advisor.ways.as_recorded import as_recorded, is_answer
 from advisor.ways.best import best_columns
 from advisor.ways.case import StepCase
 from advisor.ways.columns import TimeColumns
@@ -40,6 +42,7 @@ class Physics:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
         self._fleet: Fleet | None = None
+        self._limited: dict[tuple[float | None, float | None], Fleet] = {}
         self._side_prices: SidePrices | None = None
 
     @property
@@ -63,10 +66,21 @@ class Physics:
             self._fleet = fleet(self.catalogue)
         return self._fleet
 
-    def device_of(self, type_index: int) -> Device | None:
-        """Return what a type of the catalogue computes on; None where that is not known."""
-        place = int(self.fleet.device[type_index])
-        return self.fleet.devices[place] if place >= 0 else None
+    def fleet_of(self, job: Job) -> Fleet:
+        """Return the catalogue's types as the job's limits leave them to it, made once."""
+        key = job.compute_threads, job.limits.cores
+        if key not in self._limited:
+            self._limited[key] = limited_fleet(self.fleet, job)
+        return self._limited[key]
+
+    def device_of(self, type_index: int, job: Job | None = None) -> Device | None:
+        """Return what a type of the catalogue computes on; None where that is not known.
+
+        ``job`` leaves some of its threads unused where it is limited.
+        """
+        machines = self.fleet if job is None else self.fleet_of(job)
+        place = int(machines.device[type_index])
+        return machines.devices[place] if place >= 0 else None
 
     def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
         """Return what storage and outgoing traffic of ``job`` add to each offer."""
@@ -103,12 +117,16 @@ class Physics:
         assert job.work is not None
         if space is not None:
             check_space(job, space)
-        machines = fleet if fleet is not None else self.fleet
+        anchors = self.anchors(job, job.work)
+        machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
+        if machines.is_recorded and anchors.host is not None:
+            # The very device that the anchor is of: what was measured holds for it as it is.
+            machines = replace(machines, devices=(anchors.host,))
         case = StepCase(
             job=job,
             work=job.work,
             fleet=machines,
-            anchors=self.anchors(job, job.work),
+            anchors=anchors,
             constants=self.constants,
             accelerators=self.catalogue.accelerators,
             known_network=known_network,
@@ -127,9 +145,13 @@ class Physics:
     ) -> TimeColumns:
         """Estimate the same by physics alone."""
         if job.work is None:
-            return self.program(job, type_index, count, fleet=fleet)
-        case = self.case(job, fleet=fleet, space=space, known_network=known_network)
-        return best_columns(case, type_index, count)
+            columns = self.program(job, type_index, count, fleet=fleet)
+        else:
+            case = self.case(job, fleet=fleet, space=space, known_network=known_network)
+            columns = best_columns(case, type_index, count)
+        if fleet is not None and fleet.is_recorded and is_answer(job, space):
+            return as_recorded(job, columns)
+        return columns
 
     def program(
         self,
@@ -145,7 +167,7 @@ class Physics:
         return program_columns(
             job,
             job.program,
-            fleet if fleet is not None else self.fleet,
+            self.fleet_of(job) if fleet is None else limited_fleet(fleet, job),
             host_core_speed(job),
             type_index=type_index,
             count=count,
@@ -162,16 +184,17 @@ class Physics:
         """
         anchors = host_anchor(job, work, self.constants)
         bare = Anchors(core_speed=anchors.core_speed)
+        machines = self.fleet_of(job)
         for actual in job.actuals:
             row = self.catalogue.instance_type(actual.instance_type, provider=actual.provider)
             case = StepCase(
-                job=job, work=work, fleet=self.fleet, anchors=bare, constants=self.constants,
+                job=job, work=work, fleet=machines, anchors=bare, constants=self.constants,
                 accelerators=self.catalogue.accelerators,
             )  # fmt: skip
             there = best_columns(case, np.array([row.index]), np.array([actual.count]))
             if there.status[0] == 0:
                 anchors = anchors.with_actual(
-                    self.fleet.devices[self.fleet.device[row.index]],
+                    machines.devices[machines.device[row.index]],
                     float(there.step_s[0]),
                     actual.step_s,
                     float(there.log_sd[0]),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import bounded
 from advisor.domain import CompletionWay
 from advisor.errors import UsageError
 from advisor.question.entries import ALIASES, ENTRIES, Entry
@@ -213,7 +212,7 @@ def read_project(folder: Path) -> tuple[dict[str, Any], Path | None]:
         if not path.is_file():
             continue
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = bounded.read_toml(path)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {path}: {error}", hint="mend or move it") from error
         if name == "pyproject.toml":
@@ -232,7 +231,7 @@ def read_question(path: Path) -> dict[str, Any]:
         If the file cannot be read, or a name or value in it makes no sense.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read the question in {path}: {error}", hint="it is a JSON object of options"

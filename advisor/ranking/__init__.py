@@ -118,6 +118,7 @@ def recommend(
         nearest=show(nearest),
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
+            *job.notes,
             *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
             *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
         ),

@@ -10,6 +10,7 @@ README explains every column) and the one of the published collection, whose nam
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import data
+from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 
 # Our column -> the published one, and what its numbers are multiplied by.
@@ -141,8 +143,8 @@ def read_campaigns(path: Path, families: Mapping[str, str] | None = None) -> lis
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            rows = list(bounded.csv_tables(file))
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read the table {path}: {error}", hint="name a CSV file"
         ) from None
@@ -224,20 +226,19 @@ def convert(published: Path, out: Path) -> int:
     """
     family = {c.campaign: c.family for c in read_campaigns(out)} if out.exists() else {}
     with published.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = list(bounded.csv_tables(file))
     ours = {theirs: (name, scale) for name, (theirs, scale) in PUBLISHED.items()}
-    with out.open("w", newline="", encoding="utf-8") as file:
-        names = ["campaign", "family", *(ours.get(c, (c, 1.0))[0] for c in list(rows[0])[1:])]
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            converted = {"family": family.get(row["campaign"], first_word(row["campaign"]))}
-            for theirs, text in row.items():
-                name, scale = ours.get(theirs, (theirs, 1.0))
-                converted[name] = (
-                    text if scale == 1.0 or not text else f"{float(text) * scale:.9g}"
-                )
-            writer.writerow(converted)
+    made = io.StringIO()
+    names = ["campaign", "family", *(ours.get(c, (c, 1.0))[0] for c in list(rows[0])[1:])]
+    writer = csv.DictWriter(made, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        converted = {"family": family.get(row["campaign"], first_word(row["campaign"]))}
+        for theirs, text in row.items():
+            name, scale = ours.get(theirs, (theirs, 1.0))
+            converted[name] = text if scale == 1.0 or not text else f"{float(text) * scale:.9g}"
+        writer.writerow(converted)
+    atomic.write_text(out, made.getvalue())
     return len(rows)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import types
 import typing
 import zlib
@@ -13,6 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from advisor.collectors import atomic, bounded
 from advisor.errors import RunError
 from advisor.records.nouns import SCHEMA_VERSION, RunRecord
 
@@ -54,10 +54,8 @@ def iterate_records(path: Path) -> Iterator[RunRecord]:
 
 def write_records(path: Path, records: Iterable[RunRecord]) -> None:
     """Write records, replacing the file in one step."""
-    partial = path.with_name(f".{path.name}.partial")
     data = "".join(to_line(record) for record in records).encode()
-    partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    os.replace(partial, path)
+    atomic.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def append_record(path: Path, record: RunRecord) -> None:
@@ -65,12 +63,7 @@ def append_record(path: Path, record: RunRecord) -> None:
 
     A collector that is killed loses at most the run in progress.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, to_line(record).encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    atomic.append_line(path, to_line(record).encode())
 
 
 def to_line(record: RunRecord) -> str:
@@ -107,8 +100,8 @@ def _open(path: Path) -> typing.TextIO:
 
 def _parse_line(line: str, where: str) -> RunRecord:
     try:
-        return from_row(json.loads(line, parse_constant=_refuse_constant))
-    except json.JSONDecodeError as error:
+        return from_row(bounded.parse_json(line))
+    except ValueError as error:
         raise RunError(
             f"{where}: not JSON ({error})", hint="the writer may have been cut off: drop the row"
         ) from error

@@ -15,8 +15,6 @@ duration on its own devices is what it took there; it is not corrected for what 
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from advisor.collectors import bounded
 from advisor.planners.queueing.nouns import Column, JobTable
 from advisor.records.traces import TraceError
 
@@ -81,8 +80,8 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
         If the file cannot be read, has no known form, or holds no job that ran on devices.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = bounded.read_text(path)
+    except (OSError, ValueError) as error:
         raise TraceError(
             f"cannot read {path}: {error}", hint="name an export of sacct, kubectl or a CSV"
         ) from None
@@ -95,7 +94,7 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
         form, rows = "job table", _table(path, text)
     found: list[_Job] = []
     left_out: Counter[str] = Counter()
-    for row in rows:
+    for row in _readable(path, rows):
         if isinstance(row, _Job):
             found.append(row)
         else:
@@ -139,7 +138,7 @@ def _checked(
 
 
 def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
-    reader = csv.DictReader(text.splitlines(), delimiter="|")
+    reader = bounded.csv_tables(text.splitlines(), delimiter="|")
     names = set(reader.fieldnames or ())
     lacks = [
         "/".join(group)
@@ -172,6 +171,16 @@ def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
             yield _checked(where, submit, start, elapsed, _sacct_devices(row))
         except _LeaveOutError as reason:
             yield str(reason)
+
+
+def _readable(path: Path, rows: Iterator[_Job | str]) -> Iterator[_Job | str]:
+    """Pass rows on; what is no table within bounds is refused."""
+    try:
+        yield from rows
+    except (ValueError, OverflowError) as error:
+        raise TraceError(
+            f"cannot read {path}: {error}", hint="name an export of sacct, kubectl or a CSV"
+        ) from None
 
 
 def _sacct_devices(row: Mapping[str, str]) -> int:
@@ -212,8 +221,8 @@ def _date(where: str, value: str) -> float:
 
 def _kubernetes(path: Path, text: str) -> Iterator[_Job | str]:
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
+        document = bounded.parse_json(text)
+    except ValueError as error:
         raise TraceError(
             f"{path.name} is no JSON: {error}", hint="kubectl get jobs -A -o json (or pods)"
         ) from None
@@ -276,7 +285,7 @@ def _container_devices(spec: Mapping[str, Any]) -> int:
 
 
 def _table(path: Path, text: str) -> Iterator[_Job | str]:
-    reader = csv.DictReader(text.splitlines())
+    reader = bounded.csv_tables(text.splitlines())
     names = [name.strip() for name in reader.fieldnames or ()]
     submit, devices, duration = (
         next((name for name in wanted if name in names), None)

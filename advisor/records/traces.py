@@ -17,7 +17,6 @@ times out of order and traces without a node are one ``TraceError`` that names t
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
@@ -26,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
+from advisor.collectors import bounded
 from advisor.errors import AdvisorError
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
@@ -254,12 +254,20 @@ def _number(line: int, row: Mapping[str, str], column: str) -> float:
 
 
 def _rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a table, which is CSV within bounds."""
+    try:
+        yield from _table_rows(path)
+    except (ValueError, OverflowError) as error:
+        raise TraceError(f"{path.name}: {error}", hint="name a CSV file of a trace") from None
+
+
+def _table_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a table; one without a header gets one by its number of columns."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = bounded.read_text(path).splitlines()
+    except (OSError, ValueError) as error:
         raise TraceError(f"cannot read {path}: {error}", hint="name a readable CSV file") from None
-    first = next(csv.reader(lines[:1]), [])
+    first = next(bounded.csv_rows(lines[:1]), [])
     if first and first[0].replace(".", "", 1).isdigit():
         names = {2: ["t", "available"], 3: ["t_ms", "event", "node"]}.get(len(first))
         if names is None:
@@ -267,9 +275,9 @@ def _rows(path: Path) -> Iterator[Row]:
                 f"{path.name} has no header and {len(first)} columns",
                 hint="name the columns, e.g. 't, available'",
             )
-        reader = csv.DictReader(lines, fieldnames=names)
+        reader = bounded.csv_tables(lines, fieldnames=names)
     else:
-        reader = csv.DictReader(lines, fieldnames=[name.strip() for name in first])
+        reader = bounded.csv_tables(lines, fieldnames=[name.strip() for name in first])
         next(reader, None)
     for row in reader:
         if None in row or None in row.values():

@@ -39,6 +39,8 @@ def text(estimate: StepEstimate, *, width: int = 80) -> str:
         lines.append(_row("completion", _completion(estimate)))
     if estimate.is_extrapolating:
         lines.append("outside what the device model was fitted on: the interval is wider")
+    for note in estimate.notes:
+        lines += textwrap.wrap(f"note: {note}", width=max(width, 40), subsequent_indent="  ")
     lines += ["", "where the numbers are from"]
     for fact in estimate.facts:
         lines += _fact(fact, width)

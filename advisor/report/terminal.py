@@ -74,18 +74,21 @@ def show_probes(recommendation: Recommendation, console: Console) -> None:
 
 def _job_line(recommendation: Recommendation) -> Text:
     job = recommendation.job
-    if job["is_program"]:
+    if job["is_program"] and "rounds" not in job:
         return Text(
             f"run {recommendation.run}: a program without training steps, "
             f"{digits(job['measured_step_s'])} s on {job['measured_on']}"
         )
     steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
+    if (rounds := job.get("rounds")) is not None:
+        steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
+    what = "step" if rounds is None else rounds["unit"]
     source = job["total_steps_source"]
     if "measured_step_s" not in job:
         return Text(f"{recommendation.run}: {steps} ({source}); described, nothing measured")
     return Text(
         f"run {recommendation.run}: {steps} ({source}); "
-        f"{digits(1000 * job['measured_step_s'])} ms a step measured on {job['measured_on']}"
+        f"{digits(1000 * job['measured_step_s'])} ms a {what} measured on {job['measured_on']}"
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from advisor.collectors import atomic
 from advisor.domain import QUANTILES
 from advisor.errors import ModelError
 from advisor.planners.goodput.campaign import CampaignLaw, efolds
@@ -254,15 +255,13 @@ def command(
     rows = columns(found)
     model = CampaignModel(version=version, law=fit(rows), folds=folds(rows))
     target = out or path()
-    target.parent.mkdir(parents=True, exist_ok=True)
     written = record(model) | {
         "fitted_on": {
             "table": source.name, "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
             "runs": len(rows), "left_out": left_out,
         }
     }  # fmt: skip
-    draft = target.with_suffix(".tmp")
-    draft.write_text(json.dumps(written, indent=1) + "\n")
-    draft.replace(target)
-    target.with_name("metrics.json").write_text(json.dumps(metrics(rows), indent=1) + "\n")
+    atomic.write_text(target, json.dumps(written, indent=1) + "\n")
+    scores = json.dumps(metrics(rows), indent=1) + "\n"
+    atomic.write_text(target.with_name("metrics.json"), scores)
     typer.echo(f"{target}: {model.law}, {len(rows)} runs of {len(model.folds)} families")

@@ -19,6 +19,7 @@ import pandas as pd
 import typer
 
 from advisor import data as folders
+from advisor.collectors import atomic, bounded
 from advisor.machines import devices
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.train.described_residuals import fitted_spreads, left_out_residuals
@@ -43,12 +44,14 @@ def command(
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     residuals = left_out_residuals(rows, fitted)
     packaged = folders.root("trained_models") / "device_model"
-    record = json.loads((packaged / "parameters.json").read_text(encoding="utf-8"))
+    record = bounded.read_json(packaged / "parameters.json")
     update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
     target = out or packaged
     target.mkdir(parents=True, exist_ok=True)
-    _write(target / "parameters.json", json.dumps(record, indent=1) + "\n")
-    _write(target / "residuals.csv", residual_table(rows, residuals).to_csv(index=False))
+    atomic.write_text(target / "parameters.json", json.dumps(record, indent=1) + "\n")
+    atomic.write_text(
+        target / "residuals.csv", residual_table(rows, residuals).to_csv(index=False)
+    )
     typer.echo(f"wrote {target / 'parameters.json'} and residuals.csv")
 
 
@@ -57,7 +60,7 @@ def parameters_of(
 ) -> DeviceParameters:
     """Return a fit on ``rows`` as the device model takes it; what was not fitted as packaged."""
     packaged = folders.root("trained_models") / "device_model" / "parameters.json"
-    record = json.loads(packaged.read_text(encoding="utf-8"))
+    record = bounded.read_json(packaged)
     update(record, constants, spreads, rows)
     return devices.parameters_of(record)
 
@@ -115,9 +118,3 @@ def residual_table(rows: DescribedRows, residuals: dict[str, Array]) -> pd.DataF
                  "bias": round(float(np.exp(r.mean())), 4)}
             )  # fmt: skip
     return pd.DataFrame(found)
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from advisor import data
-from advisor.collectors import store
+from advisor.collectors import bounded, store
 from advisor.errors import RunError, UsageError
 from advisor.records import RunRecord
 from advisor.records.importers import formats, minicloud
@@ -84,7 +83,7 @@ def _format(path: Path, fmt: str) -> str:
         with (
             gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as rows
         ):
-            first = json.loads(rows.readline())
+            first = bounded.parse_json(rows.readline())
     except (OSError, EOFError, ValueError):
         return "records"  # its reader says what is wrong with it
     is_collected = isinstance(first, dict) and first.get("schema") == minicloud.SCHEMA

@@ -26,6 +26,7 @@ import numpy as np
 import typer
 
 from advisor import data
+from advisor.collectors import atomic
 from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import GENERATIONS
 from advisor.planners.core.layer_latency import Floats
@@ -240,10 +241,7 @@ def save(model: LayoutModel, file: Path, *, tables: Sequence[str] = ()) -> None:
             for e in model.errors
         ],
     }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".tmp")
-    draft.write_text(json.dumps(record, indent=1) + "\n")
-    draft.replace(file)
+    atomic.write_text(file, json.dumps(record, indent=1) + "\n")
 
 
 def metrics(model: LayoutModel) -> dict[str, Any]:
@@ -281,5 +279,5 @@ def command(
     target = out or path()
     save(model, target, tables=sorted(model.folds))
     metrics_file = target.with_name("metrics.json")
-    metrics_file.write_text(json.dumps(metrics(model), indent=1) + "\n")
+    atomic.write_text(metrics_file, json.dumps(metrics(model), indent=1) + "\n")
     typer.echo(f"{target}: {len(NAMES)} constants, {len(model.folds)} tables")

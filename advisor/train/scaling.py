@@ -23,6 +23,7 @@ import typer
 from numpy.typing import NDArray
 
 from advisor import data as packaged
+from advisor.collectors import atomic
 from advisor.errors import ModelError
 from advisor.planners.core.units import MIB, bytes_per_s
 from advisor.planners.links.collectives import (
@@ -94,7 +95,7 @@ def command(
     laws = fit_laws(source)
     path = parameters.write(_parameters(source, laws), target)
     record = {name: as_record(law) for name, law in laws.items()}
-    (target / "clusters.json").write_text(json.dumps(record, indent=2) + "\n")
+    atomic.write_text(target / "clusters.json", json.dumps(record, indent=2) + "\n")
     typer.echo(f"wrote {path}")
 
 

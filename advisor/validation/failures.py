@@ -12,12 +12,12 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.checkpoints import BYTES_PER_PARAMETER, save_s
@@ -121,7 +121,7 @@ def _llama3(data: Path) -> dict[str, float]:
 def _rows(data: Path, table: str) -> list[dict[str, str]]:
     try:
         with (data / table).open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+            return list(bounded.csv_tables(file))
     except OSError as error:
         raise ModelError(
             f"cannot read {table}: {error}", hint="name the folder with --data"

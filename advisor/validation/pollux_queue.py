@@ -8,7 +8,6 @@ minute and restarts of 30 s stand in ``preemption_s``, their two queues part at 
 
 from __future__ import annotations
 
-import csv
 import gzip
 import statistics
 from collections import defaultdict
@@ -18,6 +17,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from advisor.collectors import bounded
 from advisor.planners.queueing.nouns import JobTable, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 
@@ -37,9 +37,9 @@ def mean_errors(data: Path) -> dict[str, float]:
     if not ((data / RESULTS).is_file() and (data / WORKLOADS).is_file()):
         return {}
     with (data / WORKLOADS).open(newline="", encoding="utf-8") as file:
-        submitted = {(r["set"], r["workload"], r["name"]): r for r in csv.DictReader(file)}
+        submitted = {(r["set"], r["workload"], r["name"]): r for r in bounded.csv_tables(file)}
     with gzip.open(data / RESULTS, "rt", newline="", encoding="utf-8") as file:
-        results = [r for r in csv.DictReader(file) if r["policy"].startswith("tiresias-")]
+        results = [r for r in bounded.csv_tables(file) if r["policy"].startswith("tiresias-")]
     learnt = [j for jobs in _jobs(results, submitted, LEARNT_LOAD).values() for j in jobs]
     if not learnt:
         return {}

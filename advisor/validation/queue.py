@@ -7,7 +7,6 @@ authors' simulator; its own columns say which jobs it ran. With the published sl
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from advisor.collectors import bounded
 from advisor.errors import UsageError
 from advisor.planners.queueing.nouns import (
     Column,
@@ -97,12 +97,14 @@ def run(data: Path) -> Validation:
 def _read(path: Path, trace: Path) -> tuple[JobTable, Column]:
     """Return the jobs of one output in the trace's order, and their completion times [s]."""
     with path.open(newline="", encoding="utf-8") as file:
-        rows = {row["job_id"]: row for row in csv.DictReader(file)}
+        rows = {row["job_id"]: row for row in bounded.csv_tables(file)}
     order = sorted(rows, key=int)
     for candidate in (trace, trace.with_name(f"{trace.stem}_job.csv")):
         if candidate.is_file():
             with candidate.open(newline="", encoding="utf-8") as file:
-                order = [row["job_id"] for row in csv.DictReader(file) if row["job_id"] in rows]
+                order = [
+                    row["job_id"] for row in bounded.csv_tables(file) if row["job_id"] in rows
+                ]
             break
     order.sort(key=lambda job: float(rows[job]["submit_time"]))
 
@@ -122,4 +124,4 @@ def _service_samples(folder: Path) -> tuple[float, ...]:
     if not path.is_file():
         return ()
     with path.open(newline="", encoding="utf-8") as file:
-        return tuple(float(row["duration"]) for row in csv.DictReader(file))
+        return tuple(float(row["duration"]) for row in bounded.csv_tables(file))

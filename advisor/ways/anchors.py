@@ -37,6 +37,8 @@ class Anchors:
         Errors of their logarithms.
     devices : tuple of Device
         Where each was measured.
+    host : Device or None
+        What the recorded job computed on.
     """
 
     core_speed: float | None
@@ -45,6 +47,7 @@ class Anchors:
     measured_log_sd: tuple[float, ...] = ()
     device_log_sd: tuple[float, ...] = ()
     devices: tuple[Device, ...] = ()
+    host: Device | None = None
 
     def calibration(
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants
@@ -108,6 +111,7 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
         measured_log_sd=(job.measured.log_sd,),
         device_log_sd=(float(columns.log_sd[0]),),
         devices=(device,),
+        host=device,
     )
 
 

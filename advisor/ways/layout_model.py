@@ -7,7 +7,6 @@ scored with), and the left-out errors of each table (``errors``: what intervals 
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from advisor import data
+from advisor.collectors import bounded
 from advisor.domain import Estimate
 from advisor.errors import ModelError
 from advisor.planners.core.columns import GENERATIONS
@@ -113,7 +113,7 @@ def load(file: Path | None = None) -> LayoutModel:
     """
     file = file or path()
     try:
-        record = json.loads(file.read_text())
+        record = bounded.read_json(file)
         if record["schema_version"] != SCHEMA_VERSION:
             raise ModelError(
                 f"{file} has schema version {record['schema_version']}, not {SCHEMA_VERSION}",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from advisor import data
+from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError
 from advisor.planners.links.collectives import CollectiveParameters
 from advisor.planners.links.data_parallel import ScalingParameters
@@ -48,18 +49,15 @@ def memory(folder: Path | None = None) -> MemoryParameters:
 
 def write(parameters: ScalingParameters | MemoryParameters, folder: Path) -> Path:
     """Write ``parameters.json`` into ``folder`` and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "parameters.json"
     record = {"schema_version": SCHEMA_VERSION, "parameters": asdict(parameters)}
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(record, indent=2) + "\n")
-    unfinished.replace(path)
+    atomic.write_text(path, json.dumps(record, indent=2) + "\n")
     return path
 
 
 def _read(path: Path, command: str) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text())
+        record = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise _unusable(path, str(error), command) from error
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:

@@ -113,8 +113,8 @@ class PeersOn:
         node, update = group.node, case.constants.layout.parameters.host_update_bytes_per_s
         room = node.memory_bytes / node.devices
         return Peer(
-            gpu_bytes=model.room_bytes(group) - model.base_bytes(micro_batch),
-            memory_bytes=room - host_process_bytes(case.job, case.work),
+            gpu_bytes=max(model.room_bytes(group) - model.base_bytes(micro_batch), 0.0),
+            memory_bytes=max(room - host_process_bytes(case.job, case.work), 0.0),
             host_bytes_per_s=node.host.bytes_per_s if node.host else group.part.host_bytes_per_s,
             host_update_bytes_per_s=update / node.devices,
             network_bytes_per_s=node.network.bytes_per_s / node.devices,

@@ -53,7 +53,7 @@ def show(plan: Plan, *, width: int | None = None) -> str:
         for name, text in command.files.items():
             lines.append(f"  # {name}")
             lines += [f"  {line}" for line in text.splitlines()]
-    notes = [*best.notes, *plan.model.get("assumptions", ())]
+    notes = [*best.notes, *plan.model.get("notes", ()), *plan.model.get("assumptions", ())]
     return "\n".join(lines + [x for n in notes for x in _wrapped(f"note: {n}", columns)])
 
 

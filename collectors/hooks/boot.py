@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _sessions: list[Any] = []
 
 # Who imports these is going to make steps: the profiler waits for the first of them.
-_STEPS_TO_COME = ("torch", "advisor.collectors.marker")
+_STEPS_TO_COME = ("torch", "jax", "keras", "advisor.collectors.marker")
 
 
 def start(folder: str) -> Any:

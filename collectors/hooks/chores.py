@@ -7,6 +7,7 @@ import threading
 import time
 
 from . import format as fmt
+from . import limits, lineage
 from .clock import RunDelay
 from .control import Control
 from .device_clock import DeviceClock
@@ -29,6 +30,7 @@ _LAST_PLANNED = 13
 # else happened, the first of an epoch say, has its own waiting, and the next one does not.
 _PERIOD_NS = 20_000_000
 _ORDERS_NS = 100_000_000
+_RANK_BACKWARD = fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
 
 
 class Chores:
@@ -73,10 +75,21 @@ class Chores:
         if self._delay.pool_is_due(now_ns):
             times = time.monotonic_ns(), self._delay.read_pool(), self._delay.main_ns()
             state.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times))
+        self.record_communication(now_ns)
         # Passes of an accumulated step come before the optimizer's first: they are no steps.
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for
         if state.clock != fmt.CLOCK_LOADER and not is_early:
             self._by_count(state.steps, was_traced)
+
+    def record_communication(self, now_ns: int, *, is_last: bool = False) -> None:
+        """Record what training together has cost, where this process does."""
+        state = self._state
+        if state.is_together:
+            try:
+                delay_ns, model = self._delay.main_ns(), state.data_parallel
+                state.communication.record(now_ns, delay_ns, state.steps, model, is_last)
+            except Exception as error:
+                state.failed("communication", error)
 
     def _by_count(self, step: int, was_traced: bool) -> None:
         torch = sys.modules.get("torch")
@@ -91,12 +104,14 @@ class Chores:
             self._state.loaders.flush()
         if step == _COMMUNICATION_AT:
             self._describe_communication()
-        if self._deep_wanted and step >= self._deep_wanted[0]:
+        is_torch = self._state.rank >= _RANK_BACKWARD  # a round of another framework shows nothing
+        if is_torch and self._deep_wanted and step >= self._deep_wanted[0]:
             self._begin_deep(torch)
 
     def _describe(self, torch: Any) -> None:
         """Record what is known once training runs: threads, devices, optimizers."""
         state = self._state
+        lineage.begin_training()
         if torch is not None:
             # Asking whether there could be a device would break the script's forks.
             devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
@@ -107,6 +122,7 @@ class Chores:
                 cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
+        state.fact("limits", **limits.facts(torch, state.threads_called))
 
     def _find_work(self, step: int) -> None:
         """Record what the frames say of the job's length."""

@@ -24,6 +24,7 @@ LARGEST_PAYLOAD = 64 * 2**20
 
 # Kinds. HEADER, FACT and END carry JSON objects; the others the structures below.
 HEADER, FACT, END, STEP, POOL, LOADER, DEVICE_STEP, READING, PROCESS, STEPS = range(1, 11)
+COMMUNICATION = 20
 
 # One step of a clock: time and the main thread's wait for a core, both monotonic [ns]; index from
 # 1; clock; flags; which optimizer; backward passes and loader batches since the step before; time
@@ -43,12 +44,28 @@ DEVICE_STEP_PAYLOAD = struct.Struct("<IQ")
 # processes; CPU time, wait for a core [ns]; resident bytes, proportional share (-1: not read);
 # bytes read and written on disk; bytes received and sent; throttled time [ns]; CPU pressure
 # (-1: unknown); time stolen by the hypervisor [ns]; major page faults; GPU busy share, memory
-# bytes, power [W], SM clock [MHz], PCIe bytes/s in and out (all -1: no GPU).
-READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqdddd")
+# bytes, power [W], SM clock [MHz], PCIe bytes/s in and out (all -1: no GPU); minor page faults
+# (missing before 2026-11-22).
+READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqddddQ")
+READING_LEAST_BYTES = struct.calcsize("<QIQQqqQQQQQdQQdqdddd")
+# One process of the tree, cumulative since it began: time [ns]; pid, start [clock ticks since
+# boot]; resident bytes now; CPU time [ns]; minor, major page faults; TCP bytes received and sent.
+PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
+# What training together has cost a process, cumulative since it joined: time [ns]; steps; CPU time
+# of the main thread and its wait for a core [ns]; time inside collectives [ns], their number, and
+# the bytes handed to them; bytes that its TCP sockets sent and received (-1: not read); of the
+# latest backward pass that DistributedDataParallel timed, how long gradients were exchanged, and
+# the part that the computation hid [ns] (-1: none).
+COMMUNICATION_PAYLOAD = struct.Struct("<QIQQQIQqqqq")
 
-# Clocks by rank: a recording uses the highest that ticked.
-CLOCKS = ("loader", "backward", "optimizer", "marker")
-CLOCK_LOADER, CLOCK_BACKWARD, CLOCK_OPTIMIZER, CLOCK_MARKER = range(4)
+# Clocks by the number that stands in the file: a loader's batches, backward passes, updates of an
+# optimizer, the script's own marks; whole fits of an estimator in a loop; rounds, batches or
+# jitted updates of a framework without torch's optimizers.
+CLOCKS = ("loader", "backward", "optimizer", "marker", "fit", "round")
+CLOCK_LOADER, CLOCK_BACKWARD, CLOCK_OPTIMIZER, CLOCK_MARKER, CLOCK_FIT, CLOCK_ROUND = range(6)
+# A recording uses the clock of the highest rank that ticked. By the clock's number; the last entry
+# is for -1, no clock yet.
+CLOCK_RANK = (0, 3, 4, 5, 1, 2, -1)
 
 # Flags of a tick: it was traced, follows a traced one, held more than training (a loader began
 # anew), completes a training step (of several optimizers one does), or is the first to complete a
@@ -60,6 +77,9 @@ FLAG_DEEP, FLAG_AFTER_DEEP, FLAG_BOUNDARY, FLAG_COMPLETES, FLAG_RENEWED = 1, 2, 
 CONTROL_FILE = "control"
 CONTROL_PAYLOAD = struct.Struct("<QQQ")
 ACTION_STOP, ACTION_DETACH = 1, 2
+
+# Environment of a rank of ``profile --workers N``: how many there are.
+WRAP_VARIABLE = "ADVISOR_WORKERS"
 
 
 def steps_of(payload: bytes) -> list[tuple[int, ...]]:

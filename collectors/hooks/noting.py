@@ -33,7 +33,7 @@ class Noting(ProcessState):
         super().__init__(folder)
         self.quick_id = 0
         self._chores = Chores(self, folder)
-        self._ticks = [0, 0, 0, 0]
+        self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._noted: list[tuple[int, int, int, int, int, Any]] = []
         self._quick_until_ns = 0

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
+import threading
 import time
 
+from . import communication, rounds
 from . import format as fmt
+from .replacing import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +23,9 @@ if TYPE_CHECKING:
 
 def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
-    return {
+    found: dict[str, Callable[[ModuleType], None]] = {
+        **rounds.hooks(session),
+        "torch": functools.partial(_threads, session),
         "torch.optim.optimizer": functools.partial(_optimizer, session),
         "torch.serialization": functools.partial(_saving, session),
         "torch.autograd": functools.partial(_autograd, session),
@@ -27,19 +34,23 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
         "torch.nn.parallel.distributed": functools.partial(_data_parallel, session),
         "argparse": functools.partial(_arguments, session),
     }
+    if os.environ.get(fmt.WRAP_VARIABLE):
+        from . import wrapping
+
+        wrapping.add(session, found)
+    return found
 
 
-def _replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
-    """Put ``replacement`` in place of ``owner.name`` until the session lets go."""
-    original = getattr(owner, name)
-    functools.update_wrapper(replacement, original)
-    setattr(owner, name, replacement)
+def _threads(session: Session, module: Any) -> None:
+    original = module.set_num_threads
 
-    def restore() -> None:
-        if getattr(owner, name, None) is replacement:
-            setattr(owner, name, original)
+    def set_num_threads(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        # A loader's own threads limit themselves in this way: theirs is no limit of the script.
+        if threading.current_thread() is threading.main_thread():
+            session.threads_called = module.get_num_threads()
 
-    session.on_release(restore)
+    replace(session, module, "set_num_threads", set_num_threads)
 
 
 def _optimizer(session: Session, module: Any) -> None:
@@ -49,7 +60,7 @@ def _optimizer(session: Session, module: Any) -> None:
         original(self, *args, **kwargs)
         session.optimizer_made(self)
 
-    _replace(session, module.Optimizer, "__init__", init)
+    replace(session, module.Optimizer, "__init__", init)
     # It stays once registered: it lets go while the framework iterates over its hooks, when none
     # may be removed. Released, it returns at once.
     module.register_optimizer_step_post_hook(session.optimizer_stepped)
@@ -60,18 +71,18 @@ def _optimizer(session: Session, module: Any) -> None:
 
 
 def _autograd(session: Session, module: Any) -> None:
-    original = module.backward
+    original, rank_of_backward = module.backward, fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         if session.deep is not None:
             session.backward_begins()
         result = original(*args, **kwargs)
         session.backwards += 1
-        if session.clock <= fmt.CLOCK_BACKWARD:
+        if session.rank <= rank_of_backward:
             session.backward_ended()
         return result
 
-    _replace(session, module, "backward", backward)
+    replace(session, module, "backward", backward)
 
 
 def _saving(session: Session, module: Any) -> None:
@@ -83,7 +94,7 @@ def _saving(session: Session, module: Any) -> None:
         session.saved(f, begin_ns)
         return result
 
-    _replace(session, module, "save", save)
+    replace(session, module, "save", save)
 
 
 def _loader(session: Session, module: Any) -> None:
@@ -112,8 +123,8 @@ def _loader(session: Session, module: Any) -> None:
         session.loader_begun(self, result)
         return result
 
-    _replace(session, iterator, "__next__", next_batch)
-    _replace(session, loader, "__iter__", begin)
+    replace(session, iterator, "__next__", next_batch)
+    replace(session, loader, "__iter__", begin)
 
 
 def _process_group(session: Session, module: Any) -> None:
@@ -121,15 +132,20 @@ def _process_group(session: Session, module: Any) -> None:
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        session.fact(
-            "process_group",
-            rank=module.get_rank(),
-            world_size=module.get_world_size(),
-            backend=str(module.get_backend()),
-        )
+        session.group_joined(module.get_rank(), module.get_world_size(), str(module.get_backend()))
         return result
 
-    _replace(session, module, "init_process_group", init_process_group)
+    destroy = module.destroy_process_group
+
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        session.group_leaves()
+        return destroy(*args, **kwargs)
+
+    package = sys.modules.get("torch.distributed")
+    put = functools.partial(replace, session)
+    for own in (init_process_group, destroy_process_group):
+        communication.replace_in_both(module, package, own.__name__, own, put)
+    communication.patch(session.communication, module, package, put)
 
 
 def _data_parallel(session: Session, module: Any) -> None:
@@ -140,7 +156,7 @@ def _data_parallel(session: Session, module: Any) -> None:
         original(self, *args, **kwargs)
         session.replicas_made(self)
 
-    _replace(session, wrapper, "__init__", init)
+    replace(session, wrapper, "__init__", init)
 
 
 def _arguments(session: Session, module: Any) -> None:
@@ -152,4 +168,4 @@ def _arguments(session: Session, module: Any) -> None:
         session.arguments_parsed(result[0])
         return result
 
-    _replace(session, parser, "parse_known_args", parse_known_args)
+    replace(session, parser, "parse_known_args", parse_known_args)

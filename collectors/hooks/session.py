@@ -63,7 +63,6 @@ class Session(Noting):
         if self.is_released:
             return
         try:
-            self.settle()
             if self.deep is not None:
                 self.deep.optimizer_runs(False)
             if self.optimizers.is_only(optimizer):
@@ -164,11 +163,41 @@ class Session(Noting):
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
 
+    def round_ended(
+        self,
+        clock: int,
+        at_ns: int,
+        samples: int,
+        number: int = 0,
+        flags: int = fmt.FLAG_COMPLETES,
+    ) -> None:
+        """Count a round of a framework without torch's optimizers; see ``rounds``."""
+        if self.is_released:
+            return
+        try:
+            if samples:
+                self.loaders.samples = samples
+            self._tick(clock, number, flags, at_ns)
+        except Exception as error:
+            self.failed("round", error)
+        if self.steps >= self.last_step:
+            self._obey(clock)
+
     def replicas_made(self, module: Any) -> None:
         """Keep hold of a model that was wrapped for data parallelism."""
         import weakref
 
         self.data_parallel = weakref.ref(module)
+
+    def group_joined(self, rank: int, world_size: int, backend: str) -> None:
+        """Note that this process trains together with others from now on."""
+        self.fact("process_group", rank=rank, world_size=world_size, backend=backend)
+        self.is_together = True
+
+    def group_leaves(self) -> None:
+        """Look a last time at what is about to be closed."""
+        if not self.is_released:
+            self._chores.record_communication(time.monotonic_ns(), is_last=True)
 
     def arguments_parsed(self, namespace: Any) -> None:
         """Keep the numbers among the arguments that may say how long the job is."""
@@ -191,6 +220,7 @@ class Session(Noting):
             return
         self.settle()
         self._chores.end_deep()
+        self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self.loaders.flush()
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True
@@ -203,18 +233,27 @@ class Session(Noting):
 
     # The leading clock.
 
-    def _tick(self, clock: int, number: int = 0, flags: int = fmt.FLAG_COMPLETES) -> None:
-        """Record a tick of a clock that may lead."""
-        if clock < self.clock:
+    def _tick(
+        self,
+        clock: int,
+        number: int = 0,
+        flags: int = fmt.FLAG_COMPLETES,
+        at_ns: int | None = None,
+    ) -> None:
+        """Record a tick of a clock that may lead; ``at_ns`` if it was not just now."""
+        rank = fmt.CLOCK_RANK[clock]
+        if rank < self.rank:
             return
-        now_ns = time.monotonic_ns()
+        if self.quick_id:
+            self.settle()
+        now_ns = time.monotonic_ns() if at_ns is None else at_ns
         chores = self._chores
         completes = bool(flags & fmt.FLAG_COMPLETES)
-        is_first = clock > self.clock or flags >= fmt.FLAG_RENEWED
+        is_first = rank > self.rank or flags >= fmt.FLAG_RENEWED
         if is_first:
             if flags & fmt.FLAG_RENEWED:
                 chores.begin_anew()
-            self.clock, self.steps = clock, 0
+            self.clock, self.rank, self.steps = clock, rank, 0
         is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
         if is_due:
             chores.read_delay()
@@ -248,7 +287,7 @@ class Session(Noting):
         """
         action = self._chores.control.action
         is_main = threading.current_thread() is threading.main_thread()
-        if clock < self.clock or (action == fmt.ACTION_STOP and not is_main):
+        if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
         self.fact("obeyed", steps=self.steps)
         self.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .communication import Communication
 from .control import NEVER
 from .loaders import Loaders
 from .optimizers import Optimizers
@@ -23,12 +24,17 @@ class ProcessState:
     arguments : dict of float
         The numbers among the parsed arguments that may say how long the job is.
     data_parallel : weak reference to the wrapped model, or None
+    communication : Communication
+    is_together : bool
+        This process has joined a process group.
     deep : DeepTrace or None
         While a step is traced.
-    clock, steps : int
-        The leading clock, and the training steps it completed.
+    clock, rank, steps : int
+        The leading clock, its rank, and the training steps it completed.
     backwards : int
         Backward passes since the last tick.
+    threads_called : int or None
+        What the script's main thread last passed to ``torch.set_num_threads``.
     last_step : int
         After which the profiler wants the script to stop, or to be let go.
     is_released : bool
@@ -41,10 +47,13 @@ class ProcessState:
         self.optimizers = Optimizers()
         self.arguments: dict[str, float] = {}
         self.data_parallel: Any = None
+        self.communication = Communication(self.writer)
+        self.is_together = False
         self.deep: Any = None
-        self.clock = -1
+        self.clock = self.rank = -1
         self.steps = 0
         self.backwards = 0
+        self.threads_called: int | None = None
         self.last_step = NEVER
         self.is_released = False
         self._failures: set[str] = set()

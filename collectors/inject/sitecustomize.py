@@ -9,7 +9,7 @@ import sys
 
 
 def _boot() -> None:
-    """Load the hooks package by path, under a name that cannot clash."""
+    """Load the hooks package by path, under a name that cannot clash; start where they belong."""
     here = os.path.dirname(os.path.abspath(__file__))
     folder = os.path.join(os.path.dirname(here), "hooks")
     from _frozen_importlib import module_from_spec
@@ -23,9 +23,14 @@ def _boot() -> None:
     package = module_from_spec(spec)
     sys.modules["_advisor_hooks"] = package
     spec.loader.exec_module(package)
+    from _advisor_hooks import lineage
+
+    if not lineage.belongs():
+        lineage.leave()
+        return
     from _advisor_hooks import boot
 
-    boot.start(os.environ["ADVISOR_RUN_DIR"])
+    boot.start(os.environ[lineage.RUN])
 
 
 def _chain() -> None:

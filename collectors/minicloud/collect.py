@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from advisor.collectors import network
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.minicloud import limits, network, sampling, summary
+from advisor.collectors.minicloud import limits, sampling, summary
 from advisor.collectors.minicloud.execute import CAP_S, execute
 from advisor.collectors.minicloud.journal import Journal, Row
 from advisor.collectors.minicloud.plan import MiniJob, MiniRun, jobs, plan

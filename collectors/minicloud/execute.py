@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from advisor.collectors.minicloud import limits, network, sampling, summary
+from advisor.collectors import network
+from advisor.collectors.minicloud import limits, sampling, summary
 from advisor.collectors.minicloud.instances import nominal_price_usd_per_h
 from advisor.collectors.minicloud.journal import Row
 from advisor.collectors.minicloud.node import Seat, fork, read_report

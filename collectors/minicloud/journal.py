@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors import atomic, bounded
 from advisor.collectors.errors import RecordingError
 
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ def to_line(row: Mapping[str, Any]) -> str:
 def from_line(line: str) -> Row | None:
     """Return the record of a line, or None where the checksum does not match."""
     try:
-        row = json.loads(line)
+        row = bounded.parse_json(line)
     except ValueError:
         return None
     if not isinstance(row, dict):
@@ -84,17 +84,7 @@ class Journal:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one record and have it on disk on return."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        line = to_line(row).encode()
-        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a line cut short must not swallow this one
-            os.write(handle, line)
-            os.fdatasync(handle)
-        finally:
-            os.close(handle)
+        atomic.append_line(self.path, to_line(row).encode())
 
     def rows(self) -> Iterator[Row]:
         """Yield the records that pass their checksum, in the order written."""
@@ -118,14 +108,11 @@ def pack(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     int
         Records written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".draft")
     count = 0
-    with draft.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+    with atomic.writing(path) as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         for row in rows:
             packed.write(to_line(row).encode())
             count += 1
-    os.replace(draft, path)
     return count
 
 

@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from advisor.collectors.minicloud import counting, limits, training
 from advisor.collectors.minicloud.instances import MiniInstance
-from advisor.collectors.minicloud.network import INTERFACE, Nodes
 from advisor.collectors.minicloud.plan import MiniRun
 from advisor.collectors.minicloud.tape import Tape
+from advisor.collectors.network import INTERFACE, Nodes
 from advisor.collectors.workloads import load
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors.minicloud import network
+from advisor.collectors import network
 
 MIB: Final = 2**20
 _PAGE: Final = resource.getpagesize()

@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.asymmetric_pipeline.zorse import proportional
+from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.layouts.stage_partition import partition
@@ -53,6 +54,13 @@ class StageGroup:
     name: str
     workers: tuple[UnitTimes, ...]
     capacity_bytes: float
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise PlanningError(
+                f"group {self.name} without devices", hint="leave it out", exit_code=2
+            )
+        check_positive(f"group {self.name}", capacity_bytes=self.capacity_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +131,8 @@ def grouped_pipeline(
     PlanningError
         If there are fewer units than groups, or nothing fits.
     """
+    check_counts("pipeline", micro_batch=micro_batch, micro_batches=micro_batches)
+    check_not_negative("pipeline", send_s=send_s)
     found: GroupedPipeline | None = None
     problem: PlanningError | None = None
     for order in _orders(groups):

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.units import GIB
@@ -68,6 +69,13 @@ class PipelineGroup:
     all_gather_s: float = 0.0
     reduce_scatter_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise PlanningError("a group without GPUs", hint="leave it out", exit_code=2)
+        check_not_negative(
+            "group", all_gather_s=self.all_gather_s, reduce_scatter_s=self.reduce_scatter_s
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineJob:
@@ -78,6 +86,11 @@ class PipelineJob:
     layer_parameters: float
     sequence: int
     hidden: int
+
+    def __post_init__(self) -> None:
+        names = ("global_batch", "layers", "sequence", "hidden")
+        check_counts("job", **{name: getattr(self, name) for name in names})
+        check_not_negative("job", layer_parameters=self.layer_parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +140,7 @@ def ring_s(payload_bytes: float, ring_bytes_per_s: Sequence[float], *, factor: f
     3.0
     """
     n = len(ring_bytes_per_s)
+    check_positive("ring", bytes_per_s=ring_bytes_per_s)
     return 0.0 if n < 2 else (n - 1) * payload_bytes / n / min(ring_bytes_per_s) * factor
 
 
@@ -275,15 +289,19 @@ def best_of_groups(
     PlanningError
         If no combination fits into memory.
     """
+    if not groups:
+        raise PlanningError("a pipeline without groups", hint="give at least one", exit_code=2)
     fixed = constants or ZorseConstants()
     tried = micro_batches or [
         2**i for i in range(job.global_batch.bit_length()) if job.global_batch % 2**i == 0
     ]
+    sends_s = {m: send_receive_s(m) for m in tried}
+    check_not_negative("link between groups", send_receive_s=list(sends_s.values()))
     plans = [
         p
-        for m in tried
+        for m, send_s in sends_s.items()
         for v in range(1, min(job.layers // 2, len(groups)) + 3)
-        for p in _plans(groups, job, m, v, send_receive_s(m), fixed, may_offload)
+        for p in _plans(groups, job, m, v, send_s, fixed, may_offload)
     ]
     if not plans:
         raise PlanningError(

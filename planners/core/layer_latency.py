@@ -14,11 +14,15 @@ percentile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.checks import check_positive
+from advisor.planners.core.errors import PlanningError
 
 Floats = NDArray[np.float64]
 Line = tuple[float, float]
@@ -51,6 +55,14 @@ class LayerLatency:
             raise ValueError(f"micro_batches must rise: {self.micro_batches}")
         if min(self.forward_line[0], self.backward_line[0]) <= 0:
             raise ValueError(f"a line that does not rise: {self}")
+        check_positive("layer's latency", forward_s=self.forward_s, backward_s=self.backward_s)
+        for name, line in (("forward", self.forward_line), ("backward", self.backward_line)):
+            if not all(map(math.isfinite, line)):
+                raise PlanningError(
+                    f"layer's latency: a {name} line of {line} makes no sense",
+                    hint="give slope and intercept in seconds",
+                    exit_code=2,
+                )
 
     @classmethod
     def from_points(

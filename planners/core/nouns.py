@@ -8,8 +8,10 @@ planners; the objects here are for what comes in and what is shown.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
+from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.setup import DEFAULT_SETUP, PRECISION_BYTES, Precision, TrainingSetup
 from advisor.planners.core.transformer import Transformer
 
@@ -26,6 +28,11 @@ OperatorKind = Literal[
 Phase = Literal["forward", "backward", "optimizer"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
+# What a device sustains, as far as it is known.
+_RATES: Final = (
+    "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",
+    "fp16_flop_per_s", "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,18 @@ class Layer:
     backward_s: float | None = None
     kind: str = ""
 
+    def __post_init__(self) -> None:
+        check_not_negative(
+            f"layer {self.name}",
+            parameters=self.parameters,
+            forward_flop_per_sample=self.forward_flop_per_sample,
+            backward_flop_per_sample=self.backward_flop_per_sample,
+            output_bytes_per_sample=self.output_bytes_per_sample,
+            saved_bytes_per_sample=self.saved_bytes_per_sample,
+            forward_s=self.forward_s,
+            backward_s=self.backward_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -139,6 +158,9 @@ class Work:
     def __post_init__(self) -> None:
         if self.micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1, got {self.micro_batch}")
+        names = ("parameters", "trainable_parameters", "parameter_bytes", "optimizer_state_bytes",
+                 "saved_bytes_per_sample", "input_bytes_per_sample")  # fmt: skip
+        check_not_negative("work", **{name: getattr(self, name) for name in names})
 
     @property
     def gradient_bytes(self) -> float:
@@ -203,8 +225,14 @@ class Device:
     call_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (self.memory_bytes > 0 and self.memory_bytes_per_s > 0):
-            raise ValueError(f"memory and bandwidth must be positive: {self}")
+        check_positive(
+            f"device {self.name}",
+            memory_bytes=self.memory_bytes,
+            cores=self.cores,
+            core_speed=self.core_speed,
+            **{name: getattr(self, name) for name in _RATES},
+        )
+        check_not_negative(f"device {self.name}", call_s=self.call_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +253,10 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(f"link {self.name}", bytes_per_s=self.bytes_per_s)
+        check_not_negative(f"link {self.name}", latency_s=self.latency_s)
 
     @property
     def bypasses_kernel(self) -> bool | None:
@@ -265,12 +297,27 @@ class Node:
     core_speed: float | None = None
     memory_bytes: float
 
+    def __post_init__(self) -> None:
+        check_counts(f"machine {self.name}", devices=self.devices)
+        check_not_negative(f"machine {self.name}", vcpus=self.vcpus)
+        check_positive(
+            f"machine {self.name}", core_speed=self.core_speed, memory_bytes=self.memory_bytes
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Machines that run one job together: ``(node, count)`` groups, no prices."""
 
     groups: tuple[tuple[Node, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise PlanningError(
+                "a cluster without machines", hint="give at least one group", exit_code=2
+            )
+        for node, count in self.groups:
+            check_counts("cluster", **{node.name or "machines": count})
 
     @property
     def devices(self) -> int:
@@ -306,6 +353,15 @@ class Layout:
         default_factory=frozenset
     )
     average_every: int = 1
+
+    def __post_init__(self) -> None:
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.micro_batch,
+                   self.accumulation_steps, self.virtual_stages, self.average_every)  # fmt: skip
+        if all(d >= 1 for d in degrees) and (self.shard_group is None or self.shard_group >= 1):
+            return  # nearly always, and layouts are made by the thousand
+        names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
+                 "virtual_stages", "average_every", "shard_group")  # fmt: skip
+        check_counts("layout", **{name: getattr(self, name) for name in names})
 
     @property
     def devices(self) -> int:

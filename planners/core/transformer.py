@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advisor.planners.core.checks import check_counts, check_not_negative
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
@@ -43,6 +45,12 @@ class Transformer:
     experts_per_token: int = 1
     head_width: int | None = None
     has_head: bool = True
+
+    def __post_init__(self) -> None:
+        names = ("layers", "hidden", "heads", "sequence", "kv_heads", "ffn", "experts",
+                 "experts_per_token", "head_width")  # fmt: skip
+        check_counts("transformer", **{name: getattr(self, name) for name in names})
+        check_not_negative("transformer", vocabulary=self.vocabulary)
 
 
 def head_width(model: Transformer) -> int:

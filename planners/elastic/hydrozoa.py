@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.elastic.labels import worker_paths
@@ -101,6 +102,9 @@ class WorkerScaling:
                 exit_code=2,
             )
 
+        check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
+        check_not_negative("workers", sample_s=self.sample_s)
+
     def steps_s(self, batch: Column) -> Column:
         """Return the step time, shape (batches, workers) [s]."""
         share = batch[:, None] / np.asarray(self.workers)
@@ -128,6 +132,11 @@ class Billing:
     quantum_s: float = 1.0
     minimum_s: float = 0.0
     startup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        names = ("price_usd_per_h", "minimum_s", "startup_s")
+        check_not_negative("billing", **{name: getattr(self, name) for name in names})
+        check_positive("billing", quantum_s=self.quantum_s)
 
     def rental_s(self, rented_s: Column) -> Column:
         """Return the billed time of rentals [s]."""

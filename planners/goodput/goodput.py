@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
 
@@ -59,6 +60,11 @@ class FailureRecord:
     devices: int
     days: float
     source: str
+
+    def __post_init__(self) -> None:
+        check_counts("record of failures", interruptions=self.interruptions, devices=self.devices)
+        check_positive("record of failures", days=self.days)
+        check_not_negative("record of failures", network_interruptions=self.network_interruptions)
 
     @property
     def per_device_h(self) -> float:

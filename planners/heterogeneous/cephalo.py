@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layer_latency import Floats, LayerLatency
 from advisor.planners.core.units import GIB
@@ -68,6 +69,9 @@ class Worker:
     memory_bytes: float
     latency: LayerLatency
 
+    def __post_init__(self) -> None:
+        check_positive(f"GPU {self.name}", memory_bytes=self.memory_bytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevenJob:
@@ -94,6 +98,15 @@ class UnevenJob:
     all_gather_s: float = 0.0
     reduce_scatter_s: float = 0.0
     optimizer_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts("job", global_batch=self.global_batch, layers=self.layers)
+        if not self.compute_bytes:
+            raise PlanningError(
+                "job: no memory of the computation", hint="give compute_bytes", exit_code=2
+            )
+        names = ("state_bytes", "compute_bytes", "all_gather_s", "reduce_scatter_s", "optimizer_s")
+        check_not_negative("job", **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +192,8 @@ def plan(
         If there are fewer samples than GPUs, or no split fits into the memory.
     """
     fixed = constants or CephaloConstants()
-    if job.global_batch < len(workers) or not workers:
+    _check_workers(workers)
+    if job.global_batch < len(workers):
         raise PlanningError(
             f"a global batch of {job.global_batch} gives {len(workers)} GPUs less than one "
             "sample each",
@@ -205,6 +219,7 @@ def even_plan(
     PlanningError
         If the GPUs do not divide the batch or an equal share does not fit somewhere.
     """
+    _check_workers(workers)
     if job.global_batch % len(workers):
         raise PlanningError(
             f"{len(workers)} GPUs do not divide a global batch of {job.global_batch}",
@@ -218,6 +233,11 @@ def even_plan(
     budget = _memory_budget(workers, job, compute, fixed)
     chosen = split_batch(options, job.global_batch, compute, budget)
     return _finish(workers, job, options, chosen, compute, fixed, False)
+
+
+def _check_workers(workers: Sequence[Worker]) -> None:
+    if not workers:
+        raise PlanningError("no GPU to plan for", hint="give at least one", exit_code=2)
 
 
 def _options(

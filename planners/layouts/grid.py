@@ -118,6 +118,15 @@ def divisors(number: int, limit: int | None = None) -> list[int]:
     return [d for d in range(1, top + 1) if number % d == 0]
 
 
+def fills_stages(layers: int, pp: int) -> bool:
+    """Whether equal stages (but for the last one) leave none empty.
+
+    >>> fills_stages(25, 5), fills_stages(25, 8), fills_stages(9, 8)
+    (True, False, False)
+    """
+    return (pp - 1) * -(-layers // pp) < layers
+
+
 def degrees(
     shape: Transformer, devices: int, global_batch: int, space: SearchSpace
 ) -> Iterator[tuple[int, int, int, int, int]]:
@@ -135,7 +144,7 @@ def degrees(
         for pp in divisors(devices // tp, min(space.max_pp, shape.layers)):
             if pp < space.min_pp:
                 continue
-            if (pp - 1) * -(-shape.layers // pp) >= shape.layers or space.pp not in (None, pp):
+            if not fills_stages(shape.layers, pp) or space.pp not in (None, pp):
                 continue
             for cp in divisors(devices // tp // pp, space.max_cp):
                 dp = devices // tp // pp // cp

@@ -11,12 +11,20 @@ from typing import Final, Literal
 
 import numpy as np
 
+from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.columns import Machines, Software
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.core.units import GIB
-from advisor.planners.layouts.grid import SearchSpace, divisors, recomputes, shards, splits
+from advisor.planners.layouts.grid import (
+    SearchSpace,
+    divisors,
+    fills_stages,
+    recomputes,
+    shards,
+    splits,
+)
 from advisor.planners.layouts.planned import PARTS, PlannedLayout, pareto
 from advisor.planners.layouts.problem import Found, LayoutProblem, shapes_of
 from advisor.planners.memory.layout_memory import MemoryConstants
@@ -25,6 +33,10 @@ __all__ = ["PARTS", "PlannedLayout", "SearchResult", "pareto", "search", "shapes
 
 # A batch farther off than this is another job: none is proposed.
 _FARTHEST_BATCH: Final = 256
+# Nobody has a larger cluster of equal devices.
+_MOST_DEVICES: Final = 100_000
+# The largest accelerator in the catalogue holds 288 GB; twice that is to come.
+_LARGEST_DEVICE_GIB: Final = 600.0
 # How the options of the command line call what a space fixes.
 _WORDS: Final = {
     "micro_batch": "a micro-batch of",
@@ -133,6 +145,7 @@ def check(problem: LayoutProblem, devices: int, global_batch: int, space: Search
     PlanningError
         Naming the first of them.
     """
+    _check_machines(problem.machines)
     nodes = -(-devices // int(problem.machines.devices_per_node))
     check_sizes(problem.transformer, nodes, global_batch)
     _check_space(problem.transformer, space, devices)
@@ -168,6 +181,18 @@ def check_sizes(transformer: Transformer, nodes: int, global_batch: int) -> None
         )
 
 
+def _check_machines(machines: Machines) -> None:
+    """Refuse rates and sizes of devices and links that are none."""
+    names = ("flop_per_s", "memory_bytes_per_s", "memory_bytes", "intra_bytes_per_s",
+             "network_bytes_per_s", "devices_per_node", "host_bytes_per_s")  # fmt: skip
+    check_positive("machines", **{name: getattr(machines, name) for name in names})
+    # Hosts may have no memory to spare, or as much as is wanted.
+    on_host = np.minimum(machines.host_memory_bytes, np.finfo(float).max)
+    check_not_negative(
+        "machines", kept_free_bytes=machines.kept_free_bytes, host_memory_bytes=on_host
+    )
+
+
 def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> None:
     """Refuse constraints that contradict one another."""
     tp, pp = space.tp or 1, space.pp or 1
@@ -187,6 +212,13 @@ def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> 
         raise PlanningError(
             f"{transformer.layers} layers do not fill {pp} stages",
             hint=f"use at most pp {transformer.layers}",
+            exit_code=2,
+        )
+    if not fills_stages(transformer.layers, pp):
+        able = [p for p in divisors(devices // tp) if fills_stages(transformer.layers, p)]
+        raise PlanningError(
+            f"{transformer.layers} layers over pp {pp} leave the last stage empty",
+            hint=f"pp may be {', '.join(map(str, able))}",
             exit_code=2,
         )
 
@@ -209,15 +241,27 @@ def nothing_fits(
             exit_code=3,
         )
     capacity, free = problem.capacity_bytes, float(problem.machines.kept_free_bytes)
-    factor, needed = (capacity + excess) / capacity, capacity + free + excess
     kept = f" (of which {free / GIB:.0f} GiB are kept free)" if free >= GIB else ""
     return PlanningError(
         f"no layout fits into {(capacity + free) / GIB:.0f} GiB{kept}: the nearest ({nearest}) "
         f"misses by {excess / GIB:.1f} GiB",
-        hint=f"it would fit with devices of {needed / GIB:.0f} GiB, with about "
-        f"{int(np.ceil(devices * factor))} devices, or with shorter sequences",
+        hint=_what_would_fit(capacity, free, excess, devices),
         exit_code=3,
     )
+
+
+def _what_would_fit(capacity: float, free: float, excess: float, devices: int) -> str:
+    """Return larger devices, and more of them, as far as there are such."""
+    ways = []
+    needed = (capacity + free + excess) / GIB
+    if needed <= _LARGEST_DEVICE_GIB:
+        ways.append(f"with devices of {needed:.0f} GiB")
+    count = devices * (capacity + excess) / capacity if capacity > 0 else np.inf
+    # Beyond, spreading the state is no way out: what is left over does not shrink with devices.
+    if count <= _MOST_DEVICES:
+        ways.append(f"with about {int(np.ceil(count))} devices")
+    ways.append("with shorter sequences" if ways else "with a smaller model")
+    return "it would fit " + ", ".join(ways[:-1]) + (", or " if ways[1:] else "") + ways[-1]
 
 
 def _nothing_divides(

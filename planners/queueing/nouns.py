@@ -70,10 +70,13 @@ class JobTable:
             raise ValueError("columns of different length")
         if not self.submit_s.size:
             raise PlanningError("the trace has no job", hint="check the file's rows", exit_code=2)
+        is_timed = np.isfinite(self.submit_s)
+        is_before = self.submit_s[1:] < self.submit_s[:-1]
         for name, is_bad in (
-            ("submitted before the one ahead of it", np.diff(self.submit_s, prepend=-np.inf) < 0),
+            ("without a time of submission", ~is_timed),
+            ("submitted before the one ahead of it", np.append(False, is_before)),
             ("without devices", self.devices < 1),
-            ("without a duration", ~(self.duration_s > 0)),
+            ("without a duration", ~((self.duration_s > 0) & np.isfinite(self.duration_s))),
         ):
             if is_bad.any():
                 raise PlanningError(

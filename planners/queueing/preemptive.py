@@ -178,7 +178,8 @@ class Shortest(Ordered):
         """Start arrivals that fit beside all that runs, or end a job nobody waited for.
 
         Those before an arrival in the order leave at least what is free in the end, and those
-        after it fit beside it, so nobody else starts or stops; ties are settled at the next sort.
+        after it fit beside it, so nobody else starts or stops. The order is kept up all the same:
+        it settles later ties, as the sort is stable.
         """
         runs, sizes = self.table[RUNS], self.table[DEVICES]
         if self.per_node:
@@ -191,6 +192,7 @@ class Shortest(Ordered):
         runs[new:] = 1.0
         for job in arrived:
             self.start_s[job] = now
+        self._sort()
         return True
 
     def _sort(self) -> None:

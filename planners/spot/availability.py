@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 
 Column = NDArray[np.float64]
@@ -69,6 +70,7 @@ class SpotTrace:
         times = np.append(self.start_s, self.end_s)
         if self.start_s.shape != self.available.shape or self.start_s.ndim != 1:
             raise ValueError(f"shapes {self.start_s.shape} and {self.available.shape}")
+        check_not_negative(f"trace {self.name!r}", time_s=times)
         late = np.flatnonzero(np.diff(times) <= 0)
         if late.size or times[0] != 0:
             at = times[late[0] + 1] if late.size else times[0]
@@ -137,6 +139,7 @@ class Spells:
     end_s: float
 
     def __post_init__(self) -> None:
+        check_positive("record of spells", end_s=self.end_s)
         ends = self.up_start_s + self.up_length_s
         if self.up_start_s.shape != self.up_length_s.shape or self.up_start_s.ndim != 1:
             raise ValueError(f"shapes {self.up_start_s.shape} and {self.up_length_s.shape}")
@@ -217,6 +220,10 @@ class SpotJob:
                 hint="give all three in seconds",
                 exit_code=2,
             )
+        check_not_negative(
+            "spot job", work_s=self.work_s, restart_s=self.restart_s, warning_s=self.warning_s,
+            checkpoint_s=self.checkpoint_s,
+        )  # fmt: skip
 
     @property
     def saves_on_notice(self) -> bool:
@@ -280,7 +287,13 @@ def replay(spells: Spells, job: SpotJob, start_s: ArrayLike) -> Replay:
     job : SpotJob
     start_s : array-like of shape (n,)
         When the job is submitted; it waits for the next up spell. [s]
+
+    Raises
+    ------
+    PlanningError
+        If a start is negative or no number.
     """
+    check_not_negative("replay", start_s=start_s)
     start = np.atleast_1d(np.asarray(start_s, float))
     return replay_attempts(spells, job, start, np.full(start.shape, job.attempt_s))
 

@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
+from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.goodput import optimal_interval_s
@@ -139,6 +140,8 @@ def spot_completion(
         if checkpoint_interval_s is None
         else np.asarray(checkpoint_interval_s, float)
     )
+    check_not_negative("spot job", checkpoint_s=save, warning_s=warning_s)
+    check_positive("spot job", checkpoint_interval_s=interval)
     limit = np.asarray(np.inf if deadline_s is None else deadline_s, float)
     work, *keys, interval, limit = (
         np.atleast_1d(c) for c in np.broadcast_arrays(*amounts, save, interval, limit)
@@ -165,6 +168,7 @@ def _amounts(*values: ArrayLike) -> list[Column]:
     columns = [np.asarray(value, float) for value in values]
     for name, column in zip(("work_s", "nodes", "restart_s", "hazard"), columns, strict=True):
         is_good = column >= 0 if name == "restart_s" else column > 0
+        is_good &= np.isfinite(column)
         if not np.all(is_good):
             raise PlanningError(
                 f"{name} makes no sense: {column[~is_good].flat[0]:g}",

@@ -31,6 +31,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.planners.core.checks import check_not_negative
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.goodput.checkpoints import RESTART_AFTER_ADDITION_S, restart_after_removal_s
 from advisor.planners.spot.availability import Column, SpotTrace
@@ -189,6 +190,9 @@ def replay_strategy(
             hint="give both in seconds",
             exit_code=2,
         )
+    check_not_negative(
+        "replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s, speed=rate
+    )
     if int(trace.available.max()) < way.least_nodes:
         raise PlanningError(
             f"trace {trace.name!r} never has the {way.least_nodes} nodes that {way.name} needs",

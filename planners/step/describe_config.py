@@ -84,6 +84,21 @@ def read_config(
     PlanningError
         If the model is of another form, or a dimension is not stated.
     """
+    try:
+        return _read(config, sequence, image)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise _refused(str(error)) from error
+
+
+def _refused(why: str) -> PlanningError:
+    return PlanningError(
+        f"not the configuration of a model: {why}",
+        hint="give the config.json of a Hugging Face model, unchanged",
+        exit_code=2,
+    )
+
+
+def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) -> DescribedModel:
     kind = str(config.get("model_type", ""))
     if config.get("_class_name") == CLASS:
         return read_unet(config, image=image)
@@ -112,7 +127,7 @@ def transformer_of(
         If a dimension is not stated.
     """
     # Models that see and read nest the language model's dimensions.
-    config = {**config, **(config.get("text_config") or {})}
+    config = _with_text(config)
     kind = str(config.get("model_type", ""))
     found = {name: _first(config, names) for name, names in _NAMES.items()}
     if found["sequence"] is not None:
@@ -142,11 +157,20 @@ def transformer_of(
 
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
     """Return the longest sequence that the model of a configuration allows, where it says so."""
-    return _first({**config, **(config.get("text_config") or {})}, _NAMES["sequence"])
+    return _first(_with_text(config), _NAMES["sequence"])
+
+
+def _with_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = config.get("text_config") or {}
+    if not isinstance(text, Mapping):
+        raise _refused("text_config must be an object")
+    return {**config, **text}
 
 
 def _has_head(config: Mapping[str, Any]) -> bool:
     names = config.get("architectures") or []
+    if not isinstance(names, list):
+        raise TypeError("architectures must be a list of names")
     return not (names and str(names[0]).endswith(_WITHOUT_HEAD) and "LMHead" not in str(names[0]))
 
 

@@ -34,6 +34,7 @@ _BOTTLENECK: Final = 4
 _BATCH_NORM: Final = ((2, 3), (1, 1))
 _RELU: Final = ((2, 3), (1, 1))
 _POOL: Final = ((1, 1), (1, 1))
+_LONGEST_TEXT: Final = 2000
 _FORM: Final = "IMAGE:STEM:BLOCKSxWIDTH,...:KIND[:HIDDEN,...[:CLASSES]]"
 
 
@@ -79,6 +80,8 @@ def parse_network(text: str) -> ConvolutionalNetwork:
     >>> convolutional_work(resnet50, micro_batch=1).parameters
     25557032
     """
+    if len(text) > _LONGEST_TEXT:
+        raise _unread(text)
     try:
         image, stem, stages, kind, *rest = text.split(":")
         hidden, classes = rest if len(rest) == 2 else (*rest, *[""] * (2 - len(rest)))
@@ -92,12 +95,16 @@ def parse_network(text: str) -> ConvolutionalNetwork:
             classes=int(classes or 1000),
         )
     except (ValueError, KeyError) as error:
-        raise PlanningError(
-            f"not a convolutional network: {text!r}",
-            hint=f"{_FORM}, KIND plain, basic or bottleneck; "
-            "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck",
-            exit_code=2,
-        ) from error
+        raise _unread(text) from error
+
+
+def _unread(text: str) -> PlanningError:
+    return PlanningError(
+        f"not a convolutional network: {text[:_LONGEST_TEXT]!r}",
+        hint=f"{_FORM}, KIND plain, basic or bottleneck; "
+        "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck",
+        exit_code=2,
+    )
 
 
 def convolutional_work(
@@ -148,6 +155,7 @@ def _check(network: ConvolutionalNetwork, micro_batch: int) -> None:
     for number, (blocks, width) in enumerate(network.stages, start=1):
         sizes |= {f"blocks of stage {number}": blocks, f"width of stage {number}": width}
     sizes |= {f"dense layer {i}": width for i, width in enumerate(network.hidden, start=1)}
+    sizes["blocks of all stages"] = sum(blocks for blocks, _ in network.stages)
     check_positive(sizes)
     if network.stem < 0:
         raise PlanningError(f"a stem of {network.stem} channels", hint="0 for none", exit_code=2)

@@ -101,6 +101,7 @@ def _check(model: DiffusionUNet, micro_batch: int) -> None:
         "levels": len(model.widths), "blocks": model.blocks, "text_tokens": model.text_tokens,
         "text_width": model.text_width, "micro_batch": micro_batch,
     }  # fmt: skip
+    sizes |= {f"layers of level {i}": max(n, 1) for i, n in enumerate(model.transformers, 1)}
     check_positive(sizes | {f"width of level {i}": w for i, w in enumerate(model.widths, 1)})
     if not len(model.widths) == len(model.transformers) == len(model.heads):
         raise ValueError(f"levels of different number: {model}")

@@ -37,6 +37,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import GIB
 from advisor.planners.swapping.cuts import best_cuts, spans
@@ -72,6 +73,18 @@ class SwapModel:
     micro_batch: int = 1
     host_bytes_per_parameter_byte: float = 8.0
 
+    def __post_init__(self) -> None:
+        columns = ("forward_s", "parameter_bytes", "boundary_bytes", "saved_bytes")
+        if len({len(getattr(self, name)) for name in columns}) != 1 or not self.forward_s:
+            raise PlanningError(
+                "a model to swap needs as many values in every column as it has layers",
+                hint="give at least one layer",
+                exit_code=2,
+            )
+        check_not_negative("model to swap", **{name: getattr(self, name) for name in columns})
+        check_counts("model to swap", micro_batch=self.micro_batch)
+        check_not_negative("model to swap", host_bytes=self.host_bytes_per_parameter_byte)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
@@ -90,6 +103,13 @@ class Peer:
     network_bytes_per_s: float
     network_latency_s: float = 0.0
     kappa: float = 0.0
+
+    def __post_init__(self) -> None:
+        rates = ("host_bytes_per_s", "host_update_bytes_per_s", "network_bytes_per_s")
+        check_positive("peer", **{name: getattr(self, name) for name in rates})
+        # Whatever else a job keeps there may leave no memory at all.
+        others = ("gpu_bytes", "memory_bytes", "network_latency_s", "kappa")
+        check_not_negative("peer", **{name: getattr(self, name) for name in others})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

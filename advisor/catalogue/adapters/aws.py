@@ -10,7 +10,6 @@ estimate, and marked so.
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import urllib.parse
@@ -29,6 +28,7 @@ from advisor.catalogue.adapters.base import (
     read_json,
 )
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.collectors import bounded
 
 _PAGES: Final = "https://b0.p.awsstatic.com"
 _ADVISOR: Final = "https://spot-bid-advisor.s3.amazonaws.com"
@@ -183,7 +183,7 @@ def _read_list(file: RawFile, date: str, found: _Found) -> None:
         lines = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         header, published = _list_header(file, lines)
         date = published[:10] or date
-        for number, cells in enumerate(csv.reader(lines), start=7):
+        for number, cells in enumerate(bounded.csv_rows(lines), start=7):
             if len(cells) != len(header):
                 fault(file, f"row {number}", f"has {len(cells)} cells, the header {len(header)}")
             row = dict(zip(header, cells, strict=True))
@@ -201,7 +201,7 @@ def _list_header(file: RawFile, lines: Iterator[str]) -> tuple[list[str], str]:
     """Read what stands above the rows; return the column names and the day of publication."""
     published = ""
     for _ in range(6):
-        cells = next(csv.reader([next(lines, "")]), [])
+        cells = next(bounded.csv_rows([next(lines, "")]), [])
         if cells[:1] == ["Publication Date"] and len(cells) > 1:
             published = cells[1]
         if cells[:1] == ["SKU"]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import IO, Any, Final, NoReturn, Protocol, runtime_checkable
 
 from advisor.catalogue.nouns import Provenance
 from advisor.catalogue.rows import CatalogueRows
+from advisor.collectors import bounded
 from advisor.errors import CatalogueError
 
 
@@ -190,7 +190,7 @@ def read_json(file: RawFile) -> Any:
         If it is not JSON.
     """
     try:
-        return json.loads(read_content(file))
+        return bounded.parse_json(read_content(file))
     except (ValueError, RecursionError) as error:
         raise CatalogueError(
             f"{file.name} is not JSON: {error}", hint="get the file again from its source"

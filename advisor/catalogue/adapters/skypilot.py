@@ -9,9 +9,7 @@ The repository states no licence (2026-11-20): rows from it are kept in files of
 from __future__ import annotations
 
 import ast
-import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +22,7 @@ from advisor.catalogue.adapters.base import (
     read_content,
 )
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.collectors import bounded
 
 # Cloud as SkyPilot calls it -> provider as this catalogue calls it. Those with a catalogue of
 # their own kind (AWS, Azure, GCP) and resellers are left out.
@@ -121,7 +120,7 @@ class SkyPilot:
 def _rows(file: RawFile) -> list[dict[str, str]]:
     try:
         text = read_content(file).decode()
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        reader = bounded.csv_tables(io.StringIO(text, newline=""), strict=True)
         header = reader.fieldnames or []
         for column in _NEEDED:
             if column not in header:
@@ -129,7 +128,7 @@ def _rows(file: RawFile) -> list[dict[str, str]]:
         if len(set(header)) != len(header):
             fault(file, "row 1", "has a column twice")
         rows = list(reader)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except ValueError as error:
         fault(file, "text", f"is not CSV: {error}")
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
@@ -140,7 +139,7 @@ def _rows(file: RawFile) -> list[dict[str, str]]:
 def _memory_gib(text: str) -> float | None:
     """Read the memory of one accelerator from ``GpuInfo``."""
     try:
-        info: Any = json.loads(text)
+        info: Any = bounded.parse_json(text)
     except ValueError:
         try:
             info = ast.literal_eval(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, Final
 from advisor.catalogue.adapters import RawFile, Source
 from advisor.catalogue.adapters.base import local_file
 from advisor.catalogue.update.archive import is_archive, unpack
+from advisor.collectors import bounded
 from advisor.errors import UsageError
 
 _MAX_FILES: Final = 50_000
@@ -70,7 +70,7 @@ def _files_of(source: Source, folder: Path, name: str) -> list[RawFile]:
 
 def _index(folder: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads((folder / _INDEX).read_text())
+        content = bounded.read_json(folder / _INDEX)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

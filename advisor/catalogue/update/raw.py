@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 from advisor.catalogue.adapters.base import RawFile
-from advisor.catalogue.places import write_atomically
+from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
 _INDEX: Final = "index.json"
@@ -83,20 +82,14 @@ class RawStore:
     def writing(self, source: str, name: str) -> Iterator[IO[bytes]]:
         """Open a file to write; it takes its place when the block ends without an error."""
         path = self._path(source, name)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
+            with atomic.writing(path) as file:
                 yield file
-            partial.replace(path)
         except OSError as error:
             raise CatalogueError(
                 f"cannot write {path}: {error.strerror or error}",
                 hint="free some space, or set XDG_CACHE_HOME to another folder",
             ) from error
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def keep(self, source: str, name: str, **entry: str) -> RawFile:
         """Enter a file that was written into the index."""
@@ -104,7 +97,7 @@ class RawStore:
         known = asdict(kept)
         del known["source"], known["name"]
         content = json.dumps({**self._index(source), name: known}, indent=1, sort_keys=True)
-        write_atomically(self._path(source, _INDEX), content.encode())
+        atomic.write_bytes(self._path(source, _INDEX), content.encode())
         return RawFile(
             name=name,
             path=self._path(source, name),
@@ -115,7 +108,7 @@ class RawStore:
 
     def _index(self, source: str) -> dict[str, Any]:
         try:
-            content = json.loads(self._path(source, _INDEX).read_text())
+            content = bounded.read_json(self._path(source, _INDEX))
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}

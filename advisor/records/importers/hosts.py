@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import bounded
 from advisor.collectors.recording import Host, HostBenchmark
 from advisor.errors import RunError
 
@@ -24,7 +24,7 @@ def host_of(path: Path) -> Host | None:
     if not file.is_file():
         return None
     try:
-        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        told: dict[str, Any] = bounded.read_json(file)
         benchmark = HostBenchmark(**told.pop("benchmark"))
         return Host(**told, gpus=(), benchmark=benchmark)
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -6,13 +6,13 @@ same job with the smallest batch is its anchor: what is asked is the step at oth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records import AnchorRun, Fact, Instances, JobFacts, RunRecord
 from advisor.records.importers.rows import located
@@ -32,7 +32,7 @@ def read(path: Path) -> list[RunRecord]:
     rows = []
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            rows.append((number, json.loads(line)))
+            rows.append((number, bounded.parse_json(line)))
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}", hint="give the .jsonl file") from error
     smallest: dict[tuple[str, int], Mapping[str, Any]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records import RunRecord
 
@@ -91,14 +91,14 @@ def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
+            reader = bounded.csv_tables(lines)
             missing = sorted(set(columns) - set(reader.fieldnames or ()))
             if missing:
                 raise RunError(
                     f"{path}: no column {missing[0]!r}", hint="is this the right format?"
                 )
             return [Row(path=path, number=n, cells=c) for n, c in enumerate(reader, start=1)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
 
 

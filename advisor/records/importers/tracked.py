@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records import Fact, Instances, JobFacts, ResourceSeries, RunRecord
 from advisor.records.nouns import Status
@@ -34,7 +34,7 @@ def read_object(path: Path) -> dict[str, Any]:
         If the file cannot be read or holds something else.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = bounded.read_json(path)
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}", hint="export the run again") from error
     if not isinstance(value, dict):

@@ -8,13 +8,12 @@ the readings. Network counters are cumulative since the start, CPU is percent of
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records import Instances, ResourceSeries, RunRecord
 from advisor.records.importers.series import gauge, grid, rate, resource_series
@@ -126,9 +125,9 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     try:
         with file.open(newline="", encoding="utf-8") as lines:
             if file.suffix == ".csv":
-                return list(csv.DictReader(lines))
-            return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError, csv.Error) as error:
+                return list(bounded.csv_tables(lines))
+            return [bounded.parse_json(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
         raise RunError(f"cannot read {file}: {error}", hint="export the events again") from error
 
 

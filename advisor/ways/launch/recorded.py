@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from advisor.collectors.printable import shell_line
 from advisor.planners.core.nouns import Layout, Precision
 from advisor.planners.layouts.framework_rules import Framework
 from advisor.planners.layouts.runnable import RECORDED, broken_rule
@@ -76,7 +76,7 @@ def script_of(command: Sequence[str]) -> str:
     words = list(command)
     if words and re.fullmatch(r"python[\d.]*", PurePath(words[0]).name):
         words = words[1:]
-    return shlex.join(words) or "train.py"
+    return shell_line(words) or "train.py"
 
 
 def framework_of(layout: Layout) -> Framework | None:

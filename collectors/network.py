@@ -51,12 +51,18 @@ class Nodes:
 
     def enter(self, node: int) -> None:
         """Move the calling (single-threaded) process into a node's namespace."""
-        handle = os.open(f"/run/netns/{self.namespace(node)}", os.O_RDONLY)
+        _enter(f"/run/netns/{self.namespace(node)}")
+
+    @contextlib.contextmanager
+    def inside(self, node: int) -> Iterator[None]:
+        """Have what the calling (single-threaded) process starts or opens be in a node's."""
+        home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if _libc().setns(handle, _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
+            self.enter(node)
+            yield
         finally:
-            os.close(handle)
+            _enter(f"/proc/self/fd/{home}")
+            os.close(home)
 
     def shape(self, rate_bit_per_s: float | None) -> None:
         """Limit every node's link to a rate each way, or free it."""
@@ -152,8 +158,14 @@ def counters(pid: int) -> tuple[int, int]:
     return received, sent
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+def _enter(path: str) -> None:
+    """Move the calling process into the network namespace that ``path`` opens."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(handle, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    finally:
+        os.close(handle)
 
 
 def _run(*command: str, check: bool = True) -> None:

@@ -1,0 +1,214 @@
+"""Programs without a traced step: rounds of frameworks other than torch, and what has no steps.
+
+Rounds are steps that nobody saw into: their time is scaled by the speed and number of cores, as
+that of a program seen from outside. How many there are makes a partial run say the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from advisor.collectors.certainty import LENGTH_LOG_SD, REACH, shortfall, step_log_sd
+from advisor.collectors.recording import Recording, Rounds, StepTime
+from advisor.errors import NotKnownError, RunError, UsageError
+from advisor.jobs.job import Feed, Job, Measured, Program
+
+# One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
+# by 8-10 % (reference: repeated Lambda and MLPerf measurements).
+_RUN_LOG_SD: Final = 0.1
+_NO_FEED: Final = Feed(
+    workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
+)
+_NO_GPU: Final = (
+    "a GPU is not used: nothing that was seen of {kind} tells what one would make of it"
+)
+
+
+def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
+    """Take all of a program without steps as one step, which must have been seen to its end.
+
+    Raises
+    ------
+    RunError
+        If it was not, or somebody says how many steps it has.
+    """
+    if is_length_given:
+        raise RunError(
+            f"run {recording.run_id} has no training steps to count",
+            hint="leave out --epochs, --total-steps and --total-samples for this run",
+        )
+    if recording.status != "finished":
+        raise RunError(
+            f"run {recording.run_id} has no training steps and was not seen to its end",
+            hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
+        )
+    cpu_s = recording.readings[-1].cpu_s if recording.readings else recording.duration_s
+    return Job(
+        name=recording.run_id,
+        work=None,
+        program=Program(
+            duration_s=recording.duration_s,
+            cpu_s=cpu_s,
+            parallelism=max(cpu_s / recording.duration_s, 0.05),
+        ),
+        global_batch=1,
+        total_steps=1.0,
+        total_source="the run finished by itself (certain)",
+        feed=_NO_FEED,
+        measured=Measured(
+            step_s=recording.duration_s,
+            log_sd=_RUN_LOG_SD,
+            host=recording.host,
+            threads=recording.threads,
+            device="cpu",
+        ),
+        peak_rss_bytes=recording.peak_rss_bytes,
+        recorded_batch=1,
+    )
+
+
+def rounds_job(
+    recording: Recording,
+    step: StepTime,
+    rounds: Rounds,
+    *,
+    epochs: float | None,
+    total_steps: float | None,
+    total_samples: float | None,
+    startup_log_sd: float,
+) -> Job:
+    """Take the rounds of a framework without torch's optimizers as steps.
+
+    Parameters
+    ----------
+    recording : Recording
+    step : StepTime
+        Its round's.
+    rounds : Rounds
+        What they are.
+    epochs, total_steps, total_samples : float or None
+        The length, where the user says it.
+    startup_log_sd : float
+        Error of ln(start-up).
+
+    Raises
+    ------
+    RunError
+        If they ran on a GPU, or nobody knows how many there are.
+    NotKnownError
+        If a round is not known well enough to answer from.
+    """
+    if rounds.device != "cpu":
+        raise RunError(
+            f"run {recording.run_id} trained {rounds.kind} on a GPU, where no step was traced",
+            hint="profile it on processors; what another GPU makes of it is not known",
+        )
+    lengths = (epochs, total_steps, total_samples)
+    is_given = any(length is not None for length in lengths)
+    is_whole = rounds.tail_s is not None and not is_given
+    if not is_whole and (missing := shortfall(recording, is_length_given=is_given)):
+        raise NotKnownError(missing[0], hint=missing[1])
+    total, source = _length(recording, rounds, *lengths)
+    seen = step.steps + step.warmup_steps
+    log_sd = _RUN_LOG_SD if is_whole else _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
+    batch = max(1, round(recording.step_samples or 1))
+    return Job(
+        name=recording.run_id,
+        work=None,
+        program=_program(recording, step, rounds),
+        global_batch=batch,
+        total_steps=total,
+        total_source=source,
+        feed=_NO_FEED,
+        measured=Measured(
+            step_s=step.corrected_s,
+            log_sd=log_sd,
+            host=recording.host,
+            threads=recording.threads,
+            device="cpu",
+        ),
+        peak_rss_bytes=recording.peak_rss_bytes,
+        recorded_batch=batch,
+        # The first round is one of all; what comes after the last was seen where it was.
+        startup_s=max(0.0, (recording.startup_s or 0.0) - step.raw_s) + (rounds.tail_s or 0.0),
+        startup_log_sd=startup_log_sd,
+        epochs=_ends(recording, total),
+        epoch_end_steps=(recording.boundary_s or 0.0) / step.corrected_s,
+        length_log_sd=_length_log_sd(recording, is_given),
+        assumptions=(_NO_GPU.format(kind=rounds.kind),),
+        limits=recording.limits,
+    )
+
+
+def _program(recording: Recording, step: StepTime, rounds: Rounds) -> Program:
+    host_cores = recording.host.cpu_limit
+    usable = host_cores if rounds.cores is None else min(host_cores, rounds.cores)
+    busy = usable if rounds.busy_cores is None else rounds.busy_cores
+    parallelism = min(max(busy, 0.05), usable)
+    return Program(
+        duration_s=step.corrected_s,
+        cpu_s=step.corrected_s * parallelism,
+        parallelism=parallelism,
+        cores=rounds.cores,
+        host_cores=host_cores,
+        kind=rounds.kind,
+        unit=rounds.unit,
+    )
+
+
+def _log_sd(step: StepTime, rounds: Rounds, unseen: float) -> float:
+    """Return the error of ln(mean round of the whole job).
+
+    Rounds that were not seen may be as far from the mean as the last ones seen are.
+    """
+    return math.hypot(step_log_sd(step), unseen * rounds.spread_fraction / REACH)
+
+
+def _ends(recording: Recording, total: float) -> float:
+    """Return how often the whole job has what a round with a new epoch or fit in it has more."""
+    if not recording.boundaries or recording.step_time is None:
+        return 0.0
+    work = recording.total_work
+    if work is not None and work.epochs:
+        return total * work.epochs / work.steps
+    seen = recording.step_time.steps + recording.step_time.warmup_steps + recording.boundaries
+    return recording.boundaries * total / (seen + 1)
+
+
+def _length(
+    recording: Recording,
+    rounds: Rounds,
+    epochs: float | None,
+    total_steps: float | None,
+    total_samples: float | None,
+) -> tuple[float, str]:
+    work = recording.total_work
+    if total_steps is not None:
+        return total_steps, "given: --total-steps"
+    if total_samples is not None:
+        if not recording.step_samples:
+            raise UsageError(
+                f"how many samples a {rounds.unit} of {rounds.kind} takes is not known",
+                hint=f"give --total-steps: the number of {rounds.unit}s",
+            )
+        return max(total_samples / recording.step_samples, 1.0), "given: --total-samples"
+    if epochs is not None:
+        if work is None or not work.epochs:
+            raise UsageError(
+                f"{rounds.kind} has no epochs that were seen",
+                hint=f"give --total-steps: the number of {rounds.unit}s",
+            )
+        return epochs * work.steps / work.epochs, "given: --epochs"
+    if work is None:
+        raise RunError(
+            f"how many {rounds.unit}s of {rounds.kind} the job of run {recording.run_id} makes "
+            "could not be found",
+            hint=f"say so: --total-steps N, the number of {rounds.unit}s",
+        )
+    return float(work.steps), f"{work.source} ({work.confidence})"
+
+
+def _length_log_sd(recording: Recording, is_given: bool) -> float:
+    work = recording.total_work
+    return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]

@@ -1,0 +1,63 @@
+"""Machines as a job sees them that is limited to so many threads or cores.
+
+A limit that the script or its environment sets stays where it runs: beyond it a larger machine
+has nothing for the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from advisor.jobs.job import Job
+from advisor.machines.devices import processor_bytes_per_s, threads_per_core
+from advisor.machines.fleet import Fleet
+from advisor.planners.core.nouns import Device
+
+
+def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
+    """Return the machines with no more threads and cores than the job's limits leave it.
+
+    The cards of accelerated machines stay as they are, their hosts do not.
+
+    Parameters
+    ----------
+    fleet : Fleet
+    job : Job
+    """
+    threads, cores = job.compute_threads, job.limits.cores
+    if threads is None:
+        return fleet
+    return replace(
+        fleet,
+        devices=tuple(limited_processor(device, threads) for device in fleet.devices),
+        vcpus=fleet.vcpus if cores is None else np.minimum(fleet.vcpus, cores),
+    )
+
+
+def limited_processor(device: Device, threads: float) -> Device:
+    """Return a processor of which a job uses so many threads; a card as it is.
+
+    A few threads have a physical core each, where there are as many: with two hyper-threads a
+    core, half of the virtual CPUs do nearly all of the work.
+    """
+    if device.kind != "cpu" or not device.cores or device.cores <= threads:
+        return device
+    used = min(threads * threads_per_core(device.vendor), float(device.cores))
+    share = used / device.cores
+    rates = {
+        name: value * share
+        for name in (
+            "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s",
+            "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
+        )
+        if (value := getattr(device, name)) is not None
+    }  # fmt: skip
+    reached = processor_bytes_per_s(device.vendor, used)
+    return replace(
+        device,
+        **rates,
+        memory_bytes_per_s=min(device.memory_bytes_per_s, reached),
+        cores=max(1, round(threads)),
+    )

@@ -1,0 +1,35 @@
+"""What keeps the script from using the whole machine, as the script's own process sees it."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Variables that the frameworks' thread pools read when they start.
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def facts(torch: Any, called: int | None) -> dict[str, Any]:
+    """Return the limits in force.
+
+    Parameters
+    ----------
+    torch : module or None
+        Where it is imported.
+    called : int or None
+        What the script last passed to ``torch.set_num_threads``.
+    """
+    try:
+        affinity = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not on Linux
+        affinity = os.cpu_count() or 1
+    said = {name: os.environ.get(name, "").split(",")[0].strip() for name in _VARIABLES}
+    return {
+        "threads": None if torch is None else torch.get_num_threads(),
+        "called": called,
+        "environment": {name: int(value) for name, value in said.items() if value.isdigit()},
+        "affinity": affinity,
+    }

@@ -1,0 +1,202 @@
+"""Take secrets out of text before it is written or shown: passwords, tokens, keys.
+
+A secret is known by the name it is given to (``--password VALUE``, ``--api-key=VALUE``,
+``HF_TOKEN=VALUE``, ``"secret": "VALUE"``), by its place (``user:VALUE@host``) or by its own form
+(``AKIA...``, ``ghp_...``, a JWT). Harmless arguments that only sound alike are kept: a name counts
+by its last word (``--token-length``, ``--key-dim``), words that models are made of do not count
+(``--pad-token``, ``--sort-key``) unless the value looks random, and tokens and keys that are
+numbers are counts (``--tokens 2048``). Where in doubt, the value is hidden. Nobody can find every
+secret this way; the recording is kept private for the others.
+
+Hiding twice changes nothing more. Python 3.8, standard library only: the hooks use it too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+HIDDEN = "REDACTED"
+
+# What can be a secret at all has one of these in it; most texts have none and are left at once.
+_SUSPICIOUS = re.compile(
+    r"pass|pwd|token|secret|key|cred|auth|cookie|otp|bearer|basic|sig|@|"
+    r"A[KS]IA|AIza|hf_|gh[pousr]_|sk-|xox|eyJ|glpat|pypi-|npm_|ya29|PRIVATE",
+    re.IGNORECASE,
+)
+
+# The forms that issuers give their keys.
+_FORMS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|(?<![A-Za-z0-9])(?:"
+    r"(?:AKIA|ASIA|AIDA|AROA|AGPA)[A-Z0-9]{12,}"
+    r"|AIza[\w-]{20,}"
+    r"|hf_[A-Za-z0-9]{12,}"
+    r"|gh[pousr]_[A-Za-z0-9]{12,}"
+    r"|github_pat_\w{12,}"
+    r"|glpat-[\w-]{12,}"
+    r"|xox[abeoprs]-[\w-]{10,}"
+    r"|(?:pypi-|npm_|dop_v1_|ya29\.)[\w-]{16,}"
+    r")"
+    r"|(?<![\w-])(?:sk-(?=[\w-]*\d)[\w-]{12,}|eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)*)",
+    re.DOTALL,
+)
+
+# scheme://user:password@host; a password may have any of these signs in it, unescaped.
+# Here and below a name is only looked for where it can begin: the time stays linear.
+_USER_AND_PASSWORD = re.compile(
+    r"(?<![\w+.-])([A-Za-z][\w+.-]*://[^\s:/@\"'<>]*):(?!\d{1,5}/)([^\s\"'<>]{0,1024})@"
+)
+_ONLY_USER = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)([^\s:/@\"'<>]+)@")
+_BARE_USER_AND_PASSWORD = re.compile(r"(?<![\w/:.+-])([\w.+-]+):([^\s@/:\"'<>]+)@(?=[\w.-])")
+
+_QUOTED = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
+_NAMED = re.compile(
+    r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)(?P<sep>\\?[\"']?\s*(?:=|:(?!:|//))\s*)"
+    r"(?P<value>\\?(?:" + _QUOTED + r")|(?:[Bb]earer|[Bb]asic|[Tt]oken)\s+[^\s\"',;&]+"
+    r"|[^\s\"',;&(){}\[\]]+)"
+)
+_OPTION_AND_VALUE = re.compile(
+    r"(?<!\S)(?P<name>--?[A-Za-z][\w.-]*)(?P<sep>\s+)(?P<value>" + _QUOTED + r"|[^\s]+)"
+)
+_SCHEME_AND_TOKEN = re.compile(r"\b(?P<sep>(?:[Bb]earer|[Bb]asic)\s+)(?P<value>[\w+/=.~-]{8,})")
+_ASSIGNED = re.compile(r"(?P<name>[-+~]{0,2}[A-Za-z_][\w./-]*)=(?P<value>.+)", re.DOTALL)
+_OPTION = re.compile(r"--?[A-Za-z]")
+
+_NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NUMBER_OR_FLAG = re.compile(
+    r"[-+]?[\d_,]*\.?\d+(?:e[-+]?\d+)?[kmgtKMGTB]?|true|false|none|null|yes|no|auto|on|off|\s*",
+    re.IGNORECASE,
+)
+
+# Last words of a name whose value is secret whatever it looks like, numbers too.
+_PASSWORDS = ("password", "passwd", "pwd", "passphrase", "passcode", "secret", "credential", "otp")
+# Those whose value is secret if it is no number.
+_TOKENS = ("token", "auth", "authorization", "cookie", "bearer", "jwt", "pat")
+_KEYS = ("apikey", "authkey", "accesskey", "secretkey", "privatekey", "accountkey", "sshkey",
+         "licensekey")  # fmt: skip
+# What stands before "key" in the name of a secret one, and before "pass".
+_OF_KEYS = re.compile(
+    r"api|access|account|admin|app|auth|aws|azure|client|comet|deploy|encryption|gcp|google|hf|hub"
+    r"|license|master|neptune|openai|anthropic|wandb|private|secret|service|sharing|signing|ssh"
+    r"|storage|subscription|tunnel|user"
+)
+_OF_PASSES = re.compile(r"db|user|my|mysql|pg|postgres|smtp|mail|redis|login|ssh|admin|root|")
+# What stands before "token" in the name of a model's own.
+_OF_MODELS = re.compile(
+    r"pad|eos|bos|unk|mask|sep|cls|special|start|end|stop|image|audio|video|prompt|trigger|added"
+    r"|placeholder|initializer|decoder|mem|memory|class|register|query|extra"
+)
+
+
+def redacted(text: str) -> str:
+    """Return a text (a line, an error, a URL) with the secrets in it hidden."""
+    if not _SUSPICIOUS.search(text):
+        return text
+    text = _FORMS.sub(HIDDEN, text)
+    text = _USER_AND_PASSWORD.sub(r"\1:" + HIDDEN + "@", text)
+    text = _ONLY_USER.sub(_user_hidden, text)
+    text = _BARE_USER_AND_PASSWORD.sub(r"\1:" + HIDDEN + "@", text)
+    text = _SCHEME_AND_TOKEN.sub(_token_hidden, text)
+    text = _NAMED.sub(_value_hidden, text)
+    return _OPTION_AND_VALUE.sub(_value_hidden, text)
+
+
+def redacted_command(words: Sequence[str]) -> list[str]:
+    """Return a command line's words with the secrets hidden; as many words as before."""
+    found = []
+    name = ""
+    for word in words:
+        is_option = _OPTION.match(word) is not None
+        assigned = _ASSIGNED.fullmatch(word)
+        if name and not is_option:
+            found.append(HIDDEN if _is_secret(name, word) else redacted(word))
+            name = name if _is_plural(name) else ""
+            continue
+        name = word if is_option and assigned is None else ""
+        if assigned is not None and _is_secret(assigned["name"], assigned["value"]):
+            found.append(assigned["name"] + "=" + HIDDEN)
+        else:
+            found.append(redacted(word))
+    return found
+
+
+def redacted_json(value: Any) -> Any:
+    """Return JSON data with the secrets hidden in every text, by the text's key too."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {
+            redacted(key) if isinstance(key, str) else key: HIDDEN
+            if isinstance(key, str) and isinstance(each, str) and _is_secret(key, each)
+            else redacted_json(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [redacted_json(each) for each in value]
+    return value
+
+
+def may_hold_secrets(text: str) -> bool:
+    """Whether a text is worth looking at; one search."""
+    return _SUSPICIOUS.search(text) is not None
+
+
+def _value_hidden(match: Any) -> str:
+    name, separator, value = match["name"], match["sep"], match["value"]
+    bare = value.strip("\\\"'")
+    if _OPTION.match(value) or not _is_secret(name, bare):
+        return str(match[0])
+    mark = "\\" if value.startswith("\\") else ""  # a quote inside quoted JSON
+    quote = value.lstrip("\\")[:1]
+    quote = mark + quote if quote in "\"'" else ""
+    return str(name + separator + quote + HIDDEN + quote)
+
+
+def _token_hidden(match: Any) -> str:
+    is_token = _looks_random(match["value"], least=8)
+    return str(match["sep"] + HIDDEN if is_token else match[0])
+
+
+def _user_hidden(match: Any) -> str:
+    return str(match[1] + HIDDEN + "@" if _looks_random(match[2]) else match[0])
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether ``value`` is one that nobody else may see, given to this name."""
+    words = [word.lower() for word in _NAME_WORDS.findall(name) if not word.isdigit()]
+    if not words or not value:
+        return False
+    before, last = (words[-2] if len(words) > 1 else ""), words[-1]
+    is_option = name.startswith("--")
+    one = last[:-1] if last.endswith("s") and last != "pass" else last
+    if one.endswith(_PASSWORDS) or (last == "pass" and _OF_PASSES.fullmatch(before)):
+        return not (one == "pwd" and value.startswith("/"))  # the working folder
+    if _NUMBER_OR_FLAG.fullmatch(value):
+        return False
+    if one.endswith(_TOKENS) and last == one and not _OF_MODELS.fullmatch(before):
+        return True
+    if one.endswith(_KEYS) or (one == "key" and _OF_KEYS.fullmatch(before)):
+        return True
+    if last == "key" and is_option and not before:
+        return True
+    is_alike = one.endswith(("token", "key", "signature", "sig", "auth", "session"))
+    return is_alike and _looks_random(value)
+
+
+def _is_plural(name: str) -> bool:
+    return name.lower().endswith(("passwords", "secrets", "keys", "tokens", "credentials"))
+
+
+def _looks_random(value: str, least: int = 16) -> bool:
+    """Whether nobody would think of such a value: long, mixed, and no sign often repeated."""
+    if len(value) < least or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
+        return False
+    shares = [value.count(sign) / len(value) for sign in set(value)]
+    # Hexadecimal digits give 3.5 bits a sign and more, words with a number less than 3.2.
+    return -sum(share * math.log2(share) for share in shares) > (3.3 if least > 8 else 2.5)

@@ -1,0 +1,364 @@
+"""``profile --workers N`` of a script that opens no process group: make its ranks train together.
+
+Every rank runs the script unchanged. What ``DistributedDataParallel`` and ``DistributedSampler``
+would do is done around it:
+
+- parameters begin as rank 0's, when the first loader begins after an optimizer was made;
+- a loader that shuffles delivers the rank's share of the data, in an order that all agree on;
+- after each backward pass the gradients that it made are averaged over the ranks, and buffers
+  (running statistics) become rank 0's.
+
+Averaging after a pass is right for any number of optimizers, clipping, loss scaling and
+accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass, so
+the waiting is what DDP would take at most. A script that joins a process group itself, or makes a
+``DistributedDataParallel``, is left to itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import weakref
+
+from . import format as fmt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from .session import Session
+
+_BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's own default
+# Optimizers that decide by the value of the loss, which is each rank's own: ranks would part.
+_BY_LOSS = ("LBFGS",)
+_SHARED = "DistributedSampler"
+
+
+class Wrapping:
+    """The state of a wrapped rank.
+
+    Attributes
+    ----------
+    is_off : bool
+        The script trains together by itself, or this process is not a rank any more.
+    """
+
+    def __init__(self, session: Session, workers: int) -> None:
+        self._session = session
+        self._workers = workers
+        self._pid = os.getpid()
+        self._optimizers: list[Any] = []
+        self._parameters: list[Any] = []
+        self._seen = 0
+        self._touched: set[int] = set()
+        self._buffers: list[Any] | None = None
+        self._dist: Any = None
+        self._must_align = False
+        self._shared: list[tuple[Any, dict[str, Any]]] = []
+        self.is_off = False
+
+    # What the patches call.
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Join the others with the first optimizer; take in its parameters."""
+        if not self._is_on():
+            return
+        if type(optimizer).__name__ in _BY_LOSS:
+            self._refuse(
+                "%s decides by the loss, which differs from rank to rank"
+                % type(optimizer).__name__
+            )
+        if self._dist is None and not self._join():
+            return
+        self._optimizers.append(weakref.ref(optimizer))
+        self._take_parameters()
+        self._must_align = True
+
+    def loader_made(self, loader: Any) -> None:
+        """Give a loader that shuffles the rank's share of its data."""
+        if not self._is_on() or self._workers < 2:
+            return
+        sampler = getattr(loader, "sampler", None)
+        if type(sampler).__name__ != "RandomSampler" or loader.batch_size is None:
+            return
+        from torch.utils.data import BatchSampler
+        from torch.utils.data.distributed import DistributedSampler
+
+        rank = int(os.environ["RANK"])
+        mine = DistributedSampler(loader.dataset, self._workers, rank, shuffle=True)
+        names = "sampler", "batch_sampler"
+        self._shared.append((loader, {name: loader.__dict__[name] for name in names}))
+        # Past the loader's own ``__setattr__``, which lets nobody change these.
+        loader.__dict__["sampler"] = mine
+        loader.__dict__["batch_sampler"] = BatchSampler(mine, loader.batch_size, loader.drop_last)
+
+    def loader_begins(self, loader: Any) -> None:
+        """Begin with common parameters, and each epoch with a new order."""
+        if not self._is_on():
+            return
+        sampler = getattr(loader, "sampler", None)
+        if type(sampler).__name__ == _SHARED and any(loader is one for one, _ in self._shared):
+            sampler.set_epoch(sampler.epoch + 1)
+        self._align()
+
+    def backward_ended(self) -> None:
+        """Average the gradients that the pass made."""
+        if self._dist is None or not self._is_on():
+            return
+        import torch
+
+        guard = getattr(torch.utils._python_dispatch, "_disable_current_modes", None)
+        with torch.no_grad():
+            if guard is None:
+                self._exchange(torch)
+            else:
+                with guard():  # a step may be traced: this is not the script's work
+                    self._exchange(torch)
+
+    def give_way(self) -> None:
+        """Leave training together to the script, which has begun to see to it."""
+        if self.is_off:
+            return
+        self.is_off = True
+        for loader, names in self._shared:
+            loader.__dict__.update(names)
+        self._session.fact("wrapping", state="left to the script")
+
+    def leave_group(self) -> None:
+        """Close the process group that was opened here."""
+        if self._dist is not None and os.getpid() == self._pid and self._dist.is_initialized():
+            self._dist.destroy_process_group()
+        self._dist = None
+
+    # Inside.
+
+    def _is_on(self) -> bool:
+        return not self.is_off and os.getpid() == self._pid
+
+    def _join(self) -> bool:
+        """Open the process group; False where the script has one."""
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            self._refuse("this torch was built without torch.distributed")
+        if dist.is_initialized():
+            self.give_way()
+            return False
+        dist.init_process_group("gloo", init_method="env://")
+        self._dist = dist
+        atexit.register(self.leave_group)
+        self._session.fact("wrapping", state="wrapped", workers=self._workers)
+        return True
+
+    def _take_parameters(self) -> None:
+        """Take in the optimizers' parameters that are new: groups may be added at any time."""
+        optimizers = [one for one in (make() for make in self._optimizers) if one is not None]
+        groups = [group["params"] for one in optimizers for group in one.param_groups]
+        if sum(map(len, groups)) == self._seen:
+            return
+        self._seen = sum(map(len, groups))
+        self._buffers = None
+        known = {id(one) for one in self._parameters}
+        for parameter in (one for group in groups for one in group):
+            if id(parameter) in known:
+                continue
+            known.add(id(parameter))
+            self._parameters.append(parameter)
+            register = getattr(parameter, "register_post_accumulate_grad_hook", None)
+            if register is not None and parameter.is_leaf and parameter.requires_grad:
+                register(self._made_gradient)
+
+    def _made_gradient(self, parameter: Any) -> None:
+        self._touched.add(id(parameter))
+
+    def _align(self) -> None:
+        """Make all parameters and buffers rank 0's, once after an optimizer was made."""
+        if self._dist is None or not self._must_align:
+            return
+        self._must_align = False
+        import torch
+
+        with torch.no_grad():
+            for parameter in self._parameters:
+                # ``data``: the graph of a pass that has begun is none the wiser.
+                self._dist.broadcast(parameter.data, 0)
+        self._send_buffers()
+        # The same seed on every rank would draw the same noise, and the same batches where the
+        # script draws them itself. Rank 0 stays as the script wants it.
+        rank = int(os.environ["RANK"])
+        if rank:
+            torch.manual_seed(torch.initial_seed() + rank)
+            numpy, random = sys.modules.get("numpy"), sys.modules.get("random")
+            if random is not None:
+                random.seed(torch.initial_seed())
+            if numpy is not None:
+                numpy.random.seed(torch.initial_seed() % 2**32)
+
+    def _exchange(self, torch: Any) -> None:
+        self._take_parameters()
+        self._align()
+        touched, self._touched = self._touched, set()
+        has_hooks = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
+        flags = torch.zeros(len(self._parameters), dtype=torch.uint8)
+        for place, parameter in enumerate(self._parameters):
+            if parameter.grad is not None and (id(parameter) in touched or not has_hooks):
+                if parameter.grad.is_sparse:
+                    self._refuse("its gradients are sparse")
+                flags[place] = 1
+        # Which parameters a pass reaches may depend on the data: all exchange what any has.
+        self._dist.all_reduce(flags, self._dist.ReduceOp.MAX)
+        chosen = [one for one, flag in zip(self._parameters, flags.tolist()) if flag]
+        for parameter in chosen:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        for bucket in _buckets([one.grad for one in chosen]):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            self._dist.all_reduce(flat)
+            flat /= self._workers
+            at = 0
+            for gradient in bucket:
+                size = gradient.numel()
+                gradient.copy_(flat[at : at + size].view_as(gradient))
+                at += size
+        self._send_buffers()
+
+    def _send_buffers(self) -> None:
+        if self._buffers is None:
+            self._buffers = _buffers_beside(self._parameters)
+        for buffer in self._buffers:
+            self._dist.broadcast(buffer.data, 0)
+
+    def _refuse(self, why: str) -> None:
+        """End the script: what it would compute is not what N ranks compute together."""
+        self._session.fact("wrapping", state="refused", why=why)
+        self.is_off = True
+        self._session.release()
+        raise SystemExit(2)
+
+
+def _buckets(gradients: list[Any]) -> list[list[Any]]:
+    """Return the gradients in groups of one type and device, each of some 25 MiB."""
+    groups: dict[Any, list[list[Any]]] = {}
+    sizes: dict[Any, int] = {}
+    for gradient in gradients:
+        kind = gradient.dtype, gradient.device
+        size = gradient.numel() * gradient.element_size()
+        buckets = groups.setdefault(kind, [[]])
+        if buckets[-1] and sizes.get(kind, 0) + size > _BUCKET_BYTES:
+            buckets.append([])
+            sizes[kind] = 0
+        buckets[-1].append(gradient)
+        sizes[kind] = sizes.get(kind, 0) + size
+    return [bucket for buckets in groups.values() for bucket in buckets]
+
+
+def _buffers_beside(parameters: list[Any]) -> list[Any]:
+    """Return the floating-point buffers of the modules that hold any of the parameters.
+
+    In an order that all ranks agree on: by the innermost module's parameters, then by name.
+    """
+    import gc
+
+    import torch
+
+    place = {id(one): number for number, one in enumerate(parameters)}
+    found: dict[int, tuple[Any, Any]] = {}
+    for module in gc.get_objects():
+        if not issubclass(type(module), torch.nn.Module):  # asks no object for its class
+            continue
+        places = [place[id(one)] for one in module.parameters() if id(one) in place]
+        for name, buffer in module.named_buffers() if places else ():
+            if buffer.is_floating_point():
+                key = len(places), min(places), len(name), name
+                found[id(buffer)] = min(
+                    found.get(id(buffer), (key, buffer)), (key, buffer), key=_first
+                )
+    return [buffer for _, buffer in sorted(found.values(), key=_first)]
+
+
+def _first(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
+
+
+def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+    """Add to ``patches`` what wraps this process, if it is a rank that is to be wrapped.
+
+    The variable that says so is taken away: what the script starts is no rank.
+    """
+    workers = os.environ.pop(fmt.WRAP_VARIABLE, "")
+    if not workers.isdigit() or int(workers) < 2:
+        return
+    wrapping = Wrapping(session, int(workers))
+    for name, patch in (
+        ("torch.optim.optimizer", _optimizer),
+        ("torch.autograd", _autograd),
+        ("torch.utils.data.dataloader", _loader),
+        ("torch.distributed.distributed_c10d", _process_group),
+        ("torch.nn.parallel.distributed", _data_parallel),
+    ):
+        before = patches.get(name)
+        patches[name] = functools.partial(_both, before, functools.partial(patch, wrapping))
+
+
+def _both(before: Any, patch: Any, module: Any) -> None:
+    if before is not None:
+        before(module)
+    patch(module)
+
+
+# These stay when the session lets go: a rank that goes on alone would train something else.
+
+
+def _after(owner: Any, name: str, then: Any) -> None:
+    """Have ``then(*args)`` called after ``owner.name(*args)``."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        then(*args)
+        return result
+
+    setattr(owner, name, both)
+
+
+def _optimizer(wrapping: Wrapping, module: Any) -> None:
+    _after(module.Optimizer, "__init__", lambda self, *_: wrapping.optimizer_made(self))
+
+
+def _autograd(wrapping: Wrapping, module: Any) -> None:
+    _after(module, "backward", lambda *_: wrapping.backward_ended())
+
+
+def _loader(wrapping: Wrapping, module: Any) -> None:
+    _after(module.DataLoader, "__init__", lambda self, *_: wrapping.loader_made(self))
+    original = module.DataLoader.__iter__
+
+    @functools.wraps(original)
+    def begin(self: Any) -> Any:
+        wrapping.loader_begins(self)
+        return original(self)
+
+    module.DataLoader.__iter__ = begin
+
+
+def _process_group(wrapping: Wrapping, module: Any) -> None:
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        by_script = sys._getframe(1).f_globals.get("__name__") != __name__
+        if by_script and wrapping._is_on():
+            wrapping.leave_group()  # ours would be in the way
+            wrapping.give_way()
+        return original(*args, **kwargs)
+
+    module.init_process_group = init_process_group
+
+
+def _data_parallel(wrapping: Wrapping, module: Any) -> None:
+    _after(module.DistributedDataParallel, "__init__", lambda *_: wrapping.give_way())

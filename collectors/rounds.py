@@ -1,0 +1,179 @@
+"""Training without torch's optimizers: what its rounds are, how many, and how alike they are.
+
+=========  ====================================================================================
+name       meaning
+=========  ====================================================================================
+fit        one training loop of a framework, told at its begin with the rounds it will make
+site       the line of the user's script that fits: a loop around it makes one fit a turn
+spread     |mean of the last fifth of the rounds seen / mean of all - 1|: how far the rounds to
+           come may be from those seen, as trees grow and searches reach larger models
+cores      busy cores between the first round and the last: CPU time over time not spent waiting
+=========  ====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from advisor.collectors.events import Events
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.recording import Reading, Rounds, StepTime
+
+_FIFTH = 5
+_BUSY_GPU = 0.02  # a desktop's drawing stays below
+_CLOCKS = (fmt.CLOCK_FIT, fmt.CLOCK_ROUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCount:
+    """The rounds of the whole job: number, epochs, where it is from, how sure."""
+
+    rounds: float
+    epochs: float | None
+    source: str
+    confidence: Literal["certain", "likely", "weak"]
+
+
+def has_rounds(events: Events) -> bool:
+    """Whether the steps are rounds of a framework without torch's optimizers."""
+    return events.clock in _CLOCKS
+
+
+def rounds_of(
+    events: Events,
+    step: StepTime,
+    readings: Sequence[Reading],
+    start_ns: int,
+    end_ns: int | None = None,
+) -> Rounds | None:
+    """Return what is known of the rounds; None if the steps are an optimizer's or the script's.
+
+    Parameters
+    ----------
+    events : Events
+        Of the process that trains.
+    step : StepTime
+    readings : sequence of Reading
+    start_ns : int
+        When the recording began, on the clock of the ticks. [ns]
+    end_ns : int, optional
+        When the script ended by itself. [ns]
+    """
+    if not has_rounds(events):
+        return None
+    told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
+    first = told[0] if told else events.fact("rounds")
+    limits = {one.get("cores") for one in told}
+    if events.clock == fmt.CLOCK_FIT:
+        first = {"kind": "whole fits", "unit": "fit"}
+    return Rounds(
+        kind=str(first.get("kind", "")),
+        unit=str(first.get("unit", "round")),
+        device=_device(first, readings),
+        cores=None if not limits or None in limits else float(max(limits)),
+        busy_cores=_busy_cores(events, step, readings, start_ns),
+        compile_s=_compile_s(events, step, first),
+        spread_fraction=_spread(events, step),
+        tail_s=None if end_ns is None else max(0.0, (end_ns - events.steps.last_ns) / 1e9),
+    )
+
+
+def _device(first: dict[str, Any], readings: Sequence[Reading]) -> str:
+    is_busy = any((reading.gpu_fraction or 0.0) > _BUSY_GPU for reading in readings)
+    return "cpu" if str(first.get("device", "cpu")).startswith("cpu") and not is_busy else "cuda"
+
+
+def _busy_cores(
+    events: Events, step: StepTime, readings: Sequence[Reading], start_ns: int
+) -> float | None:
+    """Return CPU time over time between first and last round, waiting for a core left out."""
+    begin_s = (events.steps.first_ns - start_ns) / 1e9
+    end_s = (events.steps.last_ns - start_ns) / 1e9
+    during = [reading for reading in readings if begin_s <= reading.t_s <= end_s]
+    if len(during) < 2:
+        return None
+    wall_s = (during[-1].t_s - during[0].t_s) * (1.0 - step.delay_fraction)
+    return (during[-1].cpu_s - during[0].cpu_s) / wall_s if wall_s > 0 else None
+
+
+def _compile_s(events: Events, step: StepTime, first: dict[str, Any]) -> float | None:
+    if "t_ns" not in first or not events.steps.first_ns:
+        return None
+    return max(0.0, (events.steps.first_ns - first["t_ns"]) / 1e9 - step.raw_s)
+
+
+def _spread(events: Events, step: StepTime) -> float:
+    steps, warmup = events.steps, step.warmup_steps
+    last = (steps.count - warmup) // _FIFTH
+    if last < 1:
+        return 0.0
+    whole = steps.corrected(warmup, steps.count)
+    return abs(steps.corrected(steps.count - last, steps.count) / whole - 1.0) if whole else 0.0
+
+
+def count_rounds(events: Events, *, is_finished: bool) -> RoundCount | None:
+    """Return the rounds of the whole job; None where its fits do not say.
+
+    Parameters
+    ----------
+    events : Events
+        Of the process that trains.
+    is_finished : bool
+        Whether the script ran to its own end, with hooks: then all rounds were seen.
+    """
+    if not has_rounds(events):
+        return None
+    told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
+    if is_finished and events.completed and "obeyed" not in events.facts:
+        kind = f"{told[0]['kind']}: " if told else ""
+        return RoundCount(
+            rounds=events.completed, epochs=_epochs(told), confidence="certain",
+            source=f"{kind}the script was seen to its end",
+        )  # fmt: skip
+    sites: dict[str, list[dict[str, Any]]] = {}
+    for fit in told:
+        sites.setdefault(str(fit.get("where", "")), []).append(fit)
+    parts = [_at_site(fits) for fits in sites.values()]
+    if not parts or any(part is None for part in parts):
+        return None
+    total = sum(part for part in parts if part is not None)
+    return RoundCount(
+        rounds=total, epochs=_epochs(told), source=_source(told), confidence=_confidence(told)
+    )
+
+
+def _at_site(fits: list[dict[str, Any]]) -> float | None:
+    """Return the rounds of all fits that a line makes: those of a mean fit times its turns."""
+    rounds = [fit.get("rounds") for fit in fits]
+    known = [value for value in rounds if isinstance(value, (int, float))]
+    if not known or len(known) < len(rounds):
+        return None
+    turns = 1
+    for loop in fits[0].get("loops") or []:
+        if not isinstance(loop.get("turns"), int):
+            return None
+        turns *= loop["turns"]
+    return sum(known) / len(known) * max(turns, len(fits))
+
+
+def _source(told: list[dict[str, Any]]) -> str:
+    last = told[-1]
+    loops = [loop["text"] for loop in last.get("loops") or []]
+    around = f" in {' in '.join(loops)}" if loops else ""
+    most = "at most " if any(fit.get("may_end_early") for fit in told) else ""
+    return (
+        f"{last['kind']}: {most}{last['rounds']:g} {last['unit']}s a fit, {last['where']}{around}"
+    )
+
+
+def _confidence(told: list[dict[str, Any]]) -> Literal["certain", "likely", "weak"]:
+    if any(fit.get("may_end_early") for fit in told):
+        return "weak"
+    return "likely" if len(told) > 1 or told[0].get("loops") else "certain"
+
+
+def _epochs(told: list[dict[str, Any]]) -> float | None:
+    epochs = [fit.get("epochs") for fit in told]
+    return float(sum(epochs)) if epochs and all(isinstance(one, int) for one in epochs) else None

@@ -1,0 +1,154 @@
+"""All runs in a line each, without reading again what has ended and was read before.
+
+What a listing shows of an ended run is kept in ``index.json`` beside the runs, with the size and
+time of the profiler's file that it was derived from. It is a cache: whatever is missing, changed,
+unreadable or made by another version of the collectors is derived again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.collectors import atomic
+from advisor.collectors.printable import printable, shown
+from advisor.collectors.profiler_life import profiler_lives
+from advisor.collectors.run_files import PROFILER_FILE
+
+INDEX_FILE: Final = "index.json"
+UNREADABLE: Final = "unreadable: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """What a listing shows of a run.
+
+    Attributes
+    ----------
+    run : str
+        Its id.
+    status : str
+        As in ``Recording``, or ``"unreadable: "`` and why, in one line.
+    started_at : str or None
+        ISO 8601, UTC; None where unreadable, as all that follows.
+    duration_s, step_s : float or None
+        Of the recording, and of a step, corrected. [s]
+    command : tuple of str
+        Empty when attached.
+    """
+
+    run: str
+    status: str
+    started_at: str | None = None
+    duration_s: float | None = None
+    step_s: float | None = None
+    command: tuple[str, ...] = ()
+
+
+def run_lines(runs: list[Path]) -> list[RunLine]:
+    """Return a line a run; one that cannot be read says why and costs no other.
+
+    Parameters
+    ----------
+    runs : list of Path
+        Folders beside each other, as ``store.list_runs`` gives them.
+    """
+    if not runs:
+        return []
+    index = runs[0].parent / INDEX_FILE
+    known = _read_index(index)
+    lines, kept = [], {}
+    for run in runs:
+        stamp = _stamp(run)
+        line = _line_of(known.get(run.name), stamp)
+        if line is None:
+            line = _read(run)
+        lines.append(line)
+        if _is_final(run, line):
+            kept[run.name] = {"stamp": stamp, **asdict(line)}
+    if kept.keys() != known.keys() or any(known[name] != kept[name] for name in kept):
+        _write_index(index, kept)
+    return lines
+
+
+def _read(run: Path) -> RunLine:
+    from advisor.collectors.store import read_recording
+
+    try:
+        seen = read_recording(run)
+        return RunLine(
+            run=seen.run_id,
+            status=seen.status,
+            started_at=seen.started_at,
+            duration_s=seen.duration_s,
+            step_s=None if seen.step_time is None else seen.step_time.corrected_s,
+            command=seen.command,
+        )
+    except Exception as error:  # whatever is wrong with one run, the others are listed
+        return RunLine(run=printable(run.name), status=UNREADABLE + shown(str(error)))
+
+
+def _is_final(run: Path, line: RunLine) -> bool:
+    """Whether a run will not change any more: it has ended, or its profiler is dead."""
+    if line.status.startswith(UNREADABLE):
+        return False  # a disk may come back, an update may read it
+    return line.status not in ("running", "killed") or not profiler_lives(run)
+
+
+def _stamp(run: Path) -> list[int]:
+    try:
+        about = os.stat(run / PROFILER_FILE)
+    except OSError:
+        return []
+    return [about.st_mtime_ns, about.st_size]
+
+
+def _line_of(entry: Any, stamp: list[int]) -> RunLine | None:
+    """Return a line of the index; None where it is not of this very file, or no line."""
+    if not (isinstance(entry, dict) and stamp and entry.get("stamp") == stamp):
+        return None
+    run, status, started_at = (entry.get(name) for name in ("run", "status", "started_at"))
+    duration_s, step_s, command = (entry.get(name) for name in ("duration_s", "step_s", "command"))
+    is_line = (
+        all(isinstance(text, str) for text in (run, status, started_at))
+        and isinstance(duration_s, float)
+        and isinstance(step_s, float | None)
+        and isinstance(command, list)
+        and all(isinstance(word, str) for word in command)
+    )
+    if not is_line:
+        return None
+    return RunLine(
+        run=printable(run), status=printable(status), started_at=printable(started_at),
+        duration_s=duration_s, step_s=step_s, command=tuple(command),
+    )  # fmt: skip
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict) or content.get("made_by") != _version():
+        return {}
+    runs = content.get("runs")
+    return runs if isinstance(runs, dict) else {}
+
+
+def _write_index(path: Path, runs: dict[str, Any]) -> None:
+    with suppress(OSError):  # read-only or full: derived again next time
+        atomic.write_text(path, json.dumps({"made_by": _version(), "runs": runs}), mode=0o600)
+
+
+@cache
+def _version() -> list[int]:
+    """Return what tells this version of the collectors from others: how many files, how new."""
+    folder = Path(__file__).parent
+    with os.scandir(folder) as entries:
+        times = [entry.stat().st_mtime_ns for entry in entries if entry.name.endswith(".py")]
+    return [len(times), max(times)]

@@ -1,0 +1,70 @@
+"""Series of a recording beside its readings: of each rank, of each process, of a quota.
+
+Nouns of ``recording``, apart for their number; all derived from the raw files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeries:
+    """One of the processes that train together; rank 0 of a program of one process.
+
+    Attributes
+    ----------
+    rank, pid : int
+    step_s : tuple of float
+        Ordinary steps in order, the rank's own waiting for a core taken out. [s]
+    wait_s : tuple of float
+        Time of each step blocked in communication, from the second record of it on; the mean of
+        the steps between two records. Empty for a program of one process. [s]
+    sent_bytes_per_step, received_bytes_per_step : float or None
+        On the wire, by its TCP sockets; None where the system does not tell. [bytes]
+    payload_bytes_per_step : float or None
+        Handed to collectives called from Python; DDP's gradients are not among them. [bytes]
+    """
+
+    rank: int
+    pid: int
+    step_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    sent_bytes_per_step: float | None
+    received_bytes_per_step: float | None
+    payload_bytes_per_step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeries:
+    """One process of the tree, once a second; counters since it began.
+
+    Attributes
+    ----------
+    pid : int
+    rank : int or None
+        Of a process that trains together with others.
+    t_s : tuple of float
+        Since the recording began. [s]
+    rss_bytes, minor_faults, major_faults, received_bytes, sent_bytes : tuple of int
+    cpu_s : tuple of float
+    """
+
+    pid: int
+    rank: int | None
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    cpu_s: tuple[float, ...]
+    minor_faults: tuple[int, ...]
+    major_faults: tuple[int, ...]
+    received_bytes: tuple[int, ...]
+    sent_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """A stretch of readings in each of which a quota took time away. [s]."""
+
+    begin_s: float
+    end_s: float
+    throttled_s: float

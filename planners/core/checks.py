@@ -1,0 +1,79 @@
+"""Refusing amounts that make no sense, where they enter the planners.
+
+A NaN compares as neither more nor less, so that a search takes it for the fastest and a simulation
+waits for it for ever. The nouns are checked when they are made; what is computed from them need
+not be checked again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from advisor.planners.core.errors import PlanningError
+
+
+def check_positive(subject: str, **amounts: ArrayLike | None) -> None:
+    """Refuse amounts that are not above zero; infinite ones are no limit at all.
+
+    Parameters
+    ----------
+    subject : str
+        What they belong to, as it is called in the message.
+    **amounts : array-like or None
+        By name; None is not known, and not checked.
+
+    Raises
+    ------
+    PlanningError
+        Naming the first such amount, with exit code 2.
+
+    Examples
+    --------
+    >>> check_positive("link", bytes_per_s=0.0)
+    Traceback (most recent call last):
+    advisor.planners.core.errors.PlanningError: link: bytes_per_s of 0 makes no sense
+    """
+    for name, amount in amounts.items():
+        # The usual case is one number: comparing it costs less than making it an array.
+        if amount is None or (isinstance(amount, int | float) and amount > 0):
+            continue
+        _refuse(subject, name, amount, np.asarray(amount, float) > 0, "a positive number")
+
+
+def check_not_negative(subject: str, **amounts: ArrayLike | None) -> None:
+    """Refuse amounts below zero, and those that are no finite number.
+
+    Raises
+    ------
+    PlanningError
+        Naming the first such amount, with exit code 2.
+    """
+    for name, amount in amounts.items():
+        if amount is None or (isinstance(amount, int | float) and 0 <= amount < np.inf):
+            continue
+        values = np.asarray(amount, float)
+        _refuse(subject, name, amount, (values >= 0) & (values < np.inf), "zero or more")
+
+
+def check_counts(subject: str, **counts: float | None) -> None:
+    """Refuse counts below one, and those that are no whole number.
+
+    Raises
+    ------
+    PlanningError
+        Naming the first such count, with exit code 2.
+    """
+    for name, count in counts.items():
+        if count is None:
+            continue
+        is_count = 1 <= count < np.inf and int(count) == count
+        _refuse(subject, name, count, np.asarray(is_count), "a whole number from 1 on")
+
+
+def _refuse(subject: str, name: str, amount: ArrayLike, is_good: ArrayLike, wanted: str) -> None:
+    bad = np.atleast_1d(np.asarray(amount, float))[~np.atleast_1d(is_good)]
+    if bad.size:
+        raise PlanningError(
+            f"{subject}: {name} of {bad[0]:g} makes no sense", hint=f"give {wanted}", exit_code=2
+        )

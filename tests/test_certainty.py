@@ -1,0 +1,210 @@
+"""A recording that is not good enough says so, and an interval holds all that is uncertain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from advisor import api
+from advisor.cli import app
+from advisor.collectors import certainty, store, summary
+from advisor.collectors.recording import Recording, StepTime, TotalWork
+from advisor.errors import NotKnownError
+from advisor.jobs.job import Job
+from advisor.predict import Predictor
+
+MakeJob = Callable[..., Job]
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+def step(low_s: float, value_s: float, high_s: float, **changes: Any) -> StepTime:
+    known: dict[str, Any] = {
+        "corrected_s": value_s, "raw_s": value_s, "low_s": low_s, "high_s": high_s, "steps": 40,
+        "warmup_steps": 1, "delay_fraction": 0.0, "clock": "optimizer", "is_settled": False,
+    }  # fmt: skip
+    return StepTime(**(known | changes))
+
+
+def recording(seen: StepTime | None, confidence: str = "certain") -> Recording:
+    from tests.conftest import laptop
+
+    work = TotalWork(steps=100, epochs=None, source="range(100) in a.py:3", confidence=confidence)  # type: ignore[arg-type]
+    return Recording(
+        run_id="a", path=Path("a"), command=("python", "a.py"), status="stopped",
+        stop_reason="10 s are over", exit_code=0, started_at="", duration_s=10.0, host=laptop(),
+        readings=(), step_time=seen, deep_step=None, loading=None, total_work=work, threads=2,
+        world_size=1, accumulation_steps=1, peak_rss_bytes=1 << 30, warnings=(),
+    )  # fmt: skip
+
+
+@given(
+    value=st.floats(1e-6, 1e4), share=st.floats(0.0, 1.0),
+    confidence=st.sampled_from(["given", "certain", "likely", "weak"]),
+)  # fmt: skip
+def test_beyond_the_stated_ratio_it_is_not_known_and_below_it_is(
+    value: float, share: float, confidence: str
+) -> None:
+    """The rule is one constant over the step's and the length's interval together."""
+    seen = recording(step(value * (1 - share), value, value * (1 + share)), confidence)
+    missing = certainty.shortfall(seen)
+    is_open = 1 - share <= 0
+    own = math.inf if is_open else math.log((1 + share) / (1 - share))
+    length = 2 * certainty.REACH * certainty.LENGTH_LOG_SD[confidence]
+    assert (missing is not None) == (math.hypot(own, length) > math.log(certainty.MOST_RATIO))
+    told = certainty.shortfall(seen, is_length_given=True)
+    assert (told is not None) == (own > math.log(certainty.MOST_RATIO))
+
+
+def test_the_hint_says_how_to_profile_on() -> None:
+    few = certainty.shortfall(recording(step(0.0, 20.0, 40.0, steps=1)))
+    assert few is not None
+    assert "over 1 steps" in few[0]
+    assert "--for 20m" in few[1]  # 30 steps of 20 s, and as long again
+    noisy = certainty.shortfall(recording(step(0.0, 0.02, 0.04, steps=900)))
+    assert noisy is not None
+    assert "--precise" in noisy[1]
+    unsure = certainty.shortfall(recording(step(0.6, 1.0, 1.4), "weak"))
+    assert unsure is not None
+    assert "--epochs" in unsure[1]
+    assert certainty.shortfall(recording(None)) is None
+
+
+def test_the_summary_and_the_record_say_it() -> None:
+    bad, good = recording(step(0.0, 1.0, 2.0)), recording(step(0.98, 1.0, 1.02))
+    problem = summary.problem(bad)
+    assert problem is not None
+    assert "not known well enough" in problem[0]
+    assert summary.record(bad)["not_known"]["hint"] == problem[1]
+    assert summary.problem(good) is None
+    assert summary.record(good)["not_known"] is None
+
+
+VERBS = (
+    ["recommend", "--cloud", "aws"],
+    ["predict", "--on", "here"],
+    ["predict", "--on", "aws:g5.xlarge", "--json"],
+    ["plan", "--cluster", "2xL4"],
+    ["runs", "show", "a"],
+    ["runs", "show", "a", "--json"],
+)
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_every_verb_says_it_and_exits_with_3(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store, "latest_run", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(store, "find_run", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(store, "read_recording", lambda _: recording(step(0.0, 1.0, 2.0)))
+    if words[0] == "plan":
+        words = [*words, "--run", "a"]
+    done = RUN.invoke(app, words)
+    assert isinstance(done.exception, NotKnownError), done.output
+    assert done.exception.exit_code == 3
+    assert "not known well enough" in str(done.exception)
+    assert "profile on with" in done.exception.hint
+
+
+def test_python_raises_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(store, "find_run", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(store, "read_recording", lambda _: recording(step(0.0, 1.0, 2.0)))
+    for ask in (
+        lambda: api.load_job("a"),
+        lambda: api.find_job(run="a"),
+        lambda: api.recommend("a"),
+        lambda: Predictor().predict("a", "g5.xlarge"),
+    ):
+        with pytest.raises(NotKnownError):
+            ask()
+
+
+# The whole job's interval.
+
+
+@given(
+    step_sd=st.floats(0.0, 0.5), length=st.floats(0.0, 0.5), start=st.floats(0.0, 0.5),
+    ends=st.floats(0.0, 0.5), startup_s=st.floats(0.0, 1000.0),
+)  # fmt: skip
+def test_the_whole_job_is_no_surer_than_any_of_its_parts(
+    make_job: MakeJob, predictor: Predictor, step_sd: float, length: float, start: float,
+    ends: float, startup_s: float,
+) -> None:  # fmt: skip
+    from advisor.predict.completion import as_recorded_h
+    from advisor.ways.as_recorded import as_recorded
+
+    sure = replace(
+        make_job(step_s=1.0, log_sd=step_sd, global_batch=32, total_steps=100.0),
+        startup_s=startup_s, epochs=4.0, epoch_end_steps=5.0,
+    )  # fmt: skip
+    columns = as_recorded(sure, COLUMNS.setdefault("one", _columns(predictor, sure)))
+
+    def width(job: Job) -> float:
+        found = as_recorded_h(job, columns, 0.9)
+        assert found.value * 3600 == pytest.approx(startup_s + 120.0)
+        return (found.high - found.low) * 3600
+
+    known = width(sure)
+    for change in (
+        {"length_log_sd": length}, {"startup_log_sd": start}, {"epoch_end_log_sd": ends},
+        {"unseen_log_sd": length},
+    ):  # fmt: skip
+        assert width(replace(sure, **change)) >= known - 1e-9
+    alone = width(replace(sure, length_log_sd=length))
+    assert alone >= 120.0 * 2 * math.sinh(certainty.REACH * length) - 1e-6
+    alone = width(replace(sure, startup_log_sd=start))
+    assert alone >= startup_s * 2 * math.sinh(certainty.REACH * start) - 1e-6
+
+
+COLUMNS: dict[str, Any] = {}
+
+
+def _columns(predictor: Predictor, job: Job) -> Any:
+    import numpy as np
+
+    return predictor.physics_columns(job, np.array([0]), np.array([1]))
+
+
+def test_every_way_to_complete_a_job_holds_the_length_s_uncertainty(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    sure = make_job()
+    guessed = replace(sure, length_log_sd=certainty.LENGTH_LOG_SD["weak"])
+    for way in ("on-demand", "spot", "spot-with-fallback"):
+        known, wide = (
+            api.estimate(job, on="aws:g5.xlarge", completion=way, predictor=predictor)
+            for job in (sure, guessed)
+        )
+        assert wide.training_time_h.value == pytest.approx(known.training_time_h.value)  # type: ignore[union-attr]
+        ratios = [e.training_time_h.high / e.training_time_h.low for e in (known, wide)]  # type: ignore[union-attr]
+        assert ratios[1] > 1.5 * ratios[0]
+        assert wide.step_time_s == known.step_time_s  # the step's own is left alone
+
+
+def test_a_length_that_is_said_is_sure(make_job: MakeJob) -> None:
+    guessed = replace(make_job(), length_log_sd=0.4)
+    said = api.job_of(replace(api.Question().job, total_steps=10.0), job=guessed)
+    assert said.length_log_sd == 0.0
+
+
+def test_a_recording_that_settled_is_settled_wherever_it_is_read() -> None:
+    """The verdict that ended it is not judged again: a later step could overturn it."""
+    from advisor.collectors.derive import is_settled
+    from advisor.collectors.stop_rule import SETTLED, Verdict
+
+    unsure = Verdict(is_settled=False, mean=None, waiting_for="±5 %")
+    assert is_settled({"stop_reason": SETTLED}, unsure)
+    assert not is_settled({"stop_reason": "10 s are over"}, unsure)
+    assert is_settled({}, replace(unsure, is_settled=True))

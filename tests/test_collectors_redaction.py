@@ -1,0 +1,158 @@
+"""A secret never survives; what only sounds like one does."""
+
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.collectors.hooks.redaction import (
+    HIDDEN,
+    redacted,
+    redacted_command,
+    redacted_json,
+)
+
+_PARTS = (
+    "password", "passwd", "pwd", "passphrase", "secret", "token", "api_key", "api-key",
+    "apiKey", "access-key", "credential", "credentials", "auth_token", "private_key",
+    "API_KEY", "TOKEN", "PASSWORD",
+)  # fmt: skip
+_BEFORE = ("", "db_", "my-", "hf_", "AWS_", "logger.", "+wandb.")
+NAMES = st.tuples(st.sampled_from(_BEFORE), st.sampled_from(_PARTS)).map("".join)
+# Nothing that is a number or a flag, and nothing that stands in what is around it.
+_SIGNS = string.ascii_letters + string.digits + "!#$%^*_+~?."
+SECRETS = st.text(_SIGNS, min_size=6, max_size=40).filter(
+    lambda text: (
+        text[0].isalpha()
+        and any(sign.isupper() for sign in text)
+        and not any(text in name for name in (*_PARTS, HIDDEN))
+    )
+)
+AWS = st.text(string.ascii_uppercase + string.digits, min_size=16, max_size=16).map("AKIA".__add__)
+LONG = st.text(string.ascii_letters + string.digits, min_size=24, max_size=40)
+ISSUED = st.one_of(
+    AWS,
+    LONG.map("hf_".__add__),
+    LONG.map("ghp_".__add__),
+    LONG.map(lambda text: "sk-" + text + "7"),
+    st.tuples(LONG, LONG, LONG).map(lambda parts: "eyJ" + ".".join(parts)),
+)
+
+
+@given(NAMES, SECRETS)
+def test_what_is_given_to_a_secrets_name_never_survives(name: str, secret: str) -> None:
+    option = name.lstrip("+")
+    for words in (
+        ["python", "train.py", f"--{option}", secret, "--lr", "0.1"],
+        ["train.py", f"--{option}={secret}"],
+        ["env", f"{name}={secret}", "python", "train.py"],
+        ["sh", "-c", f"python train.py --{option} {secret} --lr 0.1"],
+        ["sh", "-c", f"export {name}='{secret}'; python train.py"],
+        ["train.py", "--json", json.dumps({name: secret, "n": 1})],
+        ["train.py", "--json", json.dumps(json.dumps({name: secret}))],
+        ["train.py", "--settings", f"a: 1\n{name}: {secret}\nb: 2"],
+    ):
+        shown = redacted_command(words)
+        assert len(shown) == len(words)
+        assert not any(secret in word for word in shown), (words, shown)
+        assert any(HIDDEN in word for word in shown)
+        assert redacted_command(shown) == shown
+    for text in (f"bad {name}: {secret}", f"{name} = {secret}!", f"a {name}='{secret}' b"):
+        assert secret not in redacted(text)
+    assert secret not in json.dumps(redacted_json({"a": [{name: secret}]}))
+
+
+@given(st.sampled_from(["postgres", "https", "s3", "mongodb+srv"]), SECRETS)
+def test_a_password_in_an_address_never_survives(scheme: str, secret: str) -> None:
+    secret = secret.replace("?", "").replace("#", "") + "X"
+    for url in (f"{scheme}://user:{secret}@host:5432/db", f"{scheme}://:{secret}@host"):
+        for words in ([url], ["--db", url], [f"--db={url}"], [f"see {url} there"]):
+            shown = " ".join(redacted_command(words))
+            assert secret not in shown
+            assert "host" in shown
+            assert scheme in shown
+
+
+@given(ISSUED, st.sampled_from(["{}", "--x={}", "a {} b", "'{}'", "https://h/{}/x", "x={}&y=1"]))
+def test_a_key_is_known_by_its_form_whatever_it_is_called(key: str, form: str) -> None:
+    assert key not in redacted(form.format(key))
+
+
+@given(ISSUED, st.binary(max_size=6))
+def test_headers_and_private_keys(key: str, tail: bytes) -> None:
+    assert key not in redacted(f'-H "Authorization: Bearer {key}"')
+    pem = f"-----BEGIN RSA PRIVATE KEY-----\n{key}\n{tail.hex()}\n-----END RSA PRIVATE KEY-----"
+    assert redacted(f"a {pem} b") == f"a {HIDDEN} b"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--tokens", "2048"], ["--key-dim", "64"], ["--num-keys", "8"], ["--token-length", "12"],
+        ["--sort-key", "name"], ["--max-tokens=512"], ["--pad-token", "<pad>"],
+        ["--tokenizer", "gpt2"], ["--tokenizer=bert-base-uncased"], ["--author", "me"],
+        ["--num_key_value_heads", "8"], ["--use-token", "--lr", "0.1"], ["--token", "4"],
+        ["--use-auth-token", "true"], ["--passes", "3"], ["--one-pass", "x"], ["--keys", "a", "b"],
+        ["--monkey", "business"], ["--tokens-per-batch", "many"], ["--secretary", "me"],
+        ["http://localhost:8080/p@x"], ["git@github.com:me/repo.git"], ["data/key.csv"],
+        ["--lr", "1e-3", "--model", "sk-learn", "--out", "/tmp/token/x"], ["eos_token=</s>"],
+        ["PWD=/home/me"], ["--special-tokens", "a"], ["--bypass", "x"],
+        ["repo/name:tag@sha256:ab"],
+    ],
+)  # fmt: skip
+def test_harmless_arguments_survive(words: list[str]) -> None:
+    assert redacted_command(words) == words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loader in range(args.epochs), digits_cnn.py:77",
+        "sorted(found, key=len) in train.py:12",
+        "aten::key::token",
+        "a reading failed: OSError(5, 'Input/output error')",
+        "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+    ],
+)
+def test_our_own_texts_survive(text: str) -> None:
+    assert redacted(text) == text
+
+
+@given(st.lists(st.text(max_size=30), max_size=8))
+def test_any_words_can_be_looked_at_and_hiding_twice_changes_nothing(words: list[str]) -> None:
+    once = redacted_command(words)
+    assert len(once) == len(words)
+    assert redacted_command(once) == once
+    assert [redacted(redacted(word)) for word in words] == [redacted(word) for word in words]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_numbers_and_structure_are_kept(value: object) -> None:
+    def numbers(part: object) -> list[object]:
+        if isinstance(part, dict):
+            return [len(part), *(n for each in part.values() for n in numbers(each))]
+        if isinstance(part, list):
+            return [len(part), *(n for each in part for n in numbers(each))]
+        return [] if isinstance(part, str) else [part]
+
+    assert numbers(redacted_json(value)) == numbers(value)
+
+
+@pytest.mark.parametrize("unit", ["a-", "a.", "key=", "eyJ-", "sk-", "x://a:", "a:", "'", "a@b:"])
+def test_a_word_of_any_length_takes_linear_time(unit: str) -> None:
+    """A search that is not would look at this text for hours."""
+    text = "key" + unit * (120_000 // len(unit))
+    assert redacted_command([text])

@@ -1,0 +1,195 @@
+"""``--on here`` gives back what was measured; limits of the script hold on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor import api
+from advisor.collectors import host as hosts
+from advisor.collectors.limits import Limits, limits_of
+from advisor.errors import AdvisorError
+from advisor.jobs.job import Job
+from advisor.machines.devices import cpu_device
+from advisor.machines.host import is_same_machine
+from advisor.machines.limited import limited_processor
+from advisor.predict import Predictor
+from advisor.question import LayoutRequest
+from tests.conftest import laptop
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is the laptop that the tests' jobs were recorded on."""
+    monkeypatch.setattr(hosts, "describe", lambda **_: laptop())
+    monkeypatch.setattr("advisor.collectors.device_sheet.cached", tuple)
+    monkeypatch.setattr("advisor.collectors.benchmark.cached_or_measured", lambda: None)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("recorded_batch", [32, 256])
+@pytest.mark.parametrize("log_sd", [0.001, 0.1, 0.3])
+def test_here_gives_back_what_was_measured(
+    make_job: MakeJob, predictor: Predictor, threads: int, recorded_batch: int, log_sd: float
+) -> None:
+    """Whatever the threads, the accumulation, the ranks and the noise of the recording."""
+    job = make_job(
+        threads=threads, recorded_batch=recorded_batch, log_sd=log_sd, step_s=3.0, wait_s=0.6,
+        global_batch=256,
+    )  # fmt: skip
+    assert job.measured is not None
+    job = replace(job, measured=replace(job.measured, processes=256 // recorded_batch))
+    found = api.estimate(job, on="here", predictor=predictor)
+    step = found.step_time_s
+    assert step.value == pytest.approx(3.0, rel=1e-9)
+    assert math.log(step.high / step.low) == pytest.approx(2 * 1.644854 * log_sd, rel=1e-6)
+    assert found.parts_s["input"] == pytest.approx(0.6)
+    assert sum(found.parts_s.values()) == pytest.approx(3.0)
+    assert found.layout.dp == 256 // recorded_batch
+    assert found.layout.micro_batch == 32
+    assert found.layout.accumulation_steps == recorded_batch // 32
+    assert not found.is_extrapolating
+
+
+@pytest.mark.usefixtures("here")
+def test_the_whole_job_here_is_its_parts_as_measured(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job(step_s=0.5, global_batch=32, total_steps=100.0, startup_s=7.0)
+    job = replace(job, epochs=4.0, epoch_end_steps=3.0)
+    found = api.estimate(job, on="here", predictor=predictor).training_time_h
+    assert found is not None
+    assert found.value * 3600 == pytest.approx(7.0 + 0.5 * (100 + 4 * 3), rel=0.01)
+
+
+@pytest.mark.usefixtures("here")
+def test_what_the_user_changes_is_estimated_from_the_measured_step(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job(step_s=3.0, global_batch=32)
+    doubled = api.job_of(replace(api.Question().job, batch=64), job=job)
+    found = api.estimate(doubled, on="here", predictor=predictor).step_time_s
+    assert 4.0 < found.value < 6.5  # the optimizer's part of the step is not doubled
+    fixed = api.estimate(
+        job, on="here", predictor=predictor, layout=LayoutRequest(zero=0)
+    ).step_time_s
+    assert fixed.value == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.usefixtures("here")
+def test_another_machine_s_recording_is_estimated_here(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    elsewhere = replace(laptop(), cpu_model="Intel(R) Xeon(R) Platinum 8488C", logical_cpus=8)
+    job = make_job(step_s=3.0, global_batch=32, host=elsewhere)
+    found = api.estimate(job, on="here", predictor=predictor)
+    assert found.step_time_s.value != pytest.approx(3.0, rel=0.01)
+
+
+def test_a_machine_is_the_same_under_another_limit() -> None:
+    limited = replace(laptop(), cpu_limit=1.0, memory_limit_bytes=1 << 30, system="Linux newer")
+    assert is_same_machine(limited, laptop())
+    assert not is_same_machine(replace(laptop(), logical_cpus=4), laptop())
+    assert not is_same_machine(replace(laptop(), cpu_model="another"), laptop())
+    assert not is_same_machine(replace(laptop(), memory_bytes=32 << 30), laptop())
+
+
+# Limits.
+
+
+def test_a_limit_is_what_somebody_set() -> None:
+    """A framework's own choice, and a value without effect, are none."""
+    plain = {"threads": 2, "called": None, "environment": {}, "affinity": 2}
+    assert limits_of(plain, 2, 2.0) == Limits()
+    assert limits_of({}, 2, 1.0) == Limits()  # recorded before limits were
+    called = limits_of({**plain, "threads": 1, "called": 1}, 2, 2.0)
+    assert (called.threads, called.threads_source) == (1, "torch.set_num_threads")
+    told = limits_of({**plain, "environment": {"OMP_NUM_THREADS": 2}}, 2, 2.0)
+    assert (told.threads, told.threads_source) == (2, "OMP_NUM_THREADS")
+    late = limits_of({**plain, "environment": {"OMP_NUM_THREADS": 1}}, 2, 2.0)
+    assert late.threads is None
+    kept = limits_of({**plain, "affinity": 1}, 2, 2.0)
+    assert (kept.cores, kept.cores_source) == (1.0, "its CPU affinity")
+    quota = limits_of(plain, 2, 0.5)
+    assert (quota.cores, quota.cores_source) == (0.5, "a CPU quota")
+
+
+def test_a_script_of_one_thread_gains_nothing_from_more_cores(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    """Today's defect: it used the 192 virtual CPUs of a c7i.48xlarge."""
+    job = make_job(threads=1, global_batch=32)
+    limited = replace(job, limits=Limits(threads=1, threads_source="OMP_NUM_THREADS"))
+
+    def step(one: Job, name: str) -> float:
+        return api.estimate(one, on=f"aws:{name}", predictor=predictor).step_time_s.value
+
+    large, small = step(limited, "c7i.48xlarge"), step(limited, "c7i.4xlarge")
+    assert large == pytest.approx(small, rel=0.02)
+    assert step(job, "c7i.48xlarge") < large / 5
+    # A card has no threads of the host's.
+    assert step(limited, "g5.xlarge") == step(job, "g5.xlarge")
+
+
+def test_a_quota_leaves_no_more_cores_to_the_loader_either(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job(cpu_s_per_sample=0.05, workers=8, global_batch=32)
+    limited = replace(job, limits=Limits(cores=1.0, cores_source="a CPU quota"))
+    free, kept = (
+        api.estimate(one, on="aws:g5.16xlarge", predictor=predictor) for one in (job, limited)
+    )
+    assert kept.parts_s["input"] > free.parts_s["input"]
+    assert kept.parts_s["input"] + kept.parts_s["compute"] <= 32 * 0.05 * 2
+
+
+@given(vcpus=st.integers(1, 256), threads=st.integers(1, 300), more=st.integers(1, 64))
+def test_more_threads_are_never_slower_and_never_more_than_the_machine(
+    vcpus: int, threads: int, more: int
+) -> None:
+    whole = cpu_device(
+        name="one", vcpus=vcpus, memory_bytes=1e9, core_speed=2e4, cpu_model="Intel Xeon 8488C"
+    )
+    few, many = (limited_processor(whole, float(n)) for n in (threads, threads + more))
+    for name in ("fp32_flop_per_s", "memory_bytes_per_s", "cores"):
+        least, most, all_ = (getattr(device, name) for device in (few, many, whole))
+        assert 0 < least <= most * (1 + 1e-9)
+        assert most <= all_ * (1 + 1e-9)
+    assert few.cores == min(threads, vcpus)
+    if threads >= vcpus:
+        assert few == whole
+
+
+def test_the_answer_says_that_lifting_a_limit_may_help(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    limited = replace(make_job(), limits=Limits(threads=1, threads_source="OMP_NUM_THREADS"))
+    for job, says in ((limited, True), (make_job(), False)):
+        notes = api.recommend(job, predictor=predictor, cloud="aws", top=1).notes
+        assert any("OMP_NUM_THREADS" in note and "lifting" in note for note in notes) == says
+        shown = api.estimate(job, on="aws:c7i.4xlarge", predictor=predictor)
+        assert any("lifting" in note for note in shown.notes) == says
+        assert bool(shown.to_record()["notes"]) == says
+
+
+def test_a_job_that_cannot_run_here_is_a_deliberate_error(
+    make_job: MakeJob, predictor: Predictor, here: None
+) -> None:
+    elsewhere = replace(laptop(), cpu_model="another")
+    job = make_job(host=elsewhere, threads=1, global_batch=32, peak_rss_bytes=500 << 30)
+    big = replace(job, work=replace(job.work, parameters=10**12, parameter_bytes=4e12))  # type: ignore[arg-type]
+    with pytest.raises(AdvisorError):
+        api.estimate(big, on="here", predictor=predictor)

@@ -1,0 +1,363 @@
+"""``advisor profile --workers N``: ranks on this machine, recorded one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from collecting import MARKED, ROOT, hooked, record
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.collectors import local_ranks, network, summary
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.events import CommunicationCounts, Events
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.ranks import corrected_together, ranks_of
+from advisor.collectors.recording import Reading, StepTime
+from advisor.collectors.resources import resources
+from advisor.collectors.sampler import unpack
+from advisor.collectors.tree_series import throttling
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+@pytest.fixture(autouse=True)
+def _find_advisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+
+
+WIDTH = 256
+DDP = f"""
+import os, sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+layers = nn.Linear({WIDTH}, {WIDTH}), nn.ReLU(), nn.Linear({WIDTH}, {WIDTH})
+model = DistributedDataParallel(nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(int(sys.argv[1])):
+    if step == 3 and os.environ["RANK"] == "1" and "fail" in sys.argv:
+        sys.exit(7)
+    optimizer.zero_grad()
+    model(torch.randn(16, {WIDTH})).pow(2).mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+GRADIENT_BYTES = 4 * 2 * (WIDTH * WIDTH + WIDTH)
+
+# Two halves of the data a step, one a rank: together the whole, in whatever order.
+PLAIN = """
+import os, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(int(os.environ.get("RANK", 0)))  # ranks begin apart
+data = torch.Generator().manual_seed(7)
+x, y = torch.randn(64, 8, generator=data), torch.randn(64, 1, generator=data)
+workers = int(sys.argv[1])
+loader = DataLoader(TensorDataset(x, y), batch_size=64 // workers, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+made = {"sgd": torch.optim.SGD, "lbfgs": torch.optim.LBFGS}[sys.argv[2]]
+optimizer = made(model.parameters(), lr=0.1)
+for epoch in range(20):
+    for a, b in loader:
+        optimizer.zero_grad()
+        for part in (slice(0, None, 2), slice(1, None, 2)):  # accumulated
+            (nn.functional.mse_loss(model(a[part]), b[part]) / 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+with open(sys.argv[3] + os.environ.get("RANK", "alone"), "w") as file:
+    parts = [part.detach().flatten() for part in model.parameters()]
+    print(*(float(one) for part in parts for one in part), file=file)
+    assert len(loader) == 1, len(loader)
+"""
+
+
+# What a rank is given.
+
+
+@given(st.integers(1, 8), st.lists(st.integers(0, 99), min_size=1, max_size=16, unique=True))
+def test_ranks_share_no_core_where_there_are_enough(workers: int, allowed: list[int]) -> None:
+    cores = local_ranks.cores_of(workers, allowed)
+    assert len(cores) == workers
+    assert all(set(one) <= set(allowed) and one for one in cores)
+    if len(allowed) >= workers:
+        assert sum(map(len, cores)) == len({core for one in cores for core in one})
+
+
+def test_the_environment_is_torchruns(tmp_path: Path) -> None:
+    """The oracle: what ``torchrun`` sets, rank by rank, less its own restarts and errors."""
+    script = tmp_path / "show.py"
+    script.write_text("import os, json\nprint(json.dumps(dict(os.environ)))\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", str(script)],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    theirs = json.loads(done.stdout)
+    ours = local_ranks.rank_environment(
+        0, 1, address=theirs["MASTER_ADDR"], port=int(theirs["MASTER_PORT"]), interface="lo",
+        threads=1,
+    )  # fmt: skip
+    names = [name for name in ours if name in theirs]
+    assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+    wanted = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    assert wanted <= set(names)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["torchrun", "--nproc-per-node", "2", "train.py"],
+        ["python", "-m", "torch.distributed.run", "train.py"],
+        ["/usr/bin/mpirun", "-n", "2", "python", "train.py"],
+        [],
+    ],
+)
+def test_commands_that_start_ranks_are_refused(command: list[str]) -> None:
+    with pytest.raises(RecordingError) as caught:
+        local_ranks.check(command, 2, None)
+    assert caught.value.hint
+    local_ranks.check(command, 1, None)
+
+
+def test_a_bandwidth_needs_ranks_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecordingError, match="between ranks"):
+        local_ranks.check(["python", "train.py"], 1, 1e9)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(RecordingError, match="root"):
+        local_ranks.check(["python", "train.py"], 2, 1e9)
+
+
+def test_a_link_is_limited_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(network, "_run", lambda *words, check=True: said.append(words))
+    network.Nodes("acx", 2).shape(1e9)
+    assert len(said) == 4
+    for words in said:
+        assert words[words.index("rate") + 1] == "1000000000bit"
+        assert "tbf" in words
+    devices = {words[words.index("dev") + 1] for words in said}
+    assert devices == {network.INTERFACE, "acxv0", "acxv1"}
+
+
+# The step of all.
+
+
+def rank_events(
+    rank: int, ranks: int, wall_s: float, delay_s: float, own_s: float, threads: int = 1
+) -> Events:
+    """Return what a rank records whose steps all take the same."""
+    counts = [
+        CommunicationCounts(
+            t_ns=round(number * wall_s * 1e9), steps=number,
+            cpu_ns=round(number * own_s * 1e9), delay_ns=round(number * delay_s * 1e9),
+            wait_ns=round(number * (wall_s - delay_s - own_s) * 1e9), calls=number,
+            payload_bytes=0, sent_bytes=number * 100, received_bytes=number * 50,
+            exchanged_ns=-1, hidden_ns=-1,
+        )
+        for number in range(1, 60, 2)
+    ]  # fmt: skip
+    group = {"fact": "process_group", "rank": rank, "world_size": ranks}
+    return Events(
+        header={"pid": 100 + rank},
+        facts={"process_group": [group], "torch": [{"threads": threads}]},
+        completed=60,
+        communication=counts,
+    )
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(0, 2.0)), min_size=2, max_size=5),
+    st.floats(1e-4, 1.0),
+)
+def test_the_step_is_the_slowest_ranks_computing_and_the_exchange(
+    ranks: list[tuple[float, float]], exchange_s: float
+) -> None:
+    """The oracle is a synchronous step: who comes last is waited for, then all exchange."""
+    wall_s = max(own_s + delay_s for own_s, delay_s in ranks) + exchange_s
+    processes = [
+        rank_events(rank, len(ranks), wall_s, delay_s, own_s)
+        for rank, (own_s, delay_s) in enumerate(ranks)
+    ]
+    mine_s = wall_s - ranks[0][1]
+    step = StepTime(
+        corrected_s=mine_s, raw_s=wall_s, low_s=0.9 * mine_s, high_s=1.1 * mine_s, steps=59,
+        warmup_steps=0, delay_fraction=ranks[0][1] / wall_s, clock="optimizer", is_settled=True,
+    )  # fmt: skip
+    found = corrected_together(step, processes[0], processes)
+    true_s = max(own_s for own_s, _ in ranks) + exchange_s
+    assert found.corrected_s == pytest.approx(true_s, rel=1e-3, abs=1e-6)
+    assert found.high_s / found.low_s == pytest.approx(1.1 / 0.9)
+    assert found.delay_fraction == pytest.approx(1 - true_s / wall_s, abs=1e-3)
+
+
+def test_each_rank_has_its_waiting_and_its_bytes() -> None:
+    processes = [rank_events(1, 2, 1.0, 0.1, 0.3), rank_events(0, 2, 1.0, 0.0, 0.8)]
+    first, second = ranks_of(processes, processes[0])
+    assert (first.rank, first.pid, second.rank, second.pid) == (0, 100, 1, 101)
+    assert len(first.wait_s) == 58
+    assert first.wait_s == pytest.approx([0.2] * 58)
+    assert second.wait_s == pytest.approx([0.6] * 58)
+    assert (first.sent_bytes_per_step, first.received_bytes_per_step) == (100, 50)
+
+
+# Series.
+
+
+def a_reading(t_s: float, throttled_s: float) -> Reading:
+    return Reading(
+        t_s=t_s, processes=1, cpu_s=0, run_delay_s=0, rss_bytes=0, pss_bytes=None,
+        disk_read_bytes=0, disk_write_bytes=0, network_received_bytes=0, network_sent_bytes=0,
+        throttled_s=throttled_s, pressure_fraction=None,
+    )  # fmt: skip
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0, 0.25, 0.5]), max_size=30))
+def test_throttling_is_said_once_and_whole(lost: list[float]) -> None:
+    readings, so_far_s = [a_reading(0.0, 0.0)], 0.0
+    for place, one in enumerate(lost, start=1):
+        so_far_s += one
+        readings.append(a_reading(float(place), so_far_s))
+    found = throttling(readings)
+    assert sum(one.throttled_s for one in found) == pytest.approx(so_far_s)
+    for before, after in pairwise(found):
+        assert before.end_s < after.begin_s  # else they were one
+    covered = {place for one in found for place in range(int(one.begin_s), int(one.end_s))}
+    assert covered == {place for place, one in enumerate(lost) if one}
+
+
+def test_readings_without_minor_faults_are_read() -> None:
+    values = [0] * 10 + [0, -1.0, 0, 3, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 8]
+    payload = fmt.READING_PAYLOAD.pack(*values)
+    assert unpack(payload, 0).minor_faults == 8
+    old = unpack(payload[: fmt.READING_LEAST_BYTES], 0)
+    assert (old.minor_faults, old.major_faults) == (0, 3)
+
+
+def test_collectives_are_timed_once_however_they_nest(tmp_path: Path) -> None:
+    import torch
+    import torch.distributed as dist
+
+    with hooked(tmp_path) as hooks:
+        counts = hooks.session.communication
+        store = dist.HashStore()
+        dist.init_process_group("gloo", rank=0, world_size=1, store=store)
+        try:
+            before = counts.calls, counts.payload_bytes
+            dist.all_reduce(torch.zeros(1000))
+            dist.all_reduce(torch.zeros(500), async_op=True).wait()
+            assert counts.calls - before[0] == 2
+            assert counts.payload_bytes - before[1] == 6000
+            assert counts.wait_ns > 0
+        finally:
+            dist.destroy_process_group()
+        events = hooks.events
+    assert events.communication[-1].calls >= 2
+    assert events.facts["process_group"][0]["world_size"] == 1
+
+
+# Real ranks.
+
+
+def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
+    """A ring sends 2 (N - 1) / N times the gradients from every rank: for two, all of them."""
+    seen = record(tmp_path, DDP, "200", workers=2)
+    assert (seen.status, seen.exit_code, seen.world_size, seen.wrapping) == ("finished", 0, 2, "")
+    assert set(seen.steps_by_rank) == set(seen.wait_by_step) == {0, 1}
+    for rank, one in enumerate(seen.ranks):
+        assert one.rank == rank
+        assert len(one.step_s) > 150
+        assert len(one.wait_s) > 150
+        assert sum(one.wait_s) > 0
+        assert one.sent_bytes_per_step == pytest.approx(GRADIENT_BYTES, rel=0.1)
+        assert one.received_bytes_per_step == pytest.approx(GRADIENT_BYTES, rel=0.1)
+    assert seen.communication is not None
+    assert seen.communication["total_parameter_size_bytes"] == GRADIENT_BYTES
+    of_ranks = {one.rank: one for one in seen.processes if one.rank is not None}
+    assert set(of_ranks) == {0, 1}
+    assert all(max(one.rss_bytes) > 50e6 for one in of_ranks.values())
+    assert set(seen.rss_by_process) >= {one.pid for one in seen.ranks}
+    assert seen.readings[-1].minor_faults > 1000
+    record_of = summary.record(seen)
+    assert [one["rank"] for one in record_of["ranks"]] == [0, 1]
+    assert record_of["minor_faults"] > 0
+    assert any("2 ranks over loopback" in line for line in summary.lines(seen))
+
+
+def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:
+    """The steps must last for several readings of the sockets."""
+    seen = record(tmp_path, DDP, "100000", workers=2, limit_s=6.0)
+    assert seen.status == "stopped"
+    assert len({len(steps) // 10 for steps in seen.steps_by_rank.values()}) == 1
+    channels = resources(seen).channels
+    for name in ("network_sent_bytes_per_s", "network_received_bytes_per_s"):
+        assert sum(channels[name]) > 0
+    assert seen.readings[-1].network_sent_bytes > 100 * GRADIENT_BYTES
+
+
+def parameters_of(folder: Path, rank: str) -> list[float]:
+    return [float(word) for word in (folder / f"out{rank}").read_text().split()]
+
+
+def test_a_plain_script_is_trained_as_its_ranks_whole_batch(tmp_path: Path) -> None:
+    """The oracle: one process with the batches of all ranks. Accumulated and clipped besides."""
+    out = str(tmp_path / "out")
+    seen = record(tmp_path, PLAIN, "2", "sgd", out, workers=2)
+    assert (seen.status, seen.wrapping, seen.world_size) == ("finished", "wrapped", 2)
+    assert parameters_of(tmp_path, "0") == parameters_of(tmp_path, "1")
+    subprocess.run(
+        [sys.executable, str(tmp_path / "train.py"), "1", "sgd", out], check=True, timeout=120
+    )
+    alone = parameters_of(tmp_path, "alone")
+    assert parameters_of(tmp_path, "0") == pytest.approx(alone, rel=1e-3, abs=1e-5)
+    assert any("was wrapped" in line for line in summary.lines(seen))
+    assert seen.step_samples == 64
+
+
+def test_an_optimizer_that_decides_by_the_loss_is_not_wrapped(tmp_path: Path) -> None:
+    seen = record(tmp_path, PLAIN, "2", "lbfgs", str(tmp_path / "out"), workers=2)
+    assert (seen.status, seen.exit_code) == ("failed", 2)
+    problem = summary.problem(seen)
+    assert problem is not None
+    assert "LBFGS" in problem[0]
+    assert "--workers" in problem[1]
+
+
+def test_with_a_rank_that_fails_the_others_end(tmp_path: Path) -> None:
+    seen = record(tmp_path, DDP, "100000", "fail", workers=2)
+    assert seen.status in ("failed", "killed")
+    assert seen.exit_code not in (0, None)
+    assert seen.stop_reason.startswith("rank ")
+
+
+def test_copies_that_never_meet_are_said_to(tmp_path: Path) -> None:
+    seen = record(tmp_path, MARKED, "20", workers=2)
+    assert seen.exit_code == 0
+    problem = summary.problem(seen)
+    assert problem is not None
+    assert "never trained together" in problem[0]
+
+
+def test_a_limited_link_takes_the_time_that_its_bytes_take(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or not network.can_make_nodes():
+        pytest.skip("needs root, network namespaces, ip and tc")
+    rate = 100e6
+    seen = record(tmp_path, DDP, "60", workers=2, bandwidth_bit_per_s=rate)
+    assert (seen.status, seen.bandwidth_bit_per_s) == ("finished", rate)
+    least_s = 8 * GRADIENT_BYTES / rate
+    for one in seen.ranks:
+        assert one.sent_bytes_per_step == pytest.approx(GRADIENT_BYTES, rel=0.1)
+        # The bucket lets 64 KiB of a burst pass at once.
+        assert sorted(one.wait_s)[len(one.wait_s) // 2] > 0.7 * least_s
+    assert seen.step_time is not None
+    assert seen.step_time.corrected_s > 0.7 * least_s  # no correction takes a link's time out
+    spaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    makers = re.findall(r"^ac(\d+)c", spaces, re.MULTILINE)
+    assert all(Path(f"/proc/{pid}").exists() for pid in makers)  # others' that still record
