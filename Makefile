@@ -8,6 +8,8 @@ VENV ?= .venv
 #   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 RUN := $(CURDIR)/$(VENV)/bin
+# Tests run side by side, a file in one process; each computes on one thread.
+TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 .PHONY: demo test lint clean
 
@@ -27,7 +29,7 @@ demo: $(VENV)/.installed
 	$(RUN)/advisor recommend --budget 50
 
 test: $(VENV)/.developing
-	$(RUN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
 
 lint: $(VENV)/.developing
 	$(RUN)/ruff check .

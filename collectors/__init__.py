@@ -1,9 +1,24 @@
 """What was seen of a training script: run it, sample it, hook it, read it back.
 
-Complete in itself: imports nothing of ``advisor`` and nothing of the planners.
+Complete in itself: imports nothing of ``advisor`` and nothing of the planners. Names are imported
+when they are used.
 """
 
-from advisor.collectors.errors import RecordingError
-from advisor.collectors.recording import Reading, Recording
+from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from advisor.collectors.errors import RecordingError as RecordingError
+    from advisor.collectors.recording import Reading as Reading
+    from advisor.collectors.recording import Recording as Recording
+
+_HOME = {"Reading": "recording", "Recording": "recording", "RecordingError": "errors"}
 __all__ = ["Reading", "Recording", "RecordingError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'advisor.collectors' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"advisor.collectors.{_HOME[name]}"), name)

@@ -60,7 +60,8 @@ def writing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    partial, handle = _claim(path, lambda p: os.open(p, flags, 0o666 if mode is None else mode))
+    first = 0o666 if mode is None else mode
+    partial, handle = _claim(path, lambda draft: os.open(draft, flags, first))
     try:
         with open(handle, "wb") as file:
             yield file
@@ -70,9 +71,11 @@ def writing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(handle)
             os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
 
@@ -246,7 +249,11 @@ def _claim(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """
     while True:
         draft = _draft_name(target, _PARTIAL)
-        handle = _locked(make(draft))
+        try:
+            handle = _locked(make(draft))
+        except OSError as error:
+            error.filename = str(target)  # the name that the user knows
+            raise
         if draft.exists():
             return draft, handle
         os.close(handle)

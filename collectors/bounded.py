@@ -15,14 +15,15 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 # The largest files of ours are recorded runs and price lists of some megabytes.
 MOST_BYTES: Final = 256 << 20
 MOST_TOML_BYTES: Final = 1 << 20  # tomllib takes a second for a megabyte
 # Configurations of models nest five deep, records of runs ten.
+_BLOCK: Final = 1 << 20
 MOST_DEPTH: Final = 100
-MOST_DIGITS: Final = 30  # of a whole number: flop of the largest trainings have 26
+MOST_DIGITS: Final = 40  # of a whole number: flop of the largest trainings have 26
 MOST_ROWS: Final = 20_000_000
 MOST_COLUMNS: Final = 10_000
 
@@ -38,10 +39,27 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
         If it is larger than ``most_bytes``, or not UTF-8.
     """
     with path.open("rb") as file:
-        content = file.read(most_bytes + 1)  # a device has no size to look at first
-    if len(content) > most_bytes:
-        raise ValueError(f"larger than {most_bytes >> 20} MiB")
-    return content.decode()
+        return read_bytes(file, most_bytes=most_bytes).decode()
+
+
+def read_bytes(file: IO[bytes], *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what is left in an open file, no more memory than that taken.
+
+    ``file.read(most_bytes)`` would set all of that aside first.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If there are more than ``most_bytes``: it may be a device, or unpacked as it is read.
+    """
+    content = bytearray()
+    while block := file.read(_BLOCK):
+        content += block
+        if len(content) > most_bytes:
+            raise ValueError(f"more than {most_bytes >> 20} MiB")
+    return bytes(content)
 
 
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
@@ -153,7 +171,7 @@ def csv_tables(
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits.lstrip("-")) > MOST_DIGITS:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 

@@ -35,6 +35,20 @@ def step_log_sd(step: StepTime) -> float:
     return math.log(step.high_s / step.low_s) / (2 * REACH)
 
 
+def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
+    """Widen the error of ln(value) by how far taking the neighbours out of it may be off.
+
+    Parameters
+    ----------
+    log_sd : float
+    half_width_s, value_s : float or None
+        Of the correction's 90 % interval, and the corrected time; None where there is none. [s]
+    """
+    if not half_width_s or not value_s:
+        return log_sd
+    return math.hypot(log_sd, math.log1p(half_width_s / value_s) / REACH)
+
+
 def ratio(*log_sds: float) -> float:
     """Return upper over lower end of the 90 % interval of a product of independent factors.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,8 @@ from advisor.collectors.records import parse
 from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
-from advisor.collectors.step_time import mean, pool_excess
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
+from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
@@ -78,19 +79,22 @@ def _derive(run: Path) -> Recording:
     log = read_profiler_log(run / PROFILER_FILE)
     processes = [read_events(path) for path in sorted(run.glob(EVENT_FILES))]
     trainer = trainer_of(processes) or Events()
-    step_time = _step_time(trainer, log)
+    world_size = world_size_of(processes)
+    tree = Tree(log, _end_ns(log, processes))
+    pid = log.header.get("pid", 0)
+    timed = times(trainer, tree, profiler_pid=pid, world_size=world_size)
+    step_time = _step_time(trainer, log, timed)
     if step_time is not None:
         step_time = corrected_together(step_time, trainer, processes)
-    world_size = world_size_of(processes)
-    deep = deep_step(
-        trainer.facts.get("deep_step", []), None if step_time is None else step_time.corrected_s
-    )
+    loading = _loading(trainer, timed)
+    computing_s = step_time and step_time.corrected_s - (loading.wait_s if loading else 0.0)
+    deep = deep_step(trainer.facts.get("deep_step", []), computing_s)
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
-    boundaries = trainer.steps.left_out_ns
     ranks = ranks_of(processes, trainer)
+    startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     host = _host(log, trainer)
     derived = Recording(
         run_id=printable(run.name),
@@ -100,12 +104,12 @@ def _derive(run: Path) -> Recording:
         stop_reason=log.end.get("stop_reason", ""),
         exit_code=log.end.get("exit_code"),
         started_at=log.header.get("started_at", ""),
-        duration_s=_duration_s(log, processes),
+        duration_s=whole.raw_s,
         host=host,
         readings=tuple(log.readings),
         step_time=step_time,
         deep_step=deep,
-        loading=_loading(trainer),
+        loading=loading,
         total_work=total_work(
             trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
         ),
@@ -114,13 +118,20 @@ def _derive(run: Path) -> Recording:
         accumulation_steps=_accumulation_steps(trainer),
         peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
-        startup_s=_startup_s(trainer, log),
-        boundary_s=_boundary_s(boundaries, step_time),
-        boundaries=len(boundaries),
+        startup_s=startup and startup.corrected_s,
+        startup_raw_s=startup and startup.raw_s,
+        startup_half_width_s=startup and startup.half_width_s,
+        boundary_s=boundary and boundary.corrected_s,
+        boundary_raw_s=boundary and boundary.raw_s,
+        boundary_half_width_s=boundary and boundary.half_width_s,
+        boundaries=len(trainer.steps.boundaries()),
+        busy_s=whole.corrected_s,
+        contention=1.0 - whole.corrected_s / whole.raw_s if whole.raw_s else 0.0,
+        contention_half_width=whole.half_width_s / whole.corrected_s if whole.corrected_s else 0.0,
         step_samples=samples,
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
-        saves=saves_of(trainer.facts.get("saved", [])),
+        saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
         rounds=None if step_time is None else _rounds(trainer, step_time, log),
         ranks=ranks,
         processes=process_series(
@@ -174,24 +185,10 @@ def rule_of(options: dict[str, Any]) -> StopRule:
     return StopRule() if fraction is None else StopRule(half_width_fraction=fraction)
 
 
-def _throttled_fraction(trainer: Events, log: ProfilerLog) -> float:
-    """Return the share of the time between first and last step that a quota took away."""
-    start_ns, steps = int(log.header["t_ns"]), trainer.steps
-    begin_s, end_s = (steps.first_ns - start_ns) / 1e9, (steps.last_ns - start_ns) / 1e9
-    during = [reading for reading in log.readings if begin_s <= reading.t_s <= end_s]
-    if len(during) < 2:
-        return 0.0
-    return (during[-1].throttled_s - during[0].throttled_s) / (during[-1].t_s - during[0].t_s)
-
-
-def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
-    now = mean(trainer.steps)
+def _step_time(trainer: Events, log: ProfilerLog, timed: Times) -> StepTime | None:
+    now = timed.step
     if now is None:
         return None
-    share = 1.0 - pool_excess(trainer.steps, trainer.pool)
-    delay_s = now.raw_s - now.corrected_s * share
-    # A quota is part of the machine that was measured, a neighbour is not; both are waiting.
-    kept_s = min(delay_s, _throttled_fraction(trainer, log) * now.raw_s)
     verdict = judge(
         trainer.steps,
         rule_of(log.header.get("options", {})),
@@ -199,8 +196,8 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         epochs_begun=trainer.epochs_begun,
     )
     # On an accelerator waiting for a core and computing overlap: a step is not shorter than there.
-    corrected = max(now.raw_s - delay_s + kept_s, _device_step_s(trainer))
-    half = now.half_width_s * share
+    corrected = max(now.corrected_s, _device_step_s(trainer))
+    half = math.hypot(now.half_width_s, now.time.half_width_s)
     return StepTime(
         corrected_s=corrected,
         raw_s=now.raw_s,
@@ -211,6 +208,7 @@ def _step_time(trainer: Events, log: ProfilerLog) -> StepTime | None:
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=_CLOCKS[trainer.clock],
         is_settled=is_settled(log.end, verdict),
+        contention_half_width_s=now.time.half_width_s,
     )
 
 
@@ -228,7 +226,7 @@ def _device_step_s(trainer: Events) -> float:
     return times[len(times) // 2] / 1e9 if times else 0.0
 
 
-def _loading(trainer: Events) -> Loading | None:
+def _loading(trainer: Events, timed: Times) -> Loading | None:
     fact = trainer.loader_fact()
     number = trainer.training_loader()
     if not fact or number is None:
@@ -237,14 +235,15 @@ def _loading(trainer: Events) -> Loading | None:
     batch = next((f for f in trainer.facts.get("batch", []) if f.get("loader") == number), {})
     workers = fact.get("workers", 0)
     spent_ns = counts.workers_cpu_ns if workers else counts.inside_cpu_ns
-    intervals = trainer.intervals
+    time = None if timed.step is None else timed.step.time
     return Loading(
         batch=fact.get("batch"),
         dataset_samples=fact.get("dataset_samples"),
         batches_per_epoch=fact.get("batches_per_epoch"),
         workers=workers,
         # Without workers the loop does not wait for the samples, it makes them.
-        wait_s=trainer.wait_ns / intervals / 1e9 if intervals else 0.0,
+        wait_s=0.0 if time is None else time.wait_s,
+        raw_wait_s=0.0 if time is None else time.raw_wait_s,
         cpu_s_per_sample=spent_ns / counts.samples / 1e9 if counts.samples and spent_ns else None,
         sample_bytes=batch.get("sample_bytes"),
     )
@@ -272,28 +271,18 @@ def _accumulation_steps(trainer: Events) -> int:
     return max(1, round(backwards))
 
 
-def _startup_s(trainer: Events, log: ProfilerLog) -> float | None:
-    first_ns = trainer.steps.first_ns
-    return (first_ns - int(log.header["t_ns"])) / 1e9 if first_ns else None
-
-
-def _boundary_s(boundaries: list[int], step_time: StepTime | None) -> float | None:
-    if not boundaries or step_time is None:
-        return None
-    return max(0.0, sum(boundaries) / len(boundaries) / 1e9 - step_time.raw_s)
-
-
 def _optimizers(trainer: Events) -> tuple[str, ...]:
     return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
 
 
-def _duration_s(log: ProfilerLog, processes: list[Events]) -> float:
+def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
+    """Return when the recording ended, or was last heard of [ns]."""
     start = int(log.header["t_ns"])
     last = max((one.steps.last_ns for one in processes), default=0)
     if "t_ns" in log.end:
-        last = log.end["t_ns"]
+        last = int(log.end["t_ns"])
     sampled = log.readings[-1].t_s if log.readings else 0.0
-    return max(sampled, (last - start) / 1e9, 0.0)
+    return max(start + int(sampled * 1e9), last, start)
 
 
 def _host(log: ProfilerLog, trainer: Events) -> Host:

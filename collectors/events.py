@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.records import parse_json
-from advisor.collectors.step_time import Steps
+from advisor.collectors.records import fields, parse_json
+from advisor.collectors.step_time import Others, Steps
 
 # Facts that the hooks take of the first steps, and again when those turned out to be parts.
 _OF_THE_FIRST_STEPS = ("deep_step", "work")
@@ -24,6 +24,8 @@ class LoaderCounts:
     inside_ns: int = 0
     inside_cpu_ns: int = 0
     workers_cpu_ns: int = 0
+    workers_delay_ns: int = 0
+    helpers_delay_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -52,13 +54,17 @@ class _Interval:
     batches: int = 0
     samples: int = 0
     wait_ns: int = 0
+    wait_delay_ns: int = 0
 
-    def add(self, flags: int, backwards: int, batches: int, samples: int, wait_ns: int) -> None:
+    def add(
+        self, flags: int, backwards: int, batches: int, samples: int, wait_ns: int, delay_ns: int
+    ) -> None:
         self.has_boundary |= bool(flags & fmt.FLAG_BOUNDARY)
         self.backwards += backwards
         self.batches += batches
         self.samples += samples
         self.wait_ns += wait_ns
+        self.wait_delay_ns += delay_ns
 
 
 @dataclass(slots=True)
@@ -75,11 +81,11 @@ class Events:
         The one of the highest rank that ticked; -1 for none.
     steps : Steps
         By that clock.
-    backwards, batches, samples, wait_ns : int
+    backwards, batches, samples : int
         Sums over the ``intervals``: complete steps without an epoch's begin in them.
     loaders : dict of LoaderCounts
-    pool : list of (int, int, int)
-        See ``step_time.pool_excess``.
+    others : Others
+        What the steps' main thread waits for.
     device_steps_ns : list of int
     communication : list of CommunicationCounts
         Since the process joined a group.
@@ -92,42 +98,51 @@ class Events:
     backwards: int = 0
     batches: int = 0
     samples: int = 0
-    wait_ns: int = 0
     intervals: int = 0
     completed: int = 0
     epochs_begun: int = 0
     loaders: dict[int, LoaderCounts] = field(default_factory=dict)
-    pool: list[tuple[int, int, int]] = field(default_factory=list)
+    others: Others = field(default_factory=Others)
     device_steps_ns: list[int] = field(default_factory=list)
     communication: list[CommunicationCounts] = field(default_factory=list)
     _open: _Interval = field(default_factory=_Interval)
 
+    def __post_init__(self) -> None:
+        self.steps.others = self.others
+
     def take(self, kind: int, payload: bytes) -> None:
         """Take in one record; kinds and fields of later versions are passed over."""
-        if kind == fmt.STEP and len(payload) >= fmt.STEP_PAYLOAD.size:
-            self._take_tick(*fmt.STEP_PAYLOAD.unpack_from(payload))
+        if kind == fmt.STEP and len(payload) >= fmt.STEP_BYTES:
+            self._take_tick(*fields(fmt.STEP_PAYLOAD, payload))
         elif kind == fmt.STEPS and len(payload) >= fmt.STEPS_HEAD.size:
             for values in fmt.steps_of(payload):
                 self._take_tick(*values)
-        elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_PAYLOAD.size:
-            _, number, *counts = fmt.LOADER_PAYLOAD.unpack_from(payload)
-            self.loaders[number] = LoaderCounts(*counts)
+        elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
+            self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
         elif kind == fmt.POOL and len(payload) >= fmt.POOL_PAYLOAD.size:
-            self.pool.append(fmt.POOL_PAYLOAD.unpack_from(payload))
+            self.others.take_pool(*fmt.POOL_PAYLOAD.unpack_from(payload))
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
         elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
-            counts = fmt.COMMUNICATION_PAYLOAD.unpack_from(payload)
-            self.communication.append(CommunicationCounts(*counts))
+            together = CommunicationCounts(*fmt.COMMUNICATION_PAYLOAD.unpack_from(payload))
+            self.communication.append(together)
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
         elif kind == fmt.FACT:
             fact = parse_json(payload)
             self.facts.setdefault(str(fact.get("fact", "")), []).append(fact)
 
+    def _take_loader(self, t_ns: int, number: int, *values: int) -> None:
+        seen = self.loaders[number] = LoaderCounts(*values)
+        facts = self.facts.get("loader", [])
+        workers = next((f.get("workers", 0) for f in facts if f.get("loader") == number), 0)
+        if workers:
+            counts = seen.workers_cpu_ns, seen.workers_delay_ns, seen.helpers_delay_ns
+            self.others.take_workers(t_ns, number, counts, workers)
+
     def _take_tick(
         self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,
-        backwards: int, batches: int, wait_us: int, samples: int,
+        backwards: int, batches: int, wait_us: int, samples: int, wait_delay_us: int,
     ) -> None:  # fmt: skip
         if clock >= len(fmt.CLOCKS):
             return
@@ -139,10 +154,12 @@ class Events:
             self._renew()
         if flags & fmt.FLAG_BOUNDARY:
             self.epochs_begun += 1
-        self._open.add(flags, backwards, batches, samples, wait_us * 1000)
+        self._open.add(flags, backwards, batches, samples, wait_us * 1000, wait_delay_us * 1000)
         if flags & fmt.FLAG_COMPLETES:
-            self._complete()
-            self.steps.add(t_ns, delay_ns, flags)
+            done = self._complete()
+            # An epoch may have begun with an accumulated step's first pass.
+            flags |= fmt.FLAG_BOUNDARY * done.has_boundary
+            self.steps.add(t_ns, delay_ns, flags, done.wait_ns, done.wait_delay_ns)
 
     @property
     def rank(self) -> int:
@@ -150,20 +167,21 @@ class Events:
         return fmt.CLOCK_RANK[self.clock]
 
     def _begin_anew(self, clock: int) -> None:
-        self.clock, self.steps, self.completed, self.intervals = clock, Steps(), 0, 0
-        self.backwards = self.batches = self.samples = self.wait_ns = 0
+        self.clock, self.steps = clock, Steps(others=self.others)
+        self.completed = self.intervals = 0
+        self.backwards = self.batches = self.samples = 0
         self._open = _Interval()
 
     def _renew(self) -> None:
         """Forget steps that turned out to be parts; training has begun with the first of them."""
-        first_ns = self.steps.first_ns
+        before = self.steps
         self._begin_anew(self.clock)
-        self.steps.first_ns = first_ns
+        self.steps.first_ns, self.steps.first_delay_ns = before.first_ns, before.first_delay_ns
         self.device_steps_ns.clear()
         for name in _OF_THE_FIRST_STEPS:
             self.facts.pop(name, None)
 
-    def _complete(self) -> None:
+    def _complete(self) -> _Interval:
         """Close the step: it counts if one came before it and no epoch began in it."""
         done, self._open = self._open, _Interval()
         if self.completed and not done.has_boundary:
@@ -171,8 +189,8 @@ class Events:
             self.backwards += done.backwards
             self.batches += done.batches
             self.samples += done.samples
-            self.wait_ns += done.wait_ns
         self.completed += 1
+        return done
 
     def fact(self, name: str) -> dict[str, Any]:
         """Return the last fact of a name; empty if there is none."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.processes import ProcessTree
+from advisor.collectors.processes import Processes
 from advisor.collectors.proportional import Proportional
 from advisor.collectors.stop_rule import Verdict
 from advisor.collectors.units import bytes_text, duration_text
@@ -25,13 +25,13 @@ class Live:
     Parameters
     ----------
     plan : RecordingPlan
-    tree : ProcessTree
+    tree : Processes
     monitor : Monitor
     memory : Proportional
     """
 
     def __init__(
-        self, plan: RecordingPlan, tree: ProcessTree, monitor: Monitor, memory: Proportional
+        self, plan: RecordingPlan, tree: Processes, monitor: Monitor, memory: Proportional
     ) -> None:
         self._plan = plan
         self._memory = memory

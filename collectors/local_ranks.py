@@ -28,7 +28,7 @@ from advisor.collectors.hooks.format import WRAP_VARIABLE
 from advisor.collectors.plan import RecordingPlan
 
 MOST_RANKS: Final = 64
-_PORT_APART: Final = 29500  # torchrun's default; in a namespace of its own nobody else has it
+_PORTS_APART: Final = 29500, 29501  # torchrun's default; nobody else is in a new namespace
 _LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun")
 _LAUNCHER_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch")
 
@@ -85,16 +85,18 @@ def cores_of(workers: int, allowed: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def rank_environment(
-    rank: int, workers: int, *, address: str, port: int, interface: str, threads: int
+    rank: int, workers: int, *, address: str, ports: tuple[int, int], interface: str, threads: int
 ) -> dict[str, str]:
     """Return what ``torchrun`` sets for a rank, and the interface that gloo is to use.
 
-    ``threads`` is how many a rank computes with where the user does not say.
+    ``ports`` are the script's and the hooks' at rank 0; ``threads`` is how many a rank computes
+    with where the user does not say.
     """
     found = {
         "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
         "GROUP_RANK": 0, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": workers, "NODE_RANK": 0,
-        "MASTER_ADDR": address, "MASTER_PORT": port, WRAP_VARIABLE: workers,
+        "MASTER_ADDR": address, "MASTER_PORT": ports[0],
+        WRAP_VARIABLE: f"{workers} {ports[1]}",
     }  # fmt: skip
     kept = {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": interface}
     return {name: str(value) for name, value in found.items()} | {
@@ -132,12 +134,12 @@ class Ranks(Child):
                 raise OSError(errno.EPERM, str(error)) from error
         allowed = sorted(os.sched_getaffinity(0))
         cores = cores_of(self._workers, allowed)
-        address, port, interface = _meeting_place(self._nodes)
+        address, ports, interface = _meeting_place(self._nodes)
         environment = self.environment(run)
         try:
             for rank in range(self._workers):
                 mine = rank_environment(
-                    rank, self._workers, address=address, port=port, interface=interface,
+                    rank, self._workers, address=address, ports=ports, interface=interface,
                     threads=max(1, len(allowed) // self._workers),
                 )  # fmt: skip
                 os.sched_setaffinity(0, cores[rank])  # what a child begins with
@@ -195,10 +197,11 @@ class Ranks(Child):
         self._cleanup.close()
 
 
-def _meeting_place(nodes: network.Nodes | None) -> tuple[str, int, str]:
-    """Return where rank 0 listens, on which port, and the interface that ranks talk over."""
+def _meeting_place(nodes: network.Nodes | None) -> tuple[str, tuple[int, int], str]:
+    """Return where rank 0 listens, on which ports, and the interface that ranks talk over."""
     if nodes is not None:
-        return nodes.address(0), _PORT_APART, network.INTERFACE
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "127.0.0.1", int(free.getsockname()[1]), "lo"
+        return nodes.address(0), _PORTS_APART, network.INTERFACE
+    with socket.socket() as one, socket.socket() as other:
+        for free in (one, other):
+            free.bind(("127.0.0.1", 0))
+        return "127.0.0.1", (one.getsockname()[1], other.getsockname()[1]), "lo"

@@ -61,9 +61,9 @@ def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
 def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 0) -> int:
     """Return the largest memory of all processes together, shared pages counted once.
 
-    Forked loader workers have their parent's pages in their own resident set too. Until shared
-    pages were first looked for (recordings of earlier versions, which looked seldom), and until
-    the next look, the resident memory counts by the share of it that was proportional then.
+    Forked loader workers have their parent's pages in their own resident set too. Recordings of
+    earlier versions looked seldom for what is shared, and not in their first seconds: there the
+    resident memory counts by the share of it that was proportional when it was looked.
 
     Parameters
     ----------
@@ -77,6 +77,14 @@ def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 
     int
         [bytes]
     """
+    if readings and readings[0].pss_bytes is not None:
+        peak = max(reading.pss_bytes or 0 for reading in readings)
+    else:
+        peak = _peak_by_shares(readings)
+    return max(peak, largest_process_bytes)
+
+
+def _peak_by_shares(readings: Sequence[Reading]) -> int:
     peak = 0.0
     share = next((one for one in map(_proportional_share, readings) if one), 1.0)
     before = None
@@ -84,7 +92,7 @@ def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 
         if reading.pss_bytes != before:
             before, share = reading.pss_bytes, _proportional_share(reading) or share
         peak = max(peak, reading.rss_bytes * share)
-    return max(int(peak), largest_process_bytes)
+    return int(peak)
 
 
 def _proportional_share(reading: Reading) -> float:

@@ -11,8 +11,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from advisor.collectors.hooks.redaction import redacted
-
 
 def printable(text: str) -> str:
     r"""Return the text with every sign that is not shown as itself written as an escape.
@@ -30,6 +28,8 @@ def printable(text: str) -> str:
 
 def shown(text: str) -> str:
     """Return a text of any origin as it may be shown: printable, without secrets."""
+    from advisor.collectors.hooks.redaction import redacted  # its patterns take time to compile
+
     return printable(redacted(text))
 
 

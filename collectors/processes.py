@@ -7,20 +7,26 @@ process's own clock in ns (``/proc/PID/stat`` counts ticks of 10 ms).
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.procfs import KeptFile
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = mmap.PAGESIZE
 
 
 @dataclass(slots=True)
 class Usage:
-    """What processes have used; counters since each began, resident memory now."""
+    """What processes have used; counters since each began, resident memory now.
+
+    ``slowest_ns`` is the waiting for a core of whoever waited most between two readings, summed.
+    """
 
     processes: int = 0
     cpu_ns: int = 0
@@ -30,6 +36,7 @@ class Usage:
     write_bytes: int = 0
     major_faults: int = 0
     minor_faults: int = 0
+    slowest_ns: int = 0
 
     def add(self, other: Usage) -> None:
         """Add another's figures to these; spelt out, for there is one a process and reading."""
@@ -127,7 +134,79 @@ class Process:
                 os.close(fd)
 
 
-class ProcessTree:
+class OneProcess(Protocol):
+    """What a tree needs of a process, however it is read; see ``Process``."""
+
+    pid: int
+    start_ticks: int
+    usage: Usage
+    shared_bytes: int
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, as last read. [bytes]."""
+
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory; None where it is not known. [bytes]."""
+
+    def read(self, *, is_full: bool) -> bool:
+        """Read what the process has used; False once it is gone."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Processes(ABC):
+    """Processes that are followed together.
+
+    Attributes
+    ----------
+    processes : dict of int to OneProcess
+        The living ones, by pid.
+    """
+
+    def __init__(self) -> None:
+        self.processes: dict[int, OneProcess] = {}
+        self._gone = Usage()
+        self._slowest_ns = 0
+
+    @abstractmethod
+    def refresh(self) -> bool:
+        """Look for new processes; returns whether there was reason to."""
+
+    def read(self, *, is_full: bool = True) -> Usage:
+        """Return the figures of all processes, those that are gone included."""
+        total = Usage()
+        slowest = 0
+        for pid, process in list(self.processes.items()):
+            before = process.usage.run_delay_ns
+            if process.read(is_full=is_full):
+                total.add(process.usage)
+                slowest = max(slowest, process.usage.run_delay_ns - before)
+            else:
+                self._bury(pid)
+        total.add(self._gone)
+        self._slowest_ns += slowest
+        total.slowest_ns = self._slowest_ns
+        return total
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a known process still runs."""
+        return pid in self.processes and self.processes[pid].read(is_full=False)
+
+    def _bury(self, pid: int) -> None:
+        process = self.processes.pop(pid)
+        process.close()
+        process.usage.processes = process.usage.rss_bytes = 0
+        self._gone.add(process.usage)
+
+    def close(self) -> None:
+        """Let go of all processes."""
+        for process in self.processes.values():
+            process.close()
+
+
+class ProcessTree(Processes):
     """All descendants of this process, or an attached process and its descendants.
 
     Parameters
@@ -140,10 +219,9 @@ class ProcessTree:
     """
 
     def __init__(self, attached: int | None = None, *, proc: Path = Path("/proc")) -> None:
-        self.processes: dict[int, Process] = {}
+        super().__init__()
         self._attached = attached
         self._proc = proc
-        self._gone = Usage()
         # Some kernels are built without these files (CONFIG_PROC_CHILDREN).
         self._lists_children = os.path.exists(f"{proc}/{os.getpid()}/task/{os.getpid()}/children")
         self._last_pid = b""
@@ -179,27 +257,6 @@ class ProcessTree:
             pending += known.get(pid, []) or self._children(pid)
         return True
 
-    def read(self, *, is_full: bool = True) -> Usage:
-        """Return the figures of all processes, those that are gone included."""
-        total = Usage()
-        for pid, process in list(self.processes.items()):
-            if process.read(is_full=is_full):
-                total.add(process.usage)
-            else:
-                self._bury(pid)
-        total.add(self._gone)
-        return total
-
-    def is_alive(self, pid: int) -> bool:
-        """Whether a known process still runs."""
-        return pid in self.processes and self.processes[pid].read(is_full=False)
-
-    def _bury(self, pid: int) -> None:
-        process = self.processes.pop(pid)
-        process.close()
-        process.usage.processes = process.usage.rss_bytes = 0
-        self._gone.add(process.usage)
-
     def _families(self) -> dict[int, list[int]]:
         """Return all children by parent, from every process's own word: dear, but everywhere."""
         found: dict[int, list[int]] = {}
@@ -230,8 +287,7 @@ class ProcessTree:
 
     def close(self) -> None:
         """Let go of all descriptors."""
-        for process in self.processes.values():
-            process.close()
+        super().close()
         self._loadavg.close()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Final, get_args
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.redaction import redacted_command
 from advisor.collectors.profiler_life import identity
-from advisor.collectors.recording import Reading
+from advisor.collectors.recording import Reading, RunStatus
 from advisor.collectors.records import parse, parse_json
 from advisor.collectors.sampler import unpack
 
@@ -63,7 +64,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
             log.header = log.header or _header(payload)
-        elif kind == fmt.READING and len(payload) >= fmt.READING_LEAST_BYTES and log.header:
+        elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
             log.readings.append(unpack(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
             log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
@@ -75,6 +76,13 @@ def read_profiler_log(path: Path) -> ProfilerLog:
             log.end = parse_json(payload)
     _check(log, path.parent, is_empty=not data or bool(identity(data)))
     return log
+
+
+# What a header and an end must be made of, as far as they say it at all.
+_TYPES: Final[dict[str, type | UnionType]] = {
+    "t_ns": int, "started_at": str, "command": list, "host": dict, "options": dict, "status": str,
+    "stop_reason": str, "exit_code": int | None, "max_rss_bytes": int, "cpu_ns": int,
+}  # fmt: skip
 
 
 def _header(payload: bytes) -> dict[str, Any]:
@@ -100,3 +108,18 @@ def _check(log: ProfilerLog, run: Path, *, is_empty: bool) -> None:
             f"{fmt.SCHEMA_VERSION}",
             hint="update the advisor",
         )
+    for values in (log.header, log.end):
+        for name, kind in _TYPES.items():
+            if name in values and not isinstance(values[name], kind):
+                raise _contradiction(run, f"{name} {values[name]!r}")
+    if not all(isinstance(word, str) for word in log.header.get("command", ())):
+        raise _contradiction(run, "command is no words")
+    if log.end and log.end.get("status") not in get_args(RunStatus):
+        raise _contradiction(run, f"status {log.end.get('status')!r}")
+
+
+def _contradiction(run: Path, what: str) -> RecordingError:
+    return RecordingError(
+        f"the recording {run.name} contradicts itself: {what[:200]}",
+        hint="profile again; `advisor runs rm` takes this one away",
+    )

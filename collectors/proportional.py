@@ -19,8 +19,9 @@ were never walked pages of files and shared memory are counted once, their own p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+
+from advisor.collectors.processes import OneProcess
 
 _SECOND_NS = 1_000_000_000
 # The walks of a recording may take this long, and this share of the time in addition.
@@ -33,27 +34,6 @@ _NS_PER_PROCESS = 40_000
 _NEGLIGIBLE = 0.05  # of the largest process
 # Among the same processes it is looked again after so long, doubling up to the second figure.
 _FIRST_AGAIN_NS, _LAST_AGAIN_NS = _SECOND_NS, 16 * _SECOND_NS
-
-
-class Sharing(Protocol):
-    """A process as this module needs it.
-
-    Attributes
-    ----------
-    rss_bytes, shared_bytes : int
-        Resident memory as last read, and the part of it that is pages of files or shared memory.
-    """
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory. [bytes]."""
-
-    @property
-    def shared_bytes(self) -> int:
-        """Its pages of files and shared memory. [bytes]."""
-
-    def pss_bytes(self) -> int | None:
-        """Walk the page tables; None where that is not allowed or not known. [bytes]."""
 
 
 class Proportional:
@@ -75,7 +55,7 @@ class Proportional:
         self._due_ns = 0
         self._again_ns = _FIRST_AGAIN_NS
 
-    def used_bytes(self, processes: dict[int, Sharing], now_ns: int) -> int:
+    def used_bytes(self, processes: Mapping[int, OneProcess], now_ns: int) -> int:
         """Return the memory that the processes use together, as last read. [bytes].
 
         Parameters
@@ -100,7 +80,7 @@ class Proportional:
                 used += process.rss_bytes * share
         return min(total, max(largest, int(used) + shared))
 
-    def _is_due(self, processes: dict[int, Sharing], total_bytes: int, now_ns: int) -> bool:
+    def _is_due(self, processes: Mapping[int, OneProcess], total_bytes: int, now_ns: int) -> bool:
         """Whether somebody came or went, or it is time to look again, and it can be afforded."""
         is_same = processes.keys() == self._shares.keys()
         if is_same and now_ns < self._due_ns:
@@ -111,13 +91,15 @@ class Proportional:
         budget_ns = _ALLOWANCE_NS + (now_ns - self._start_ns) * _SHARE
         return self._spent_ns + cost_ns <= budget_ns
 
-    def _walk(self, processes: dict[int, Sharing], now_ns: int) -> None:
+    def _walk(self, processes: Mapping[int, OneProcess], now_ns: int) -> None:
         begin_ns = self._spent()
         shares = {}
         for pid, process in processes.items():
             pss = process.pss_bytes()
             if pss is not None and process.rss_bytes:
                 shares[pid] = min(1.0, pss / process.rss_bytes)
+            elif not process.read(is_full=False):  # it has ended since it was read
+                shares[pid] = 0.0
         self._shares = shares
         self._spent_ns += self._spent() - begin_ns
         self._due_ns = now_ns + self._again_ns

@@ -11,8 +11,9 @@ C          W - d - w: what the rank itself does in a step
 =========  ====================================================================================
 
 On machines of their own the slowest rank computes for max C, and the exchange takes what even the
-last one waits for: min w. The step is max C + min w. Taking a rank's own d off W, as for a single
-process, would leave in its w the time that the others waited for a core of this machine.
+last one to come waits: in each step the least w of any rank, x on the mean. The step is max C + x.
+Taking a rank's own d off W, as for a single process, would leave in its w the time that the others
+waited for a core of this machine.
 """
 
 from __future__ import annotations
@@ -87,19 +88,41 @@ def _series(rank: int, events: Events) -> RankSeries:
 
 def _waits_s(counts: Sequence[CommunicationCounts]) -> tuple[float, ...]:
     """Return what each step waited for the others; between two records, their mean. [s]."""
-    waits: list[float] = []
+    return tuple(_wait_of_each(_after_first_steps(counts) or counts).values())
+
+
+def _wait_of_each(counts: Sequence[CommunicationCounts]) -> dict[int, float]:
+    """Return the same by the step's number."""
+    waits: dict[int, float] = {}
     for before, after in pairwise(counts):
-        steps = after.steps - before.steps
-        if steps > 0:
-            waits += [_wait_s(before, after) / steps] * steps
-    return tuple(waits)
+        steps = range(before.steps + 1, after.steps + 1)
+        if steps:
+            waits.update(dict.fromkeys(steps, _wait_s(before, after) / len(steps)))
+    return waits
+
+
+def _exchange_s(ranks: Sequence[Events]) -> float | None:
+    """Return the mean over the steps of what the last rank to come waits; None if unknown [s].
+
+    It waits for nobody: what it waits is the exchange itself.
+    """
+    waits = [_wait_of_each(_after_first_steps(one.communication)) for one in ranks]
+    common = set[int]() if len(waits) < 2 else set(waits[0]).intersection(*waits[1:])
+    if not common:
+        return None
+    return sum(min(one[step] for one in waits) for step in common) / len(common)
 
 
 def _wait_s(before: CommunicationCounts, after: CommunicationCounts) -> float:
-    """Return the waiting between two records: in collectives, and for gradients in C++. [s]."""
+    """Return the waiting between two records: in collectives, and for gradients in C++.
+
+    No more than the time that the rank neither computed nor waited for a core in. [s]
+    """
     inside_ns = after.wait_ns - before.wait_ns
     exposed_ns = max(0, after.exchanged_ns - after.hidden_ns) if after.exchanged_ns > 0 else 0
-    return (inside_ns + exposed_ns * (after.steps - before.steps)) / 1e9
+    used_ns = after.cpu_ns - before.cpu_ns + after.delay_ns - before.delay_ns
+    blocked_ns = max(0, after.t_ns - before.t_ns - used_ns)
+    return min(inside_ns + exposed_ns * (after.steps - before.steps), blocked_ns) / 1e9
 
 
 def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
@@ -107,7 +130,7 @@ def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
     known = [one for one in counts if getattr(one, name) >= 0]
     if len(known) < 2 or known[-1].steps <= known[0].steps:
         return None
-    grown = getattr(known[-1], name) - getattr(known[0], name)
+    grown: int = getattr(known[-1], name) - getattr(known[0], name)
     return max(0.0, grown / (known[-1].steps - known[0].steps))
 
 
@@ -125,7 +148,8 @@ def communication_of(
     Returns
     -------
     dict of str to float, or None
-        The framework's names and units; ``*_bytes_per_step`` [bytes], ``wait_s_per_step`` [s].
+        The framework's names and units; ``*_bytes_per_step`` [bytes]; ``wait_s_per_step``, and
+        ``exchange_s_per_step``: what even the rank waits that waits least [s].
     """
     fact = next((one.fact("ddp") for one in processes if one.fact("ddp")), {})
     found: dict[str, float] = {
@@ -140,6 +164,9 @@ def communication_of(
     waits = [sum(one.wait_s) / len(one.wait_s) for one in ranks if one.wait_s]
     if waits:
         found["wait_s_per_step"] = sum(waits) / len(waits)
+    exchange_s = _exchange_s(list(_by_rank(processes).values()))
+    if exchange_s is not None:
+        found["exchange_s_per_step"] = exchange_s
     return found or None
 
 
@@ -159,7 +186,7 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     """Take the contention of the other ranks out of a step that the trainer's own is out of.
 
     Waiting for a core while gradients are on their way delays nothing and is not taken out. No
-    more is taken out than a rank has waited for a core: on an idle machine nothing is.
+    more is taken out than ranks have waited for a core: on an idle machine nothing is.
 
     Parameters
     ----------
@@ -177,12 +204,12 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
         return step
     shares = {rank: _share(ranks[rank].communication) for rank in ranks}
     known = [one for one in shares.values() if one is not None]
-    if len(known) < len(ranks):
+    exchange_s = _exchange_s(list(ranks.values()))
+    if len(known) < len(ranks) or exchange_s is None:
         return step
     mine = shares.get(int(trainer.fact("process_group").get("rank", 0))) or known[0]
-    alone_s = mine.wall_s - mine.delay_s
-    together_s = max(one.own_s for one in known) + min(one.wait_s for one in known)
-    least_s = alone_s - max(one.delay_s for one in known)
+    together_s = max(one.own_s for one in known) + exchange_s
+    least_s = mine.wall_s - sum(one.delay_s for one in known)
     corrected_s = step.raw_s * max(together_s, least_s) / mine.wall_s
     if (trainer.fact("torch").get("threads") or 1) > 1:
         # Its pool computes, and waits for cores too; else the other threads only carry bytes.
@@ -199,19 +226,24 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     )
 
 
+def _after_first_steps(counts: Sequence[CommunicationCounts]) -> list[CommunicationCounts]:
+    """Return the records after warm-up and the traced steps; none if no two steps are left."""
+    later = [one for one in counts if one.steps > _FIRST_STEPS]
+    return later if len(later) > 1 and later[-1].steps > later[0].steps else []
+
+
 def _share(counts: Sequence[CommunicationCounts]) -> _Share | None:
     """Return a rank's mean step; None where too little was recorded of it."""
-    counts = [one for one in counts if one.steps > _FIRST_STEPS]
-    if len(counts) < 2 or counts[-1].steps <= counts[0].steps:
+    counts = _after_first_steps(counts)
+    if not counts:
         return None
     first, last = counts[0], counts[-1]
     steps = last.steps - first.steps
     wall_s = (last.t_ns - first.t_ns) / 1e9 / steps
     delay_s = (last.delay_ns - first.delay_ns) / 1e9 / steps
-    cpu_s = (last.cpu_ns - first.cpu_ns) / 1e9 / steps
     wait_s = sum(_wait_s(before, after) for before, after in pairwise(counts)) / steps
     return _Share(
         wall_s=wall_s,
         delay_s=delay_s,
-        wait_s=min(wait_s, max(0.0, wall_s - delay_s - cpu_s)),
+        wait_s=wait_s,
     )

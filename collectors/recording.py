@@ -116,7 +116,9 @@ class Reading:
     share once (see ``proportional``; None where an earlier version had not looked yet).
     ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
     page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
-    they were read).
+    they were read). ``run_delay_s`` is the waiting for a core of all processes,
+    ``slowest_delay_s`` of whoever waited most between two readings; ``machine_cpu_s`` the
+    processor time of the whole machine as last read, None unknown.
     """
 
     t_s: float
@@ -140,6 +142,8 @@ class Reading:
     gpu_received_bytes_per_s: float | None = None
     gpu_sent_bytes_per_s: float | None = None
     minor_faults: int = 0
+    slowest_delay_s: float = 0.0
+    machine_cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +163,8 @@ class StepTime:
     clock : StepClock
     is_settled : bool
         The stop rule was satisfied before the recording ended.
+    contention_half_width_s : float
+        How far the correction may be off: part of the interval. [s]
     """
 
     corrected_s: float
@@ -170,6 +176,7 @@ class StepTime:
     delay_fraction: float
     clock: StepClock
     is_settled: bool
+    contention_half_width_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +246,9 @@ class DeepStep:
     memory_frontier : tuple of (int, int)
         Fixed bytes, and bytes that grow with the micro-batch, at the moments of the step that
         are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
+    contention : float
+        Share of the time that the calmest trace waited for a core: how rough the operators' shares
+        are.
     """
 
     samples: int
@@ -257,6 +267,7 @@ class DeepStep:
     flags: tuple[str, ...]
     gradient_bytes: int = 0
     memory_frontier: tuple[tuple[int, int], ...] = ()
+    contention: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +281,9 @@ class Loading:
     dataset_samples, batches_per_epoch : int or None
     workers : int
         Loader processes; 0 loads inside the loop.
-    wait_s : float
-        Mean time per step that the loop waited for data. [s]
+    wait_s, raw_wait_s : float
+        Mean time per step that the loop spends in the loader, without neighbours and by the clock;
+        the first is part of the corrected step. [s]
     cpu_s_per_sample : float or None
         Seconds of one core to produce a sample. [s]
     sample_bytes : float or None
@@ -285,6 +297,7 @@ class Loading:
     wait_s: float
     cpu_s_per_sample: float | None
     sample_bytes: float | None
+    raw_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +363,11 @@ class Recording:
     ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
     ``"wrapped"``, ``"refused: ..."``.
+
+    All times are those without neighbours (module ``contention``), what the clock said beside them
+    as ``raw``, and how far the correction may be off as ``half_width``. ``duration_s`` is by the
+    clock, ``busy_s`` the same without neighbours, ``contention`` the share of it that they took,
+    and ``contention_half_width`` relative to ``busy_s``.
     """
 
     run_id: str
@@ -378,6 +396,13 @@ class Recording:
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
     saves: Saves | None = None
+    startup_raw_s: float | None = None
+    startup_half_width_s: float | None = None
+    boundary_raw_s: float | None = None
+    boundary_half_width_s: float | None = None
+    busy_s: float | None = None
+    contention: float = 0.0
+    contention_half_width: float = 0.0
     limits: Limits = field(default_factory=Limits)
     rounds: Rounds | None = None
     ranks: tuple[RankSeries, ...] = ()

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import may_hold_secrets, redacted_json
 from advisor.collectors.printable import printable_json
+
+_SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
 
 def parse(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
@@ -63,11 +67,19 @@ def sync_file(path: Path) -> None:
     except OSError:
         return
     try:
-        os.fdatasync(fd)
+        _SYNC(fd)
     except OSError:
         return
     finally:
         os.close(fd)
+
+
+def fields(layout: struct.Struct, payload: bytes) -> tuple[Any, ...]:
+    """Return a payload's fields; 0 for those that it is too old to have.
+
+    Fields are only ever added at the end: see ``hooks.format``.
+    """
+    return layout.unpack_from(payload.ljust(layout.size, b"\0"))
 
 
 class Tail:
@@ -111,13 +123,16 @@ class Appender:
             self.lost += 1
 
     def write_json(self, kind: int, value: dict[str, Any]) -> None:
-        """Append a JSON object."""
-        self.write(kind, json.dumps(value).encode())
+        """Append a JSON object, without the secrets that may be in it."""
+        text = json.dumps(value)
+        if may_hold_secrets(text):
+            text = json.dumps(redacted_json(value))
+        self.write(kind, text.encode())
 
     def sync(self) -> None:
         """Bring what was written to the disk."""
         try:
-            os.fdatasync(self._fd)
+            _SYNC(self._fd)
         except OSError:
             self.lost += 1
 

@@ -1,8 +1,8 @@
 """All runs in a line each, without reading again what has ended and was read before.
 
-What a listing shows of an ended run is kept in ``index.json`` beside the runs, with the size and
-time of the profiler's file that it was derived from. It is a cache: whatever is missing, changed,
-unreadable or made by another version of the collectors is derived again.
+What a listing shows of a run is the last record of its profiler's file, and is kept in
+``index.json`` beside the runs, with the size and time of that file. Both are caches: whatever is
+missing, changed, unreadable or made by another version of the collectors is derived again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors import atomic
+from advisor.collectors.hooks import format as fmt
 from advisor.collectors.printable import printable, shown
 from advisor.collectors.profiler_life import profiler_lives
+from advisor.collectors.records import parse, parse_json
 from advisor.collectors.run_files import PROFILER_FILE
+
+if TYPE_CHECKING:
+    from advisor.collectors.recording import Recording
 
 INDEX_FILE: Final = "index.json"
 UNREADABLE: Final = "unreadable: "
+_FACT: Final = "line"
+_TAIL_BYTES: Final = 8192  # holds the last record, unless the command is very long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,33 +69,61 @@ def run_lines(runs: list[Path]) -> list[RunLine]:
         return []
     index = runs[0].parent / INDEX_FILE
     known = _read_index(index)
-    lines, kept = [], {}
+    lines, kept, is_new = [], {}, False
     for run in runs:
-        stamp = _stamp(run)
-        line = _line_of(known.get(run.name), stamp)
+        entry, stamp = known.get(run.name), _stamp(run)
+        line = _line_of(entry, stamp)
         if line is None:
             line = _read(run)
+            entry = {"stamp": stamp, **asdict(line)} if _is_final(run, line) else None
+            is_new |= entry is not None
         lines.append(line)
-        if _is_final(run, line):
-            kept[run.name] = {"stamp": stamp, **asdict(line)}
-    if kept.keys() != known.keys() or any(known[name] != kept[name] for name in kept):
+        if entry is not None:
+            kept[run.name] = entry
+    if is_new or len(kept) < len(known):
         _write_index(index, kept)
     return lines
+
+
+def closing_fact(seen: Recording) -> dict[str, Any]:
+    """Return the last record of a recording's profiler file: its line."""
+    return {"fact": _FACT, "made_by": _version(), **asdict(_line(seen))}
+
+
+def _line(seen: Recording) -> RunLine:
+    return RunLine(
+        run=seen.run_id,
+        status=seen.status,
+        started_at=seen.started_at,
+        duration_s=seen.duration_s,
+        step_s=None if seen.step_time is None else seen.step_time.corrected_s,
+        command=seen.command,
+    )
+
+
+def _last_record(run: Path) -> RunLine | None:
+    """Return the line that the profiler left; None where there is none that can be used."""
+    try:
+        with (run / PROFILER_FILE).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    except OSError:
+        return None
+    at = tail.rfind(fmt.MAGIC)  # in JSON, which is ASCII, it cannot be
+    record = next(parse(tail, max(at, 0)), None)
+    if record is None or record[0] != fmt.FACT or record[2] != len(tail):
+        return None
+    fact = parse_json(record[1], as_written=("command",))
+    if fact.get("fact") != _FACT or fact.get("made_by") != _version():
+        return None
+    return _line_of({**fact, "run": run.name, "stamp": [0]}, [0])
 
 
 def _read(run: Path) -> RunLine:
     from advisor.collectors.store import read_recording
 
     try:
-        seen = read_recording(run)
-        return RunLine(
-            run=seen.run_id,
-            status=seen.status,
-            started_at=seen.started_at,
-            duration_s=seen.duration_s,
-            step_s=None if seen.step_time is None else seen.step_time.corrected_s,
-            command=seen.command,
-        )
+        return _last_record(run) or _line(read_recording(run))
     except Exception as error:  # whatever is wrong with one run, the others are listed
         return RunLine(run=printable(run.name), status=UNREADABLE + shown(str(error)))
 
@@ -102,7 +137,7 @@ def _is_final(run: Path, line: RunLine) -> bool:
 
 def _stamp(run: Path) -> list[int]:
     try:
-        about = os.stat(run / PROFILER_FILE)
+        about = os.stat(f"{run}/{PROFILER_FILE}")
     except OSError:
         return []
     return [about.st_mtime_ns, about.st_size]

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import GpuReading, Gpus
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.processes import ProcessTree
+from advisor.collectors.processes import Processes
 from advisor.collectors.procfs import KeptFile
 from advisor.collectors.proportional import Proportional
 from advisor.collectors.recording import Reading
+from advisor.collectors.records import fields
 from advisor.collectors.sockets import TcpCounters
 
 _SECOND_NS = 1_000_000_000
@@ -39,6 +40,7 @@ class _Slow:
 
     pressure_fraction: float = -1.0
     stolen_ns: int = 0
+    machine_cpu_ns: int = 0
     gpu: GpuReading = field(default_factory=GpuReading)
     with_pcie: GpuReading = field(default_factory=GpuReading)
 
@@ -48,7 +50,7 @@ class Sampler:
 
     Parameters
     ----------
-    tree : ProcessTree
+    tree : Processes
     groups : Groups
         The control groups the tree runs in.
     clock : callable
@@ -61,7 +63,7 @@ class Sampler:
     """
 
     def __init__(
-        self, tree: ProcessTree, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns
+        self, tree: Processes, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._tree = tree
         self._groups = groups
@@ -71,7 +73,8 @@ class Sampler:
         self._gpus = Gpus()
         kinds = ("tree", "system", "network", "disk", "gpu", "pcie", "processes")
         self._due = dict.fromkeys(kinds, 0)
-        self.memory = Proportional(clock())
+        self._start_ns = clock()
+        self.memory = Proportional(self._start_ns)
         self._throttled_before_ns = groups.throttled_ns()
         self._pressure = KeptFile("/proc/pressure/cpu")
         self._stat = KeptFile("/proc/stat")
@@ -84,9 +87,11 @@ class Sampler:
             self._tree.refresh()
         if self._is_due("network", now_ns, _NETWORK_NS):
             self._tcp.update(self._tree.processes)
-        if self._is_due("system", now_ns, _SYSTEM_NS):
+        if self._is_due("system", now_ns, self._system_period_ns(now_ns)):
             self._slow.pressure_fraction = pressure_fraction(self._pressure.read())
-            self._slow.stolen_ns = stolen_ns(self._stat.read()) - self._stolen_before_ns
+            stat = self._stat.read()
+            self._slow.stolen_ns = stolen_ns(stat) - self._stolen_before_ns
+            self._slow.machine_cpu_ns = busy_ns(stat)
         if self._gpus.names and self._is_due("gpu", now_ns, _GPU_NS):
             self._read_gpus(now_ns)
         slow = self._slow
@@ -100,7 +105,7 @@ class Sampler:
             slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
             slow.gpu.busy_fraction, slow.gpu.memory_bytes, slow.gpu.power_w, slow.gpu.clock_mhz,
             slow.with_pcie.received_bytes_per_s, slow.with_pcie.sent_bytes_per_s,
-            usage.minor_faults,
+            usage.minor_faults, usage.slowest_ns, slow.machine_cpu_ns,
         )  # fmt: skip
 
     def of_processes(self) -> Iterator[bytes]:
@@ -111,7 +116,7 @@ class Sampler:
         now_ns = self._clock()
         if not self._is_due("processes", now_ns, _PROCESSES_NS):
             return
-        largest = self._tree.processes.values()
+        largest = list(self._tree.processes.values())
         if len(largest) > _MOST_PROCESSES:
             rank = sorted(largest, key=lambda one: one.usage.rss_bytes, reverse=True)
             largest = rank[:_MOST_PROCESSES]
@@ -141,6 +146,14 @@ class Sampler:
         self._due[what] = now_ns + period_ns
         return True
 
+    def _system_period_ns(self, now_ns: int) -> int:
+        """Return how soon to look at the whole machine again: a short run is to be seen twice."""
+        return min(_SYSTEM_NS, _SECOND_NS + (now_ns - self._start_ns) // 4)
+
+    def machine_cpu_ns(self) -> int:
+        """Return the processor time of the whole machine now, 0 unknown [ns]."""
+        return busy_ns(self._stat.read())
+
     def _read_gpus(self, now_ns: int) -> None:
         with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)
         self._slow.gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
@@ -150,12 +163,11 @@ class Sampler:
 
 def unpack(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
-    whole = payload.ljust(fmt.READING_PAYLOAD.size, b"\0")  # older ones lack the last fields
     (
         t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
         throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
-        pcie_out, minor_faults,
-    ) = fmt.READING_PAYLOAD.unpack_from(whole)  # fmt: skip
+        pcie_out, minor_faults, slowest_ns, machine_cpu_ns,
+    ) = fields(fmt.READING_PAYLOAD, payload)  # fmt: skip
     return Reading(
         t_s=(t_ns - start_ns) / 1e9,
         processes=processes,
@@ -178,6 +190,8 @@ def unpack(payload: bytes, start_ns: int) -> Reading:
         gpu_clock_mhz=None if clock < 0 else clock,
         gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
         gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,
+        slowest_delay_s=slowest_ns / 1e9,
+        machine_cpu_s=machine_cpu_ns / 1e9 or None,
     )
 
 
@@ -204,3 +218,19 @@ def stolen_ns(content: bytes) -> int:
         return int(content.split(None, 9)[8]) * (_SECOND_NS // os.sysconf("SC_CLK_TCK"))
     except (IndexError, ValueError):
         return 0
+
+
+def busy_ns(content: bytes) -> int:
+    """Return the time that all processors together have computed, since the start [ns].
+
+    ``content`` is that of ``/proc/stat``; idling, waiting for disks and stolen time are none.
+
+    >>> busy_ns(b"cpu  100 20 30 5000 40 5 6 7 0 0") * os.sysconf("SC_CLK_TCK") // 10**9
+    161
+    """
+    try:
+        user, nice, system, _, _, interrupts, soft = map(int, content.split(None, 8)[1:8])
+    except ValueError:
+        return 0
+    ticks = user + nice + system + interrupts + soft
+    return ticks * (_SECOND_NS // os.sysconf("SC_CLK_TCK"))

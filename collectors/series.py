@@ -18,8 +18,9 @@ class RankSeries:
     step_s : tuple of float
         Ordinary steps in order, the rank's own waiting for a core taken out. [s]
     wait_s : tuple of float
-        Time of each step blocked in communication, from the second record of it on; the mean of
-        the steps between two records. Empty for a program of one process. [s]
+        Time of each step blocked in communication, after the first twelve (warm-up, traced
+        steps); the mean of the steps between two records, at most 20 ms apart or one step.
+        Empty for a program of one process. [s]
     sent_bytes_per_step, received_bytes_per_step : float or None
         On the wire, by its TCP sockets; None where the system does not tell. [bytes]
     payload_bytes_per_step : float or None

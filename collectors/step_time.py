@@ -4,9 +4,8 @@
 name           meaning
 =============  ================================================================================
 wall           time between two steps on the monotonic clock
-delay          how long the step's threads waited for a core in it (``run_delay``): the main
-               thread's, or the slowest thread's of its pool where that is more
-corrected      wall - delay, the time that the step would take on an idle machine
+delay          how long the main thread waited for a core in it (``run_delay``)
+corrected      the time that the step would take without neighbours; see ``contention``
 warm-up        the steps at the beginning before the first that is below 1.5 times the median of
                the ten after it; the first always
 =============  ================================================================================
@@ -20,10 +19,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from advisor.collectors.contention import Corrected, Curve, Stretch, correct, total
 from advisor.collectors.hooks import format as fmt
 
 # Student's t, 95 % one-sided, by degrees of freedom from 1: a 90 % interval from batch means.
@@ -35,46 +35,135 @@ _LONGEST_WARMUP = 50
 
 
 @dataclass(slots=True)
+class Others:
+    """Whom the main thread waits for, and what they waited for a core themselves.
+
+    Attributes
+    ----------
+    beyond : Curve
+        What the slowest thread of the pool waited beyond the main thread. [ns]
+    workers, active, chain : Curve
+        What one loader worker waited, and what it computed or waited, the mean of them; what all
+        threads of all workers waited. [ns]
+    """
+
+    beyond: Curve = field(default_factory=Curve)
+    workers: Curve = field(default_factory=Curve)
+    active: Curve = field(default_factory=Curve)
+    chain: Curve = field(default_factory=Curve)
+    _seen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    def take_pool(self, t_ns: int, slowest_ns: int, main_ns: int) -> None:
+        """Take in what the pool's slowest thread and the main thread have waited so far."""
+        self.beyond.add(t_ns, float(slowest_ns - main_ns))
+
+    def take_workers(
+        self, t_ns: int, number: int, counts: tuple[int, int, int], workers: int
+    ) -> None:
+        """Take in what the workers of loader ``number`` have done so far.
+
+        ``counts`` are their processor time, the waiting of their main threads and that of their
+        other threads. [ns]
+        """
+        seen = self._seen.get(number, (0, 0, 0))
+        self._seen[number] = counts
+        cpu, waited, helpers = (max(0, now - b) for now, b in zip(counts, seen, strict=True))
+        self.workers.grow(t_ns, waited / workers)
+        self.active.grow(t_ns, (cpu + waited) / workers)
+        self.chain.grow(t_ns, waited + helpers)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A step that is no ordinary one; see ``contention.Stretch`` for its times."""
+
+    begin_ns: int
+    end_ns: int
+    delay_ns: int
+    wait_ns: int
+    wait_delay_ns: int
+    is_boundary: bool
+
+
+@dataclass(slots=True)
 class Steps:
     """Ordinary steps as running sums, so that any stretch costs two look-ups.
 
     Attributes
     ----------
     wall_ns, corrected_ns : list of int
-        Running sums over the steps, both beginning with 0.
+        Running sums over the steps, both beginning with 0; corrected by the main thread's waiting.
+    wait_ns, wait_delay_ns : list of int
+        The same of the time inside the loader, and of the main thread's waiting for a core there.
     end_ns : list of int
         When each step ended.
-    left_out_ns : list of int
-        Wall time of the steps with an epoch's begin in them.
-    last_ns : int
-        When the last tick was, ordinary or not.
+    left_out : list of LeftOut
+        Steps that were traced or had an epoch's begin in them.
+    first_ns, first_delay_ns : int
+        The first tick, and what the main thread had waited by then since it began.
+    last_ns, last_delay_ns : int
+        The last tick, ordinary or not.
     ticks : int
         All ticks.
+    others : Others
+        Shared with the clocks that this one took over from.
+    kept_share : float
+        Share of the waiting that is the job's own; see ``contention.own_share``.
+    throttled : Curve
+        What a quota took: the machine's own too. [ns]
     """
 
     wall_ns: list[int] = field(default_factory=lambda: [0])
     corrected_ns: list[int] = field(default_factory=lambda: [0])
+    wait_ns: list[int] = field(default_factory=lambda: [0])
+    wait_delay_ns: list[int] = field(default_factory=lambda: [0])
     end_ns: list[int] = field(default_factory=list)
-    left_out_ns: list[int] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
     first_ns: int = 0
+    first_delay_ns: int = 0
     last_ns: int = 0
     last_delay_ns: int = 0
     ticks: int = 0
+    others: Others = field(default_factory=Others)
+    kept_share: float = 0.0
+    throttled: Curve = field(default_factory=Curve)
 
-    def add(self, t_ns: int, delay_ns: int, flags: int) -> None:
-        """Take in a tick: time, the main thread's accumulated delay, and flags."""
+    def add(
+        self, t_ns: int, delay_ns: int, flags: int, wait_ns: int = 0, wait_delay_ns: int = 0
+    ) -> None:
+        """Take in a tick.
+
+        Parameters
+        ----------
+        t_ns : int
+        delay_ns : int
+            What the main thread has waited for a core since it began.
+        flags : int
+            See ``hooks.format``.
+        wait_ns, wait_delay_ns : int
+            Time inside the loader since the tick before, and the waiting for a core in there.
+        """
         self.ticks += 1
         if self.last_ns == 0:
-            self.first_ns = self.first_ns or t_ns
+            if self.first_ns:  # what came before turned out to be parts of steps
+                delay = max(0, delay_ns - self.first_delay_ns)
+                self.left_out.append(LeftOut(self.first_ns, t_ns, delay, 0, 0, False))
+            else:
+                self.first_ns, self.first_delay_ns = t_ns, delay_ns
         else:
             wall = t_ns - self.last_ns
             # The delay is read less often than fast steps end: a step may carry its forerunners'.
             delay = max(0, delay_ns - self.last_delay_ns)
-            if flags & fmt.FLAG_BOUNDARY:
-                self.left_out_ns.append(wall)
-            elif not flags & (fmt.FLAG_DEEP | fmt.FLAG_AFTER_DEEP) and wall > 0:
+            if flags & (fmt.FLAG_BOUNDARY | fmt.FLAG_DEEP | fmt.FLAG_AFTER_DEEP):
+                is_boundary = bool(flags & fmt.FLAG_BOUNDARY)
+                self.left_out.append(
+                    LeftOut(self.last_ns, t_ns, delay, wait_ns, wait_delay_ns, is_boundary)
+                )
+            elif wall > 0:
                 self.wall_ns.append(self.wall_ns[-1] + wall)
                 self.corrected_ns.append(self.corrected_ns[-1] + wall - delay)
+                self.wait_ns.append(self.wait_ns[-1] + wait_ns)
+                self.wait_delay_ns.append(self.wait_delay_ns[-1] + wait_delay_ns)
                 self.end_ns.append(t_ns)
         self.last_ns, self.last_delay_ns = t_ns, delay_ns
 
@@ -90,6 +179,46 @@ class Steps:
     def wall(self, begin: int, end: int) -> float:
         """Mean wall time of steps ``begin`` to ``end`` [s]."""
         return (self.wall_ns[end] - self.wall_ns[begin]) / (end - begin) / 1e9
+
+    def ordinary(self, first: int = 0) -> Stretch:
+        """Return the ordinary steps from number ``first`` on as one stretch."""
+        if first >= self.count:
+            return total(())
+        begin_ns = self.end_ns[first] - (self.wall_ns[first + 1] - self.wall_ns[first])
+        left_out = [one for one in self.left_out if one.begin_ns >= begin_ns]
+
+        def grown(curve: Curve) -> float:
+            whole = curve.over(begin_ns, self.end_ns[-1])
+            within = (o for o in left_out if o.end_ns <= self.end_ns[-1])
+            return whole - sum(curve.over(one.begin_ns, one.end_ns) for one in within)
+
+        wall = self.wall_ns[-1] - self.wall_ns[first]
+        delay = wall - (self.corrected_ns[-1] - self.corrected_ns[first])
+        wait = self.wait_ns[-1] - self.wait_ns[first]
+        wait_delay = self.wait_delay_ns[-1] - self.wait_delay_ns[first]
+        return self._stretch(wall, delay, wait, wait_delay, grown)
+
+    def of(self, one: LeftOut) -> Stretch:
+        """Return a step that is no ordinary one as a stretch."""
+        return self._stretch(
+            one.end_ns - one.begin_ns, one.delay_ns, one.wait_ns, one.wait_delay_ns,
+            lambda curve: curve.over(one.begin_ns, one.end_ns),
+        )  # fmt: skip
+
+    def _stretch(
+        self, wall: int, delay: int, wait: int, wait_delay: int, grown: Callable[[Curve], float]
+    ) -> Stretch:
+        beyond = grown(self.others.beyond)
+        kept = self.kept_share * (delay + beyond) + grown(self.throttled)
+        return Stretch(
+            wall_ns=wall, delay_ns=delay, beyond_ns=beyond, kept_ns=kept,
+            wait_ns=wait, wait_delay_ns=wait_delay, workers_ns=grown(self.others.workers),
+            active_ns=grown(self.others.active), chain_ns=grown(self.others.chain),
+        )  # fmt: skip
+
+    def boundaries(self) -> list[LeftOut]:
+        """Return the steps that an epoch began in."""
+        return [one for one in self.left_out if one.is_boundary]
 
     def fastest_per_s(self) -> float:
         """Return the pace of the last second, or of all steps where that is faster [1/s]."""
@@ -114,13 +243,32 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """A mean step with its 90 % interval [s]."""
+    """A mean step with its 90 % interval [s].
 
-    corrected_s: float
-    raw_s: float
+    Attributes
+    ----------
+    time : Corrected
+        One step; its half-width is the correction's.
+    half_width_s : float
+        By batch means: how far chance may have put the mean off. [s]
+    steps, warmup_steps : int
+        Used, and dropped before them.
+    """
+
+    time: Corrected
     half_width_s: float
     steps: int
     warmup_steps: int
+
+    @property
+    def corrected_s(self) -> float:
+        """The step without neighbours [s]."""
+        return self.time.corrected_s
+
+    @property
+    def raw_s(self) -> float:
+        """The step as it was [s]."""
+        return self.time.raw_s
 
     @property
     def delay_fraction(self) -> float:
@@ -134,11 +282,10 @@ def mean(steps: Steps) -> Mean | None:
     used = steps.count - warmup
     if used < 1:
         return None
-    value = steps.corrected(warmup, steps.count)
+    time = correct(steps.ordinary(warmup)).per(used)
     return Mean(
-        corrected_s=value,
-        raw_s=steps.wall(warmup, steps.count),
-        half_width_s=_half_width(steps, warmup, value),
+        time=time,
+        half_width_s=_half_width(steps, warmup, time.corrected_s),
         steps=used,
         warmup_steps=warmup,
     )
@@ -148,6 +295,7 @@ def _half_width(steps: Steps, warmup: int, value: float) -> float:
     """Half of the batch-means interval; the whole value where a single step has none.
 
     Fewer steps than batches are a batch each: slow steps are few, and known by their agreement.
+    Batches are corrected by the main thread's waiting alone, and scaled as their mean is.
     """
     batches = min(BATCHES, steps.count - warmup)
     if batches < 2:
@@ -157,27 +305,5 @@ def _half_width(steps: Steps, warmup: int, value: float) -> float:
     means = [steps.corrected(start + i * size, start + (i + 1) * size) for i in range(batches)]
     centre = sum(means) / batches
     variance = sum((one - centre) ** 2 for one in means) / (batches - 1)
-    return min(value, _T_90[batches - 2] * math.sqrt(variance / batches))
-
-
-def pool_excess(steps: Steps, pool: Sequence[tuple[int, int, int]]) -> float:
-    """Return the share of the corrected time that the slowest pool thread waited beyond the main.
-
-    Parameters
-    ----------
-    steps : Steps
-    pool : sequence of (time, delay of the slowest thread, delay of the main thread)
-        Accumulated. [ns]
-
-    Returns
-    -------
-    float
-        In [0, 1): what is still to be taken off the corrected time.
-    """
-    if len(pool) < 2:
-        return 0.0
-    (begin_ns, pool_begin, main_begin), (end_ns, pool_end, main_end) = pool[0], pool[-1]
-    beyond = max(0, (pool_end - pool_begin) - (main_end - main_begin))
-    begin, end = bisect_left(steps.end_ns, begin_ns), bisect_left(steps.end_ns, end_ns)
-    inside = steps.corrected_ns[end] - steps.corrected_ns[begin]
-    return min(0.95, beyond / inside) if inside > 0 else 0.0
+    scale = value / centre if centre > 0 else 1.0
+    return min(value, _T_90[batches - 2] * scale * math.sqrt(variance / batches))

@@ -57,7 +57,7 @@ def list_runs(root: Root | None = None) -> list[Path]:
             f"cannot look into {folder}: {error.strerror}",
             hint="name another folder of runs with ADVISOR_RUNS",
         ) from error
-    return [run for name in names if os.path.lexists((run := folder / name) / PROFILER_FILE)]
+    return [folder / name for name in names if os.path.lexists(f"{folder}/{name}/{PROFILER_FILE}")]
 
 
 def latest_run(root: Root | None = None) -> Path:

@@ -1,6 +1,7 @@
 """The traced steps of a process, made into one: the least time of each operator counts.
 
-A busy machine only ever adds to an operator's time; the sum is then scaled to the corrected step.
+A busy machine only ever adds to an operator's time; the sum is then scaled to the corrected step
+without its loader.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
     facts : list of dict
         One per traced step.
     step_s : float or None
-        The corrected step time that the operators add up to; None leaves them as measured. [s]
+        What the operators add up to: the corrected step without its loader; None leaves them as
+        measured. [s]
     """
     if not facts:
         return None
@@ -60,7 +62,14 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
         flags=tuple(first["flags"]),
         gradient_bytes=first.get("gradient_bytes", 0),
         memory_frontier=frontier,
+        contention=_contention(facts),
     )
+
+
+def _contention(facts: list[dict[str, Any]]) -> float:
+    """Return the share of its time that the calmest trace waited for a core."""
+    shares = (one.get("delay_ns", 0) / max(one.get("duration_ns", 0), 1) for one in facts)
+    return min(1.0, max(0.0, min(shares)))
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -25,7 +25,7 @@ _UNMARKED_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Recovered:
     """What became of a run.
 
     Attributes
@@ -42,7 +42,7 @@ class Outcome:
     why: str
 
 
-def recover_all(root: store.Root | None = None) -> list[Outcome]:
+def recover_all(root: store.Root | None = None) -> list[Recovered]:
     """Close or take away every run whose profiler was killed; return what became of each.
 
     Raises
@@ -58,21 +58,21 @@ def recover_all(root: store.Root | None = None) -> list[Outcome]:
     return found
 
 
-def _recovered(run: Path) -> Outcome | None:
+def _recovered(run: Path) -> Recovered | None:
     """Return what became of a run; None if it had ended."""
     name = printable(run.name)
     try:
         if never_recorded(run):
             store.remove(run)
-            return Outcome(run=name, what="deleted", why="nothing was recorded")
+            return Recovered(run=name, what="deleted", why="nothing was recorded")
         if _has_ended(run):
             return None
         if profiler_lives(run):
-            return Outcome(run=name, what="recording", why="its profiler is at work")
+            return Recovered(run=name, what="recording", why="its profiler is at work")
         seen = store.recover(run)
-        return Outcome(run=name, what="closed", why=f"{seen.duration_s:.0f} s are kept")
+        return Recovered(run=name, what="closed", why=f"{seen.duration_s:.0f} s are kept")
     except Exception as error:  # one bad run costs no other
-        return Outcome(run=name, what="unreadable", why=shown(str(error)))
+        return Recovered(run=name, what="unreadable", why=shown(str(error)))
 
 
 def clean(root: store.Root | None = None) -> int:

@@ -197,7 +197,7 @@ def test_an_answer_cut_short_counts_nothing_twice(monkeypatch: pytest.MonkeyPatc
     )
     counters.is_there or pytest.skip("no socket diagnosis here")
 
-    def answer() -> list[tuple[int, int, int]]:
+    def answer(_: socket.socket) -> list[tuple[int, int, int]]:
         counters._sequence += 1
         return answers.pop(0)
 

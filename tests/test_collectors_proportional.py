@@ -29,6 +29,7 @@ class One:
     shared: int
     sharers: int = 1
     is_readable: bool = True
+    is_gone: bool = False
     walks: int = 0
 
     @property
@@ -41,7 +42,12 @@ class One:
 
     def pss_bytes(self) -> int | None:
         self.walks += 1
+        if self.is_gone:
+            return None
         return self.own + self.shared // self.sharers if self.is_readable else None
+
+    def read(self, *, is_full: bool) -> bool:
+        return not self.is_gone
 
 
 class Walks:
@@ -107,6 +113,11 @@ def test_who_forks_away_or_ends_is_looked_at_anew() -> None:
     forked = {pid: One(own=0, shared=800 * MIB, sharers=3) for pid in (1, 2, 3)}
     assert memory.used_bytes(forked, SECOND_NS) == pytest.approx(800 * MIB, abs=4)  # type: ignore[arg-type]
     assert memory.used_bytes(alone, 2 * SECOND_NS) == 900 * MIB  # type: ignore[arg-type]
+
+
+def test_who_ends_while_he_is_looked_at_counts_no_more() -> None:
+    tree = {pid: One(own=200 * MIB, shared=0, is_gone=pid > 1) for pid in (1, 2, 3)}
+    assert Proportional(0, spent=Walks()).used_bytes(tree, 0) == 200 * MIB  # type: ignore[arg-type]
 
 
 def used_by(tree: ProcessTree) -> tuple[int, int]:

@@ -105,16 +105,19 @@ def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_json(fmt.HEADER, header)
     for tick in range(20):
         values = [tick * 10**8, 1, tick * 10**7, 0, 2**20, -1, 0, 0, 0, 0, 0, -1.0, 0, 0]
-        log.write(fmt.READING, fmt.READING_PAYLOAD.pack(*values, -1.0, -1, -1.0, -1.0, -1.0, -1.0))
+        values += [-1.0, -1, -1.0, -1.0, -1.0, -1.0, 0, 0, 0]
+        log.write(fmt.READING, fmt.READING_PAYLOAD.pack(*values))
     log.write_json(fmt.END, {"status": "finished", "stop_reason": "x", "exit_code": 0, "t_ns": 9})
     log.close()
     script = Appender(run / "ev-5-6.bin")
     script.write_json(fmt.HEADER, {"schema_version": 1, "pid": 5, "start_ticks": 6})
     script.write_json(fmt.FACT, {"fact": "loader", "loader": 0, "batch": 4, "workers": 0})
     for tick in range(1, 40):
-        step = (tick * 10**8, 0, tick, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 4)
+        step = (tick * 10**8, 0, tick, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 4, 0)
         script.write(fmt.STEP, fmt.STEP_PAYLOAD.pack(*step))
-    script.write(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(4 * 10**9, 0, 1, 39, 39, 156, 10, 10, 0))
+    script.write(
+        fmt.LOADER, fmt.LOADER_PAYLOAD.pack(4 * 10**9, 0, 1, 39, 39, 156, 10, 10, 0, 0, 0)
+    )
     script.close()
     return run
 
@@ -206,7 +209,7 @@ def test_steps_and_facts_mix_in_order_however_many_share_a_record(tmp_path: Path
     now_ns, told = 0, []
     for number in range(3000):
         now_ns += HOLD_NS if number % 50 > 40 else 300_000
-        told.append((now_ns, 0, number, 2, 8, 0, 1, 1, 5, 4))
+        told.append((now_ns, 0, number, 2, 8, 0, 1, 1, 5, 4, 0))
         writer.step(*told[-1])
         if number % 100 == 0:
             writer.fact("filler", text="x" * 1000, number=number)
@@ -237,7 +240,7 @@ def test_no_step_is_kept_back_for_longer_than_told(
     now_ns = 10**9
     for pause_ns in pauses_ns:
         now_ns += pause_ns
-        writer.step(now_ns, 0, 1, 2, 8, 0, 1, 1, 5, 4)
+        writer.step(now_ns, 0, 1, 2, 8, 0, 1, 1, 5, 4, 0)
         (path,) = Path(writer.folder).glob("ev-*.bin")
         steps = read_events(path).steps
         assert now_ns - steps.last_ns < HOLD_NS
@@ -245,7 +248,7 @@ def test_no_step_is_kept_back_for_longer_than_told(
 
 
 def test_fields_of_later_versions_in_records_of_several_steps_are_passed_over() -> None:
-    told = [(10**9 + number, 0, number, 2, 8, 0, 1, 1, 5, 4) for number in range(5)]
+    told = [(10**9 + number, 0, number, 2, 8, 0, 1, 1, 5, 4, 0) for number in range(5)]
     grown = b"".join(fmt.STEP_PAYLOAD.pack(*values) + b"later" for values in told)
     head = fmt.STEPS_HEAD.pack(fmt.STEP_PAYLOAD.size + 5)
     assert fmt.steps_of(head + grown) == told

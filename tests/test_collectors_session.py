@@ -62,7 +62,7 @@ def test_what_was_waited_between_epochs_belongs_to_no_ordinary_step(
             hooks.session.loaders.has_begun = True
         hooks.session.marked()
         steps = hooks.events.steps
-    assert len(steps.left_out_ns) == 4
+    assert len(steps.boundaries()) == 4
     assert steps.corrected_ns == steps.wall_ns
 
 
@@ -73,7 +73,7 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
     def write(number: int) -> None:
         for index in range(each):
             if number % 2:
-                writer.step(index, number, 0, 2, 8, 0, 0, 0, 0, 0)
+                writer.step(index, number, 0, 2, 8, 0, 0, 0, 0, 0, 0)
             else:
                 writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(index, number, 0))
 
@@ -118,7 +118,7 @@ def test_steps_that_are_only_noted_are_recorded_like_others(
     quick, noted = events_of(tmp_path_factory.mktemp("quick"), loop, is_quick=True)
     slow, none = events_of(tmp_path_factory.mktemp("slow"), loop, is_quick=False)
     assert quick.steps == slow.steps
-    for name in ("completed", "intervals", "backwards", "batches", "samples", "wait_ns"):
+    for name in ("completed", "intervals", "backwards", "batches", "samples"):
         assert getattr(quick, name) == getattr(slow, name)
     assert quick.loaders == slow.loaders
     assert quick.fact("released") == slow.fact("released")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.step_time import Steps, mean, pool_excess
+from advisor.collectors.step_time import Steps, mean
 from advisor.collectors.stop_rule import StopRule, judge
 
 MS = 1_000_000
@@ -64,20 +64,18 @@ def test_traced_steps_and_epoch_ends_are_left_out() -> None:
     now = mean(steps)
     assert now is not None
     assert now.corrected_s == pytest.approx(0.005)
-    assert steps.left_out_ns == [500 * MS]
+    assert [one.end_ns - one.begin_ns for one in steps.boundaries()] == [500 * MS]
     assert (steps.count, steps.ticks) == (97, 101)
 
 
 def test_the_slowest_thread_of_a_pool_counts() -> None:
     """The main thread waits 1 ms a step, another of its pool 3: two more are to be taken off."""
     steps = ticked(np.full(100, 10.0), np.full(100, 1.0))
-    ends = [steps.end_ns[index] for index in (0, 49, 99)]
-    pool = [
-        (end, 3 * MS * (i + 1), MS * (i + 1)) for i, end in zip((0, 49, 99), ends, strict=True)
-    ]
-    assert pool_excess(steps, pool) == pytest.approx(2.0 / 9.0, rel=0.02)
-    assert pool_excess(steps, pool[:1]) == 0.0
-    assert pool_excess(steps, [(t, m, m) for t, _, m in pool]) == 0.0
+    for done in (0, 50, 100):
+        steps.others.take_pool(steps.first_ns + done * 10 * MS, 3 * done * MS, done * MS)
+    now = mean(steps)
+    assert now is not None
+    assert now.corrected_s == pytest.approx(0.007)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8])

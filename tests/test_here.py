@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,8 @@ from advisor.machines.devices import cpu_device
 from advisor.machines.host import is_same_machine
 from advisor.machines.limited import limited_processor
 from advisor.predict import Predictor
-from advisor.question import LayoutRequest
+from advisor.question import LayoutRequest, Question
+from tests.collecting import record
 from tests.conftest import laptop
 
 MakeJob = Callable[..., Job]
@@ -80,7 +83,7 @@ def test_what_the_user_changes_is_estimated_from_the_measured_step(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     job = make_job(step_s=3.0, global_batch=32)
-    doubled = api.job_of(replace(api.Question().job, batch=64), job=job)
+    doubled = api.job_of(replace(Question().job, batch=64), job=job)
     found = api.estimate(doubled, on="here", predictor=predictor).step_time_s
     assert 4.0 < found.value < 6.5  # the optimizer's part of the step is not doubled
     fixed = api.estimate(
@@ -112,7 +115,7 @@ def test_a_machine_is_the_same_under_another_limit() -> None:
 
 def test_a_limit_is_what_somebody_set() -> None:
     """A framework's own choice, and a value without effect, are none."""
-    plain = {"threads": 2, "called": None, "environment": {}, "affinity": 2}
+    plain: dict[str, Any] = {"threads": 2, "called": None, "environment": {}, "affinity": 2}
     assert limits_of(plain, 2, 2.0) == Limits()
     assert limits_of({}, 2, 1.0) == Limits()  # recorded before limits were
     called = limits_of({**plain, "threads": 1, "called": 1}, 2, 2.0)
@@ -190,6 +193,51 @@ def test_a_job_that_cannot_run_here_is_a_deliberate_error(
 ) -> None:
     elsewhere = replace(laptop(), cpu_model="another")
     job = make_job(host=elsewhere, threads=1, global_batch=32, peak_rss_bytes=500 << 30)
-    big = replace(job, work=replace(job.work, parameters=10**12, parameter_bytes=4e12))  # type: ignore[arg-type]
+    assert job.work is not None
+    big = replace(job, work=replace(job.work, parameters=10**12, parameter_bytes=4e12))
     with pytest.raises(AdvisorError):
         api.estimate(big, on="here", predictor=predictor)
+
+
+LIMITED = """
+import os, threading, torch
+
+{before}
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).sum().backward()
+    optimizer.step()
+"""
+CALL = "torch.set_num_threads(1)"
+IN_A_THREAD = (
+    "one = threading.Thread(target=torch.set_num_threads, args=(1,)); one.start(); one.join()"
+)
+PINNED = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "said", "cores"),
+    [
+        ("", {}, (None, ""), None),
+        (CALL, {}, (1, "torch.set_num_threads"), None),
+        ("", {"OMP_NUM_THREADS": "1"}, (1, "OMP_NUM_THREADS"), None),
+        (IN_A_THREAD, {}, (None, ""), None),
+        (PINNED, {}, (None, ""), 1.0),
+    ],
+    ids=["nothing", "call", "environment", "a loader's thread", "affinity"],
+)
+def test_the_hooks_tell_a_limit_from_the_framework_s_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, environment: dict[str, str],
+    said: tuple[int | None, str], cores: float | None,
+) -> None:  # fmt: skip
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if cores is not None and hosts.usable_cpus() < 2:
+        pytest.skip("one processor cannot be limited")
+    seen = record(tmp_path, LIMITED.format(before=before))
+    assert (seen.limits.threads, seen.limits.threads_source) == said
+    assert seen.limits.cores == cores

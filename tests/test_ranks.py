@@ -19,11 +19,14 @@ from advisor.collectors import local_ranks, network, summary
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import CommunicationCounts, Events
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.ranks import corrected_together, ranks_of
-from advisor.collectors.recording import Reading, StepTime
+from advisor.collectors.ranks import communication_of, corrected_together, ranks_of
+from advisor.collectors.recording import Reading, Recording, StepTime
 from advisor.collectors.resources import resources
 from advisor.collectors.sampler import unpack
 from advisor.collectors.tree_series import throttling
+from advisor.jobs.recorded import job_from_recording
+from advisor.ways.anchors import host_anchor
+from advisor.ways.constants import constants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -102,8 +105,8 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
     )  # fmt: skip
     theirs = json.loads(done.stdout)
     ours = local_ranks.rank_environment(
-        0, 1, address=theirs["MASTER_ADDR"], port=int(theirs["MASTER_PORT"]), interface="lo",
-        threads=1,
+        0, 1, address=theirs["MASTER_ADDR"], ports=(int(theirs["MASTER_PORT"]), 1),
+        interface="lo", threads=1,
     )  # fmt: skip
     names = [name for name in ours if name in theirs]
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
@@ -150,61 +153,90 @@ def test_a_link_is_limited_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None
 # The step of all.
 
 
+STEPS = 60
+
+
 def rank_events(
-    rank: int, ranks: int, wall_s: float, delay_s: float, own_s: float, threads: int = 1
+    rank: int, ranks: int, walls: list[float], waits: list[float], delays: list[float]
 ) -> Events:
-    """Return what a rank records whose steps all take the same."""
-    counts = [
-        CommunicationCounts(
-            t_ns=round(number * wall_s * 1e9), steps=number,
-            cpu_ns=round(number * own_s * 1e9), delay_ns=round(number * delay_s * 1e9),
-            wait_ns=round(number * (wall_s - delay_s - own_s) * 1e9), calls=number,
-            payload_bytes=0, sent_bytes=number * 100, received_bytes=number * 50,
-            exchanged_ns=-1, hidden_ns=-1,
-        )
-        for number in range(1, 60, 2)
-    ]  # fmt: skip
+    """Return what a rank records; lists by step [s], as long as the run."""
+    counts, t_s, used_s, waited_s, delayed_s = [], 0.0, 0.0, 0.0, 0.0
+    for number, (wall_s, wait_s, delay_s) in enumerate(
+        zip(walls, waits, delays, strict=True), start=1
+    ):
+        t_s, waited_s, delayed_s = t_s + wall_s, waited_s + wait_s, delayed_s + delay_s
+        used_s += wall_s - wait_s - delay_s
+        counts.append(
+            CommunicationCounts(
+                t_ns=round(t_s * 1e9), steps=number, cpu_ns=round(used_s * 1e9),
+                delay_ns=round(delayed_s * 1e9), wait_ns=round(waited_s * 1e9), calls=number,
+                payload_bytes=0, sent_bytes=number * 100, received_bytes=number * 50,
+                exchanged_ns=-1, hidden_ns=-1,
+            )
+        )  # fmt: skip
     group = {"fact": "process_group", "rank": rank, "world_size": ranks}
     return Events(
         header={"pid": 100 + rank},
-        facts={"process_group": [group], "torch": [{"threads": threads}]},
-        completed=60,
+        facts={"process_group": [group], "torch": [{"threads": 1}]},
+        completed=STEPS,
         communication=counts,
     )
 
 
-@given(
-    st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(0, 2.0)), min_size=2, max_size=5),
-    st.floats(1e-4, 1.0),
-)
-def test_the_step_is_the_slowest_ranks_computing_and_the_exchange(
-    ranks: list[tuple[float, float]], exchange_s: float
-) -> None:
-    """The oracle is a synchronous step: who comes last is waited for, then all exchange."""
-    wall_s = max(own_s + delay_s for own_s, delay_s in ranks) + exchange_s
-    processes = [
-        rank_events(rank, len(ranks), wall_s, delay_s, own_s)
-        for rank, (own_s, delay_s) in enumerate(ranks)
+def synchronous(own: list[float], delays: list[list[float]], exchange_s: float) -> list[Events]:
+    """Simulate ranks that compute, wait for whoever comes last, and exchange for a while [s].
+
+    ``delays`` are each rank's waits for a core by step.
+    """
+    walls = [
+        max(own_s + mine[step] for own_s, mine in zip(own, delays, strict=True)) + exchange_s
+        for step in range(STEPS)
     ]
-    mine_s = wall_s - ranks[0][1]
+    return [
+        rank_events(
+            rank,
+            len(own),
+            walls,
+            [wall_s - own_s - late_s for wall_s, late_s in zip(walls, mine, strict=True)],
+            mine,
+        )
+        for rank, (own_s, mine) in enumerate(zip(own, delays, strict=True))
+    ]
+
+
+@given(st.data(), st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=5), st.floats(1e-4, 1.0))
+def test_the_step_is_the_slowest_ranks_computing_and_the_exchange(
+    data: st.DataObject, own: list[float], exchange_s: float
+) -> None:
+    """Whoever waits for a core, in whichever steps: the oracle is the simulation without."""
+    late = st.lists(st.sampled_from([0.0, 0.0, 0.3, 2.0]), min_size=STEPS, max_size=STEPS)
+    processes = synchronous(own, [data.draw(late) for _ in own], exchange_s)
+    counts = processes[0].communication
+    first, last = counts[12], counts[-1]
+    wall_s = (last.t_ns - first.t_ns) / 1e9 / (last.steps - first.steps)
+    delay_s = (last.delay_ns - first.delay_ns) / 1e9 / (last.steps - first.steps)
+    mine_s = wall_s - delay_s
     step = StepTime(
         corrected_s=mine_s, raw_s=wall_s, low_s=0.9 * mine_s, high_s=1.1 * mine_s, steps=59,
-        warmup_steps=0, delay_fraction=ranks[0][1] / wall_s, clock="optimizer", is_settled=True,
+        warmup_steps=0, delay_fraction=delay_s / wall_s, clock="optimizer", is_settled=True,
     )  # fmt: skip
     found = corrected_together(step, processes[0], processes)
-    true_s = max(own_s for own_s, _ in ranks) + exchange_s
+    true_s = max(own) + exchange_s
     assert found.corrected_s == pytest.approx(true_s, rel=1e-3, abs=1e-6)
     assert found.high_s / found.low_s == pytest.approx(1.1 / 0.9)
     assert found.delay_fraction == pytest.approx(1 - true_s / wall_s, abs=1e-3)
+    communication = communication_of(processes, ranks_of(processes, processes[0]))
+    assert communication is not None
+    assert communication["exchange_s_per_step"] == pytest.approx(exchange_s, rel=1e-3, abs=1e-6)
 
 
 def test_each_rank_has_its_waiting_and_its_bytes() -> None:
-    processes = [rank_events(1, 2, 1.0, 0.1, 0.3), rank_events(0, 2, 1.0, 0.0, 0.8)]
+    processes = synchronous([0.8, 0.3], [[0.0] * STEPS, [0.1] * STEPS], 0.2)[::-1]
     first, second = ranks_of(processes, processes[0])
     assert (first.rank, first.pid, second.rank, second.pid) == (0, 100, 1, 101)
-    assert len(first.wait_s) == 58
-    assert first.wait_s == pytest.approx([0.2] * 58)
-    assert second.wait_s == pytest.approx([0.6] * 58)
+    # From the first record after twelve steps, those of warm-up and tracing.
+    assert first.wait_s == pytest.approx([0.2] * (STEPS - 13))
+    assert second.wait_s == pytest.approx([0.6] * (STEPS - 13))
     assert (first.sent_bytes_per_step, first.received_bytes_per_step) == (100, 50)
 
 
@@ -234,10 +266,10 @@ def test_throttling_is_said_once_and_whole(lost: list[float]) -> None:
 
 
 def test_readings_without_minor_faults_are_read() -> None:
-    values = [0] * 10 + [0, -1.0, 0, 3, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 8]
+    values = [0] * 10 + [0, -1.0, 0, 3, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 8, 0, 0]
     payload = fmt.READING_PAYLOAD.pack(*values)
     assert unpack(payload, 0).minor_faults == 8
-    old = unpack(payload[: fmt.READING_LEAST_BYTES], 0)
+    old = unpack(payload[: fmt.READING_BYTES], 0)
     assert (old.minor_faults, old.major_faults) == (0, 3)
 
 
@@ -280,6 +312,7 @@ def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
         assert one.received_bytes_per_step == pytest.approx(GRADIENT_BYTES, rel=0.1)
     assert seen.communication is not None
     assert seen.communication["total_parameter_size_bytes"] == GRADIENT_BYTES
+    check_job(seen)
     of_ranks = {one.rank: one for one in seen.processes if one.rank is not None}
     assert set(of_ranks) == {0, 1}
     assert all(max(one.rss_bytes) > 50e6 for one in of_ranks.values())
@@ -289,6 +322,21 @@ def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
     assert [one["rank"] for one in record_of["ranks"]] == [0, 1]
     assert record_of["minor_faults"] > 0
     assert any("2 ranks over loopback" in line for line in summary.lines(seen))
+
+
+def check_job(seen: Recording) -> None:
+    """What links are predicted to carry was measured; a link's time is no device's computing."""
+    job = job_from_recording(seen)
+    assert job.work is not None
+    assert seen.ranks[0].sent_bytes_per_step == pytest.approx(job.work.gradient_bytes, rel=0.1)
+    assert job.measured is not None
+    assert seen.step_time is not None
+    assert 0 < job.measured.exchange_s < seen.step_time.corrected_s
+    assert job.measured.step_s == seen.step_time.corrected_s
+    (computing_s,) = host_anchor(job, job.work, constants()).measured_s
+    assert computing_s == pytest.approx(
+        job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
+    )
 
 
 def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:

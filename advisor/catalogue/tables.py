@@ -69,13 +69,12 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
+            return bounded.read_bytes(file, most_bytes=MAX_BYTES)
+    except (OSError, ValueError) as error:
         raise CatalogueError(
-            f"cannot read {path}: {error.strerror or error}",
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
             hint="get the file again, or name another folder",
         ) from error
-    return _within_limit(content, path)
 
 
 def unpack(content: bytes, path: Path) -> str:
@@ -89,21 +88,12 @@ def unpack(content: bytes, path: Path) -> str:
     try:
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-                content = _within_limit(file.read(MAX_BYTES + 1), path)
+                content = bounded.read_bytes(file, most_bytes=MAX_BYTES)
         return content.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CatalogueError(
             f"{path} is damaged: {error}", hint="get the file again, or remove its folder"
         ) from error
-
-
-def _within_limit(content: bytes, path: Path) -> bytes:
-    if len(content) > MAX_BYTES:
-        raise CatalogueError(
-            f"{path} holds more than {MAX_BYTES >> 20} MiB",
-            hint="this is no catalogue table; get the file again from its source",
-        )
-    return content
 
 
 def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:

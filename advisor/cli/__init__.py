@@ -1,8 +1,9 @@
 """The command line: parse, call, show. One file a verb, loaded only when it is called.
 
-Exit codes: 0 ok, 1 error, 2 usage, 3 nothing satisfies the constraints; ``profile`` passes the
-script's own code through. Every deliberate error prints one line that says what is wrong and one
-that says what to do; ``ADVISOR_DEBUG=1`` shows the traceback.
+Exit codes: 0 ok, 1 error, 2 usage, 3 nothing satisfies the constraints, or what was recorded is
+not known well enough to answer from; ``profile`` passes the script's own code through. Every
+deliberate error prints one line that says what is wrong and one that says what to do;
+``ADVISOR_DEBUG=1`` shows the traceback.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except EOFError as error:
-            from advisor.cli.system_errors import explain
+            from advisor.collectors.system_errors import explain
 
             raise explain(error) or error from error
 
@@ -121,7 +122,7 @@ def _report(error: Exception) -> int:
         raise error
     found: Any = error
     if not hasattr(error, "exit_code"):
-        from advisor.cli.system_errors import explain
+        from advisor.collectors.system_errors import explain
 
         found = explain(error)
     if found is None:

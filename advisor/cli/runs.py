@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,9 +45,9 @@ def list_runs(as_json: AsJson = False) -> None:
         rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
         typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
         return
-    for text in table(lines, _columns()):
-        typer.echo(text)
-    if not lines:
+    if lines:
+        typer.echo("\n".join(table(lines, _columns())))
+    else:
         typer.echo(f"no run in {shown(str(store.run_root()))}", err=True)
 
 
@@ -71,7 +71,7 @@ def table(runs: Sequence[RunLine], columns: int) -> list[str]:
 def _short(word: str) -> str:
     """Return a file's name without its folder; an address as it is."""
     is_path = "/" in word and "://" not in word and " " not in word
-    return Path(word).name or word if is_path else word
+    return os.path.basename(word.rstrip("/")) or word if is_path else word
 
 
 @app.command()

@@ -58,6 +58,8 @@ class Measured:
         ``"cpu"`` or ``"cuda"``.
     processes : int
         That trained together there.
+    exchange_s : float
+        Part of the measured step in which they exchanged gradients and none computed. [s]
     precision : str
         As recorded; empty where that is not known.
     setup : TrainingSetup or None
@@ -70,6 +72,7 @@ class Measured:
     threads: int | None
     device: str
     processes: int = 1
+    exchange_s: float = 0.0
     precision: str = ""
     setup: TrainingSetup | None = None
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from advisor.collectors.certainty import LENGTH_LOG_SD, REACH, shortfall, step_log_sd
+from advisor.collectors.certainty import (
+    LENGTH_LOG_SD,
+    REACH,
+    shortfall,
+    step_log_sd,
+    with_correction,
+)
 from advisor.collectors.recording import Recording, Rounds, StepTime
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured, Program
@@ -43,22 +49,23 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
             f"run {recording.run_id} has no training steps and was not seen to its end",
             hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
         )
-    cpu_s = recording.readings[-1].cpu_s if recording.readings else recording.duration_s
+    busy_s = recording.duration_s if recording.busy_s is None else recording.busy_s
+    cpu_s = recording.readings[-1].cpu_s if recording.readings else busy_s
     return Job(
         name=recording.run_id,
         work=None,
         program=Program(
-            duration_s=recording.duration_s,
+            duration_s=busy_s,
             cpu_s=cpu_s,
-            parallelism=max(cpu_s / recording.duration_s, 0.05),
+            parallelism=max(cpu_s / busy_s, 0.05),
         ),
         global_batch=1,
         total_steps=1.0,
         total_source="the run finished by itself (certain)",
         feed=_NO_FEED,
         measured=Measured(
-            step_s=recording.duration_s,
-            log_sd=_RUN_LOG_SD,
+            step_s=busy_s,
+            log_sd=with_correction(_RUN_LOG_SD, recording.contention_half_width, 1.0),
             host=recording.host,
             threads=recording.threads,
             device="cpu",
@@ -131,7 +138,8 @@ def rounds_job(
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=batch,
         # The first round is one of all; what comes after the last was seen where it was.
-        startup_s=max(0.0, (recording.startup_s or 0.0) - step.raw_s) + (rounds.tail_s or 0.0),
+        startup_s=max(0.0, (recording.startup_s or 0.0) - step.corrected_s)
+        + (rounds.tail_s or 0.0),
         startup_log_sd=startup_log_sd,
         epochs=_ends(recording, total),
         epoch_end_steps=(recording.boundary_s or 0.0) / step.corrected_s,

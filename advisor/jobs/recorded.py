@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-from advisor.collectors.certainty import LENGTH_LOG_SD, shortfall, step_log_sd
+from advisor.collectors.certainty import (
+    LENGTH_LOG_SD,
+    shortfall,
+    step_log_sd,
+    with_correction,
+)
 from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
@@ -113,8 +118,14 @@ def job_from_recording(
         checkpoint_s=None if saves is None else saves.seconds,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
-        startup_log_sd=_STARTUP_LOG_SD,
-        epoch_end_log_sd=_ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
+        startup_log_sd=with_correction(
+            _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
+        ),
+        epoch_end_log_sd=with_correction(
+            _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
+            recording.boundary_half_width_s,
+            recording.boundary_s,
+        ),
         unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
     )
     return recognised(job)
@@ -293,6 +304,7 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         threads=recording.threads,
         device=deep.device,
         processes=recording.world_size,
+        exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
         precision=_precision(deep),
         setup=_setup(deep),
     )

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.errors import ModelError
 from advisor.learned.base import RunRegressor
 from advisor.learned.problem import Problem
 from advisor.learned.regret import Regret, cell, regret
@@ -121,9 +122,14 @@ def evaluate(
     Raises
     ------
     ModelError
-        If there is nothing that can be left out.
+        If there is nothing that can be left out, or nothing to fit on then.
     """
-    folds = list(left_out(problem.records, split, seed))
+    folds = [f for f in left_out(problem.records, split, seed) if len(f[1]) >= _LEAST_ROWS]
+    if not folds:
+        raise ModelError(
+            f"{len(problem.records)} runs leave fewer than {_LEAST_ROWS} to fit on",
+            hint="add runs of other jobs and instance types",
+        )
     if most_folds is not None and len(folds) > most_folds:
         folds = [folds[i] for i in np.linspace(0, len(folds) - 1, most_folds).astype(int)]
     tasks = [(problem, build(), train, test, coverage, has_intervals) for _, train, test in folds]
@@ -259,6 +265,7 @@ def report_lines(splits: Sequence[SplitScores]) -> list[str]:
     return lines
 
 
+_LEAST_ROWS: Final = 2  # that an estimator can be fitted on
 _HEADER: Final = (
     f"{'split':18}{'rows':>6}{'MAPE %':>8}{'p50 %':>7}{'p90 %':>7}{'bias':>6}{'R2':>8}"
     f"{'rank':>6}{'cover':>7}{'width':>7}"

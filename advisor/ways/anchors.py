@@ -88,7 +88,8 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     Raises
     ------
     RunError
-        If waiting for data took the whole step, so that nothing of it was computing.
+        If waiting for data or for other ranks took the whole step, so that nothing of it was
+        computing.
     """
     if job.measured is None:
         return Anchors(core_speed=None)
@@ -98,11 +99,11 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
         return Anchors(core_speed=host_core_speed(job))
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
-    computing_s = job.measured.step_s - job.feed.wait_s
+    computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
     if computing_s <= 0:
         raise RunError(
-            f"the steps of run {job.name} only waited for data",
-            hint="profile again with a faster loader or a larger model",
+            f"the steps of run {job.name} only waited for data or for other ranks",
+            hint="profile again with a faster loader, a larger model, or without --workers",
         )
     return Anchors(
         core_speed=host_core_speed(job),

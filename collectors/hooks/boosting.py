@@ -11,15 +11,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .rounds import Rounds
+    from .rounds import RoundCounter
 
 
-def lightgbm_booster(rounds: Rounds, module: Any) -> None:
+def lightgbm_booster(rounds: RoundCounter, module: Any) -> None:
     """Count every update of a booster."""
     after(rounds, module.Booster, "update", "LightGBM")
 
 
-def lightgbm_train(rounds: Rounds, module: Any) -> None:
+def lightgbm_train(rounds: RoundCounter, module: Any) -> None:
     """See ``train`` and ``cv``, also through the estimators."""
 
     def describe(
@@ -62,12 +62,12 @@ def _lightgbm_cores(threads: Any) -> int | None:
     return cores_of(threads)
 
 
-def xgboost_booster(rounds: Rounds, module: Any) -> None:
+def xgboost_booster(rounds: RoundCounter, module: Any) -> None:
     """Count every update of a booster."""
     after(rounds, module.Booster, "update", "XGBoost")
 
 
-def xgboost_train(rounds: Rounds, module: Any) -> None:
+def xgboost_train(rounds: RoundCounter, module: Any) -> None:
     """See ``train`` and ``cv``, also through the estimators."""
 
     def describe(
@@ -122,7 +122,7 @@ class _Iterations:
     CatBoost's: asked to stop, it ends the training, and the stop goes on from outside the loop.
     """
 
-    def __init__(self, rounds: Rounds, others: Any) -> None:
+    def __init__(self, rounds: RoundCounter, others: Any) -> None:
         self._rounds = rounds
         self._others = others
         self.stop: SystemExit | None = None
@@ -137,7 +137,7 @@ class _Iterations:
         return self._others is None or bool(self._others.after_iteration(info))
 
 
-def catboost(rounds: Rounds, module: Any) -> None:
+def catboost(rounds: RoundCounter, module: Any) -> None:
     """Count iterations through CatBoost's own callback, which it has on processors only."""
     original = module._CatBoostBase._train
 

@@ -8,7 +8,6 @@ import time
 
 from . import format as fmt
 from . import limits, lineage
-from .clock import RunDelay
 from .control import Control
 from .device_clock import DeviceClock
 
@@ -53,10 +52,11 @@ class Chores:
         self.due_step = _LAST_PLANNED
         self.delay_ns = 0
         self._state = state
-        self._delay = RunDelay()
+        self._delay = state.loaders.delay
         self._device_clock = DeviceClock(state.writer)
         self._next_orders_ns = 0
         self._deep_wanted = list(_DEEP_AFTER)
+        self._deep_delay_ns = 0
 
     def read_delay(self) -> None:
         """Bring ``delay_ns`` up to date."""
@@ -153,6 +153,7 @@ class Chores:
         self._deep_wanted.pop(0)
 
         state = self._state
+        self._deep_delay_ns = self._delay.main_ns()
         state.deep = DeepTrace.begin(state.optimizers, state.loaders, state.failed)
 
     def begin_anew(self) -> None:
@@ -168,9 +169,10 @@ class Chores:
         if deep is None:
             return
         begin_ns = time.monotonic_ns()
+        delay_ns = self._delay.main_ns() - self._deep_delay_ns
         facts = deep.end()
         if facts is not None:
-            state.fact("deep_step", number=state.steps, **facts)
+            state.fact("deep_step", number=state.steps, delay_ns=delay_ns, **facts)
             took_ns = facts["duration_ns"] + time.monotonic_ns() - begin_ns
             if took_ns > _DEEP_BUDGET_NS:
                 self._deep_wanted.clear()

@@ -25,16 +25,21 @@ class RunDelay:
         self._threads: dict[str, tuple[int, int]] = {}  # tid -> (fd, delay when last read)
         self._next_pool_ns = 0
         self.pool_ns = 0
+        self.latest_ns = 0
 
     def forget(self) -> None:
         """Open everything anew: after a fork the descriptors show the parent."""
         self._close()
         self._main = _open("/proc/self/schedstat")
-        self._next_pool_ns = self.pool_ns = 0
+        self._next_pool_ns = self.pool_ns = self.latest_ns = 0
 
     def main_ns(self) -> int:
-        """Return the main thread's waiting since it began; 0 where the kernel does not tell."""
-        return _delay(self._main)
+        """Return the main thread's waiting since it began; 0 where the kernel does not tell.
+
+        ``latest_ns`` is what was last returned.
+        """
+        self.latest_ns = _delay(self._main)
+        return self.latest_ns
 
     def pool_is_due(self, now_ns: int) -> bool:
         """Whether the pool may be read again without costing more than its share."""
@@ -69,6 +74,21 @@ class RunDelay:
             if fd >= 0:
                 os.close(fd)
         self._threads = {}
+
+
+def of_process(pid: int) -> tuple[int, int]:
+    """Return how long another process's main thread, and its other threads together, waited."""
+    main = others = 0
+    for tid in _listdir("/proc/%d/task" % pid):
+        fd = _open("/proc/%d/task/%s/schedstat" % (pid, tid))
+        delay = _delay(fd)
+        if fd >= 0:
+            os.close(fd)
+        if tid == str(pid):
+            main = delay
+        else:
+            others += delay
+    return main, others
 
 
 def _open(path: str) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .rounds import Rounds
+    from .rounds import RoundCounter
 
 _FOREST, _STAGES, _HISTOGRAM, _ADA, _PERCEPTRON, _PARTIAL = (
     "scikit-learn forest", "scikit-learn gradient boosting", "scikit-learn histogram boosting",
@@ -22,7 +22,7 @@ _FOREST, _STAGES, _HISTOGRAM, _ADA, _PERCEPTRON, _PARTIAL = (
 _STOPS_EARLY_ABOVE = 10_000
 
 
-def base(rounds: Rounds, module: Any) -> None:
+def base(rounds: RoundCounter, module: Any) -> None:
     """Have every estimator's ``fit`` be a step where it has no rounds, and ``partial_fit``.
 
     The decorator of their methods is replaced before the estimators' modules are imported.
@@ -43,7 +43,7 @@ def base(rounds: Rounds, module: Any) -> None:
     module._fit_context = fit_context
 
 
-def _counted(rounds: Rounds, method: Any, decorated: Any) -> Any:
+def _counted(rounds: RoundCounter, method: Any, decorated: Any) -> Any:
     is_partial = getattr(method, "__name__", "") == "partial_fit"
 
     @functools.wraps(decorated)
@@ -91,7 +91,7 @@ def jobs(n_jobs: Any) -> int | None:
     return cores_of(n_jobs)
 
 
-def forest(rounds: Rounds, module: Any) -> None:
+def forest(rounds: RoundCounter, module: Any) -> None:
     """Count the trees of a forest."""
 
     def describe(self: Any, X: Any, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N803
@@ -114,7 +114,7 @@ def _facts(
     }
 
 
-def gradient_boosting(rounds: Rounds, module: Any) -> None:
+def gradient_boosting(rounds: RoundCounter, module: Any) -> None:
     """Count the stages of gradient boosting."""
     owner = module.BaseGradientBoosting
     begins = _argument(owner._fit_stages, "begin_at_stage", 0)
@@ -140,7 +140,7 @@ def _argument(function: Any, name: str, default: Any) -> Callable[..., Any]:
     return value
 
 
-def histogram_boosting(rounds: Rounds, module: Any) -> None:
+def histogram_boosting(rounds: RoundCounter, module: Any) -> None:
     """Count the iterations of histogram boosting: as many trees each as there are classes."""
     owner, grower = module.BaseHistGradientBoosting, module.TreeGrower
     original = grower.grow
@@ -168,7 +168,7 @@ def histogram_boosting(rounds: Rounds, module: Any) -> None:
     grower.grow = grow
 
 
-def ada_boost(rounds: Rounds, module: Any) -> None:
+def ada_boost(rounds: RoundCounter, module: Any) -> None:
     """Count the estimators of AdaBoost; a perfect one ends it."""
 
     def describe(self: Any, X: Any, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N803
@@ -179,7 +179,7 @@ def ada_boost(rounds: Rounds, module: Any) -> None:
         after(rounds, owner, "_boost", _ADA)
 
 
-def perceptron(rounds: Rounds, module: Any) -> None:
+def perceptron(rounds: RoundCounter, module: Any) -> None:
     """Count the epochs of a multilayer perceptron."""
 
     def describe(self: Any, X: Any, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N803

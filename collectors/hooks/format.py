@@ -28,26 +28,27 @@ COMMUNICATION = 20
 
 # One step of a clock: time and the main thread's wait for a core, both monotonic [ns]; index from
 # 1; clock; flags; which optimizer; backward passes and loader batches since the step before; time
-# in those loader batches [us]; samples in them.
-STEP_PAYLOAD = struct.Struct("<QQIBBHHHII")
+# in those loader batches [us]; samples in them; the main thread's wait for a core in them [us].
+STEP_PAYLOAD = struct.Struct("<QQIBBHHHIII")
 # Several steps in one record: the size of each one's payload, and the payloads.
 STEPS_HEAD = struct.Struct("<H")
 # A time, and the wait for a core accumulated by then: of the slowest thread of the pool over each
 # interval between two such records, and of the main thread. [ns]
 POOL_PAYLOAD = struct.Struct("<QQQ")
 # One loader so far: time [ns]; loader; iterators begun; steps that followed its batches; batches;
-# samples; time inside the iterator, the loop's own CPU time inside it, the workers' CPU time. [ns]
-LOADER_PAYLOAD = struct.Struct("<QHHIIQQQQ")
+# samples; time inside the iterator, the loop's own CPU time inside it, the workers' CPU time;
+# the workers' wait for a core, of their main threads and of their others. [ns]
+LOADER_PAYLOAD = struct.Struct("<QHHIIQQQQQQ")
 # A step's time on the accelerator: index of the step that it ends with, and duration [ns].
 DEVICE_STEP_PAYLOAD = struct.Struct("<IQ")
 # One tick of the profiler over the process tree, cumulative since the start: time [ns];
 # processes; CPU time, wait for a core [ns]; resident bytes, proportional share (-1: not read);
 # bytes read and written on disk; bytes received and sent; throttled time [ns]; CPU pressure
 # (-1: unknown); time stolen by the hypervisor [ns]; major page faults; GPU busy share, memory
-# bytes, power [W], SM clock [MHz], PCIe bytes/s in and out (all -1: no GPU); minor page faults
-# (missing before 2026-11-22).
-READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqddddQ")
-READING_LEAST_BYTES = struct.calcsize("<QIQQqqQQQQQdQQdqdddd")
+# bytes, power [W], SM clock [MHz], PCIe bytes/s in and out (all -1: no GPU); minor page faults;
+# the wait for a core of the process that waited most, over each interval between two readings;
+# CPU time of the whole machine as last read, since it began (0: unknown). [ns]
+READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqddddQQQ")
 # One process of the tree, cumulative since it began: time [ns]; pid, start [clock ticks since
 # boot]; resident bytes now; CPU time [ns]; minor, major page faults; TCP bytes received and sent.
 PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
@@ -57,6 +58,8 @@ PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
 # latest backward pass that DistributedDataParallel timed, how long gradients were exchanged, and
 # the part that the computation hid [ns] (-1: none).
 COMMUNICATION_PAYLOAD = struct.Struct("<QIQQQIQqqqq")
+# The sizes that version 1 began with: the fields after them came later.
+STEP_BYTES, LOADER_BYTES, READING_BYTES = 36, 52, 156
 
 # Clocks by the number that stands in the file: a loader's batches, backward passes, updates of an
 # optimizer, the script's own marks; whole fits of an estimator in a loop; rounds, batches or
@@ -78,17 +81,19 @@ CONTROL_FILE = "control"
 CONTROL_PAYLOAD = struct.Struct("<QQQ")
 ACTION_STOP, ACTION_DETACH = 1, 2
 
-# Environment of a rank of ``profile --workers N``: how many there are.
+# Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
+# which the hooks may bring them together.
 WRAP_VARIABLE = "ADVISOR_WORKERS"
 
 
 def steps_of(payload: bytes) -> list[tuple[int, ...]]:
     """Return every step's values in a ``STEPS`` payload; fields of later versions are left out."""
     (size,) = STEPS_HEAD.unpack_from(payload)
-    if size < STEP_PAYLOAD.size:
+    if size < STEP_BYTES:
         return []
     starts = range(STEPS_HEAD.size, len(payload) - size + 1, size)
-    return [STEP_PAYLOAD.unpack_from(payload, start) for start in starts]
+    whole = (payload[at : at + size].ljust(STEP_PAYLOAD.size, b"\0") for at in starts)
+    return [STEP_PAYLOAD.unpack_from(one) for one in whole]
 
 
 def frame(kind: int, payload: bytes) -> bytes:

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .rounds import Rounds
+    from .rounds import RoundCounter
 
 # Calls after which a function that never got its own result back is no update.
 _MOST_LOOKS = 8
@@ -89,7 +89,7 @@ class _Here(threading.local):
 class Updates:
     """The jitted updates of this process."""
 
-    def __init__(self, rounds: Rounds, jax: Any) -> None:
+    def __init__(self, rounds: RoundCounter, jax: Any) -> None:
         self._rounds = rounds
         self._leaves = jax.tree_util.tree_leaves
         self._tracer = jax.core.Tracer
@@ -176,7 +176,7 @@ def _wait(array: Any) -> None:
 _made: list[Updates] = []
 
 
-def jax(rounds: Rounds, module: Any) -> None:
+def jax(rounds: RoundCounter, module: Any) -> None:
     """Have ``jit`` return functions that say when they are called."""
     updates = Updates(rounds, module)
     _made.append(updates)
@@ -193,7 +193,7 @@ def jax(rounds: Rounds, module: Any) -> None:
     replace(rounds.session, module, "jit", jit)
 
 
-def optax(rounds: Rounds, module: Any) -> None:
+def optax(rounds: RoundCounter, module: Any) -> None:
     """See optax apply updates."""
     original = module.apply_updates
 

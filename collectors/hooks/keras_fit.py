@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .rounds import Rounds
+    from .rounds import RoundCounter
 
 _KIND = "Keras"
 
@@ -28,7 +28,7 @@ class _Progress:
         self.behind: Any = None
 
 
-def trainer(rounds: Rounds, module: Any) -> None:
+def trainer(rounds: RoundCounter, module: Any) -> None:
     """See ``fit`` begin and end, and count the calls of ``train_on_batch``."""
     owner = next(
         one
@@ -48,7 +48,7 @@ def trainer(rounds: Rounds, module: Any) -> None:
     after(rounds, owner, "train_on_batch", _KIND)
 
 
-def callbacks(rounds: Rounds, module: Any) -> None:
+def callbacks(rounds: RoundCounter, module: Any) -> None:
     """Count batches where ``fit`` reports them to its callbacks."""
     owner = module.CallbackList
     begin, epoch_begin, batch_end = (

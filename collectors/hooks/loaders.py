@@ -6,6 +6,7 @@ import time
 import weakref
 
 from . import format as fmt
+from .clock import RunDelay, of_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ class Loader:
         self.iterator: Any = None  # a weak reference to the last one
         self.iterators = self.steps = self.batches = self.samples = 0
         self.inside_ns = self.inside_cpu_ns = 0
-        self.batch_cpu_ns = 0
+        self.batch_cpu_ns = self.batch_ns = 0
         self.has_tasks = False
-        self.is_quick = False  # after a first batch that took little time, made in this process
-        self.workers_cpu_ns = 0
+        self.is_quick = False  # after a batch that took little time, made in this process
+        self.workers_cpu_ns = self.workers_delay_ns = self.helpers_delay_ns = 0
         self.is_described = False
         self.is_recorded = False
-        self._alive: dict[int, int] = {}  # pid -> CPU time counted so far
+        # pid -> CPU time, waiting of the main thread and of the others, as counted so far
+        self._alive: dict[int, tuple[int, int, int]] = {}
 
     @property
     def is_alive(self) -> bool:
@@ -39,18 +41,21 @@ class Loader:
         return is_iterated or self.reference() is not None
 
     def count_workers(self, iterator: Any) -> None:
-        """Add what the worker processes computed since the last call."""
+        """Add what the worker processes computed, and waited for a core, since the last call."""
         for worker in getattr(iterator, "_workers", ()):
             pid = worker.pid
             try:
                 now = time.clock_gettime_ns((~pid << 3) | 2)
             except (OSError, TypeError):  # gone, or not started
                 continue
-            before = self._alive.get(pid)
-            if before is None and _imports_at_start(iterator):
-                before = now  # a spawned worker has imported the world; that is not loading
-            self.workers_cpu_ns += now - (before or 0)
-            self._alive[pid] = now
+            delay, helpers = of_process(pid)
+            cpu_before, delay_before, helpers_before = self._alive.get(pid, (-1, 0, 0))
+            if cpu_before < 0:  # a spawned worker has imported the world; that is not loading
+                cpu_before = now if _imports_at_start(iterator) else 0
+            self.workers_cpu_ns += now - cpu_before
+            self.workers_delay_ns += max(0, delay - delay_before)
+            self.helpers_delay_ns += max(0, helpers - helpers_before)
+            self._alive[pid] = now, delay, helpers
 
     def record(self, now_ns: int) -> bytes:
         """Return the counts as a payload."""
@@ -58,6 +63,7 @@ class Loader:
         return fmt.LOADER_PAYLOAD.pack(
             now_ns, min(self.number, 0xFFFF), min(self.iterators, 0xFFFF), self.steps,
             self.batches, self.samples, self.inside_ns, self.inside_cpu_ns, self.workers_cpu_ns,
+            self.workers_delay_ns, self.helpers_delay_ns,
         )  # fmt: skip
 
 
@@ -68,13 +74,15 @@ class Loaders:
     ----------
     last : Loader or None
         The one that was fetched from last: a step that follows makes it the training loader.
-    wait_ns, batches, samples : int
-        Since the last step.
+    wait_ns, wait_delay_ns, batches, samples : int
+        Since the last step: time inside loaders, what of it the main thread waited for a core.
     has_begun : bool
         An iterator began since the last step.
+    delay : RunDelay
     asks_cpu : bool
-        Whether the next batch's CPU time is to be taken. That is a call into the kernel, unlike
-        reading a clock: quick batches, whose cost it would add to, count as the last one measured.
+        Whether the next batch's CPU time and waiting are to be taken. That is a call into the
+        kernel, unlike reading a clock: quick batches, whose cost it would add to, count as the
+        last one measured.
     noted : list of (int, int, int, Loader)
         Batches that were only noted, while steps are: when each was there, the time inside the
         iterator [ns], its samples, its loader. To be counted by ``settle``.
@@ -90,10 +98,12 @@ class Loaders:
         self._made = 0
         self._next_record_ns = 0
         self.last: Loader | None = None
-        self.wait_ns = self.batches = self.samples = 0
+        self.delay = RunDelay()
+        self.wait_ns = self.wait_delay_ns = self.batches = self.samples = 0
         self.has_begun = False
         self.asks_cpu = True
         self.noted: list[tuple[int, int, int, Loader]] = []
+        self._begin_delay_ns = 0
 
     def begun(self, loader: Any, iterator: Any) -> None:
         """Note a new iterator over ``loader``."""
@@ -110,12 +120,20 @@ class Loaders:
         iterator._advisor_loader = known  # iterators are neither copied nor pickled
         self.has_begun = True
 
+    def measure(self) -> int:
+        """Begin to measure a batch: return the CPU time, and keep the waiting, before it."""
+        self._begin_delay_ns = self.delay.main_ns()
+        return time.thread_time_ns()
+
     def fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
         """Note one batch.
 
-        ``begin_ns`` and ``cpu_ns`` are the clocks before it was asked for, the latter -1 where it
-        was not read.
+        ``begin_ns`` is the clock before it was asked for, ``cpu_ns`` what ``measure`` said, -1
+        where it was not asked.
         """
+        if cpu_ns >= 0:
+            # Between the clock's two readings: what is waited before and after is no batch's.
+            cpu_ns, delay_ns = time.thread_time_ns() - cpu_ns, self._waited(self._begin_delay_ns)
         now_ns = time.monotonic_ns()
         known = getattr(iterator, "_advisor_loader", None)
         if known is None:
@@ -130,7 +148,13 @@ class Loaders:
         took_ns = now_ns - begin_ns
         known.inside_ns += took_ns
         if cpu_ns >= 0:
-            known.batch_cpu_ns = time.thread_time_ns() - cpu_ns
+            known.batch_cpu_ns = cpu_ns
+            known.batch_ns = max(0, took_ns - delay_ns)
+            self.wait_delay_ns += took_ns - known.batch_ns
+        elif took_ns > 2 * known.batch_ns + self._QUICK_NS:
+            # Much longer than it was: of that no more can be waiting than there was since the
+            # waiting was last read, a short while ago.
+            self.wait_delay_ns += min(self._waited(self.delay.latest_ns), took_ns - known.batch_ns)
         known.inside_cpu_ns += known.batch_cpu_ns
         known.is_quick = took_ns <= self._QUICK_NS and not known.has_tasks
         self.asks_cpu = took_ns > self._QUICK_NS or known.batches % self._MEASURED == 0
@@ -151,6 +175,8 @@ class Loaders:
             if not known.is_quick:
                 return False
             now_ns = time.monotonic_ns()
+            if now_ns - begin_ns > self._QUICK_NS:
+                return False
             self.noted.append((now_ns, now_ns - begin_ns, samples_in(batch), known))
         except Exception:  # not begun under our eyes, or a batch of the script's own making
             return False
@@ -180,11 +206,15 @@ class Loaders:
 
     def tick(self, completes: bool) -> None:
         """Begin new counts after a tick; a whole step is the last fetched loader's."""
-        self.wait_ns = self.batches = self.samples = 0
+        self.wait_ns = self.wait_delay_ns = self.batches = self.samples = 0
         self.has_begun = False
         if completes and self.last is not None:
             self.last.steps += 1
             self.last.is_recorded = False
+
+    def _waited(self, before_ns: int) -> int:
+        """Return how much longer than ``before_ns`` the main thread has waited for a core."""
+        return max(0, self.delay.main_ns() - before_ns)
 
     def start_counting(self) -> None:
         """Begin anew: from now on another clock says what a step is."""

@@ -35,7 +35,7 @@ class Noting(ProcessState):
         self._chores = Chores(self, folder)
         self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
-        self._noted: list[tuple[int, int, int, int, int, Any]] = []
+        self._noted: list[tuple[int, int, int, int, int, int, Any]] = []
         self._quick_until_ns = 0
 
     def be_quick(self, optimizer: Any) -> None:
@@ -64,7 +64,7 @@ class Noting(ProcessState):
 
     def _settle_step(self, step: Any, noted: list[Any]) -> None:
         """Record a step that was only noted, with the batches that were noted before it."""
-        now_ns, backwards, batches, wait_ns, samples, loader = step
+        now_ns, backwards, batches, wait_ns, samples, wait_delay_ns, loader = step
         for _, took_ns, size, known in noted:
             loader = known  # the last one is the step's
             batches += 1
@@ -74,6 +74,7 @@ class Noting(ProcessState):
         self.writer.step(
             now_ns, self._chores.delay_ns, self._ticks[fmt.CLOCK_OPTIMIZER], fmt.CLOCK_OPTIMIZER,
             fmt.FLAG_COMPLETES, 0, backwards, batches, wait_ns // 1000, samples,
+            wait_delay_ns // 1000,
         )  # fmt: skip
         if loader is not None:
             loader.steps += 1

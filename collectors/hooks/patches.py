@@ -89,9 +89,9 @@ def _saving(session: Session, module: Any) -> None:
     original, monotonic_ns = module.save, time.monotonic_ns
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        begin_ns = monotonic_ns()
+        begin_ns, delay_ns = monotonic_ns(), session.loaders.delay.main_ns()
         result = original(obj, f, *args, **kwargs)
-        session.saved(f, begin_ns)
+        session.saved(f, begin_ns, delay_ns)
         return result
 
     replace(session, module, "save", save)
@@ -100,14 +100,14 @@ def _saving(session: Session, module: Any) -> None:
 def _loader(session: Session, module: Any) -> None:
     iterator, loader, loaders = module._BaseDataLoaderIter, module.DataLoader, session.loaders
     original_next, original_iter = iterator.__next__, loader.__iter__
-    thread_time_ns, monotonic_ns = time.thread_time_ns, time.monotonic_ns
+    monotonic_ns = time.monotonic_ns
 
     def next_batch(self: Any) -> Any:
         deep = session.deep
         if deep is not None:
             deep.loader_runs(True)
-        cpu_ns = thread_time_ns() if loaders.asks_cpu else -1
         begin_ns = monotonic_ns()
+        cpu_ns = loaders.measure() if loaders.asks_cpu else -1
         try:
             batch = original_next(self)
         except BaseException:

@@ -28,7 +28,7 @@ _MOST_FITS = 200
 _MOST_LOOKS = 3
 
 
-class Loop:
+class RunningFit:
     """A framework's training loop that is running: its kind, and the rounds it made so far."""
 
     __slots__ = ("is_told", "kind", "number", "rounds")
@@ -40,13 +40,13 @@ class Loop:
         self.is_told = False
 
 
-class Rounds:
+class RoundCounter:
     """The training loops of this process.
 
     Attributes
     ----------
     finished : int
-        Rounds that were counted so far.
+        RoundCounter that were counted so far.
     fits_running : int
         Fits of estimators, one inside the other, that are running.
 
@@ -59,7 +59,7 @@ class Rounds:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._lock = threading.RLock()
-        self._outermost: Loop | None = None
+        self._outermost: RunningFit | None = None
         self._fits = 0
         self._looks: dict[str, int] = {}
         self._repeated: dict[str, bool] = {}
@@ -77,7 +77,7 @@ class Rounds:
         """Whether a training loop is running."""
         return self._outermost is not None
 
-    def begin(self, kind: str, *, is_pass: bool = True) -> Loop | None:
+    def begin(self, kind: str, *, is_pass: bool = True) -> RunningFit | None:
         """Note that a training loop begins; None if it is a part of another, or nobody counts.
 
         Parameters
@@ -92,7 +92,7 @@ class Rounds:
         with self._lock:
             if self._outermost is not None:
                 return None
-            loop = self._outermost = Loop(kind, self._fits)
+            loop = self._outermost = RunningFit(kind, self._fits)
             self._fits += 1
         if loop.number and is_pass:
             self.new_pass()
@@ -128,7 +128,7 @@ class Rounds:
         except Exception as error:
             self.session.failed("fit of " + loop.kind, error)
 
-    def end(self, loop: Loop | None) -> None:
+    def end(self, loop: RunningFit | None) -> None:
         """Note the end of a loop that ``begin`` returned."""
         if loop is None:
             return
@@ -199,7 +199,7 @@ def _is_worker() -> bool:
 
 
 def around(
-    rounds: Rounds, owner: Any, name: str, kind: str, unit: str,
+    rounds: RoundCounter, owner: Any, name: str, kind: str, unit: str,
     describe: Callable[..., dict[str, Any]],
 ) -> None:  # fmt: skip
     """Have ``owner.name`` be a training loop; ``describe`` is called with its arguments."""
@@ -217,7 +217,7 @@ def around(
     replace(rounds.session, owner, name, train)
 
 
-def after(rounds: Rounds, owner: Any, name: str, kind: str) -> None:
+def after(rounds: RoundCounter, owner: Any, name: str, kind: str) -> None:
     """Have every return of ``owner.name`` be the end of a round."""
     original = getattr(owner, name)
 
@@ -246,11 +246,11 @@ def hooks(session: Session) -> dict[str, Callable[[Any], None]]:
 
     The hooks of a framework are loaded with it: a script without it does not pay for them.
     """
-    shared: list[Rounds] = []
+    shared: list[RoundCounter] = []
 
     def hook(where: str, patch: str, module: Any) -> None:
         if not shared:
-            shared.append(Rounds(session))
+            shared.append(RoundCounter(session))
         hooks_module = __import__(__package__ + "." + where, fromlist=[where])
         getattr(hooks_module, patch)(shared[0], module)
 

@@ -12,12 +12,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .rounds import Rounds
+    from .rounds import RoundCounter
 
 _KIND = "scikit-learn search"
 
 
-def parallel(rounds: Rounds, module: Any) -> None:
+def parallel(rounds: RoundCounter, module: Any) -> None:
     """Count the tasks that a search has handed to joblib as they come back."""
     owner = module.Parallel
     call, progress = owner.__call__, owner.print_progress
@@ -52,7 +52,7 @@ def _is_of_search(frame: Any) -> bool:
     return False
 
 
-def search(rounds: Rounds, module: Any) -> None:
+def search(rounds: RoundCounter, module: Any) -> None:
     """See ``fit`` of every search: candidates x folds, and the fit of the best at the end."""
     owner = module.BaseSearchCV
     original = owner.fit
@@ -123,7 +123,7 @@ def _cores(n_jobs: Any, estimator: Any) -> int | None:
     return None if outer is None or inner is None else outer * inner
 
 
-def validation(rounds: Rounds, module: Any) -> None:
+def validation(rounds: RoundCounter, module: Any) -> None:
     """See cross-validations and curves; their fits are known where the folds are."""
 
     def describe(

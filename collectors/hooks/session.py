@@ -56,9 +56,10 @@ class Session(Noting):
             if now_ns < self._quick_until_ns and len(noted) < MOST_HELD:
                 noted.append((
                     now_ns, self.backwards, loaders.batches, loaders.wait_ns, loaders.samples,
-                    loaders.last,
+                    loaders.wait_delay_ns, loaders.last,
                 ))  # fmt: skip
-                self.backwards = loaders.batches = loaders.wait_ns = loaders.samples = 0
+                self.backwards = loaders.batches = loaders.samples = 0
+                loaders.wait_ns = loaders.wait_delay_ns = 0
                 return
         if self.is_released:
             return
@@ -75,12 +76,16 @@ class Session(Noting):
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_OPTIMIZER)
 
-    def saved(self, file: Any, begin_ns: int) -> None:
-        """Note how long a checkpoint took, and how large it is where that can be seen."""
+    def saved(self, file: Any, begin_ns: int, delay_ns: int) -> None:
+        """Note how long a checkpoint took, and how large it is where that can be seen.
+
+        ``delay_ns`` is the main thread's waiting for a core before it.
+        """
         if self.is_released or self._saves >= _MOST_SAVES:
             return
         try:
             self.settle()
+            delay_s = (self.loaders.delay.main_ns() - delay_ns) / 1e9
             took_s = (time.monotonic_ns() - begin_ns) / 1e9
             size: Any = None
             if isinstance(file, (str, os.PathLike)):
@@ -88,7 +93,7 @@ class Session(Noting):
             elif hasattr(file, "tell"):
                 size = file.tell()
             self._saves += 1
-            self.fact("saved", step=self.steps, seconds=took_s, bytes=size)
+            self.fact("saved", step=self.steps, seconds=took_s, delay_s=delay_s, bytes=size)
         except Exception as error:
             self.failed("save", error)
 
@@ -267,6 +272,7 @@ class Session(Noting):
         self.writer.step(
             now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
             self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
+            loaders.wait_delay_ns // 1000,
         )  # fmt: skip
         loaders.tick(completes)
         self.backwards = 0

@@ -47,9 +47,10 @@ class Wrapping:
         The script trains together by itself, or this process is not a rank any more.
     """
 
-    def __init__(self, session: Session, workers: int) -> None:
+    def __init__(self, session: Session, workers: int, port: str) -> None:
         self._session = session
         self._workers = workers
+        self._port = port
         self._pid = os.getpid()
         self._optimizers: list[Any] = []
         self._parameters: list[Any] = []
@@ -148,7 +149,14 @@ class Wrapping:
         if dist.is_initialized():
             self.give_way()
             return False
-        dist.init_process_group("gloo", init_method="env://")
+        # A port of our own: the script may want its one, with a group of its own, later.
+        address = "tcp://%s:%s" % (os.environ["MASTER_ADDR"], self._port)
+        dist.init_process_group(
+            "gloo",
+            init_method=address,
+            rank=int(os.environ["RANK"]),
+            world_size=self._workers,
+        )
         self._dist = dist
         atexit.register(self.leave_group)
         self._session.fact("wrapping", state="wrapped", workers=self._workers)
@@ -289,10 +297,10 @@ def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> N
 
     The variable that says so is taken away: what the script starts is no rank.
     """
-    workers = os.environ.pop(fmt.WRAP_VARIABLE, "")
+    workers, _, port = os.environ.pop(fmt.WRAP_VARIABLE, "").partition(" ")
     if not workers.isdigit() or int(workers) < 2:
         return
-    wrapping = Wrapping(session, int(workers))
+    wrapping = Wrapping(session, int(workers), port)
     for name, patch in (
         ("torch.optim.optimizer", _optimizer),
         ("torch.autograd", _autograd),

@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     from advisor.collectors.errors import RecordingError
     from advisor.collectors.minicloud.collect import CollectionProgress, collect, describe
     from advisor.collectors.minicloud.journal import Journal
+    from advisor.collectors.system_errors import explain
 
     def tell(progress: CollectionProgress) -> None:
         sys.stderr.write(describe(progress) + "\n")
@@ -56,9 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
                 journal, limit=options.limit, hours=options.hours, only=options.only or ["*"],
                 cap_s=options.cap_s, attempts=options.attempts, tell=tell,
             )  # fmt: skip
-    except RecordingError as error:
-        sys.stderr.write(f"error: {error}\nhint: {error.hint}\n")
-        return error.exit_code
+    except (RecordingError, OSError, MemoryError) as error:
+        found = error if isinstance(error, RecordingError) else explain(error)
+        sys.stderr.write(f"error: {found}\nhint: {found.hint}\n")
+        return found.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("stopped; the same command goes on from here\n")
         return 130

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from advisor.errors import UsageError
-from advisor.records import RunRecord
+
+if TYPE_CHECKING:
+    from advisor.records import RunRecord
 
 # Format -> (module in advisor.records.importers with ``read(path) -> list[RunRecord]``, what it
 # is)

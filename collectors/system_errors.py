@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Final
 
-from advisor.errors import AdvisorError
+from advisor.collectors.errors import RecordingError
 
 _FOLDERS: Final = (
     "runs go where --runs or ADVISOR_RUNS says, the catalogue where XDG_CACHE_HOME, models where "
@@ -18,7 +18,7 @@ _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
 _NO_MEMORY_HINT: Final = "raise the limit (ulimit -v, the container's), or ask about less at once"
 
 
-def explain(error: BaseException) -> AdvisorError | None:
+def explain(error: BaseException) -> RecordingError | None:
     """Return a failure of the system in the words of this project; None for anything else.
 
     Parameters
@@ -27,41 +27,47 @@ def explain(error: BaseException) -> AdvisorError | None:
         As it reached the command line.
     """
     if isinstance(error, MemoryError) or _is_no_memory(error):
-        return AdvisorError("out of memory", hint=_NO_MEMORY_HINT)
+        return RecordingError("out of memory", hint=_NO_MEMORY_HINT)
     if isinstance(error, RecursionError):
-        return AdvisorError(
+        return RecordingError(
             "what was given is nested too deeply", hint="look at the files that you named"
         )
     if isinstance(error, UnicodeError):
-        return AdvisorError(f"text that is no UTF-8: {error}", hint="write the file in UTF-8")
+        return RecordingError(f"text that is no UTF-8: {error}", hint="write the file in UTF-8")
     if isinstance(error, EOFError) or type(error).__module__ in ("zipfile", "zlib", "gzip"):
         return _damaged(error)
     if isinstance(error, RuntimeError) and "encrypted" in str(error):
-        return AdvisorError(f"an encrypted archive: {error}", hint="unpack it yourself first")
+        return RecordingError(f"an encrypted archive: {error}", hint="unpack it yourself first")
     return _of_the_system(error) if isinstance(error, OSError) else None
 
 
-def _of_the_system(error: OSError) -> AdvisorError:
+def _of_the_system(error: OSError) -> RecordingError:
     at = f"{error.filename}: " if error.filename is not None else ""
     why = error.strerror or str(error)
     if error.errno == errno.ENOENT and _is_working_folder_gone():
-        return AdvisorError(
+        return RecordingError(
             "the working folder no longer exists", hint="change to another one: cd ~"
         )
     if error.errno in _FULL:
-        return AdvisorError(f"{at}{why}", hint=f"free some space, or write elsewhere: {_FOLDERS}")
+        return RecordingError(
+            f"{at}{why}", hint=f"free some space, or write elsewhere: {_FOLDERS}"
+        )
     if error.errno in _FORBIDDEN:
-        return AdvisorError(f"{at}{why}", hint=f"choose a folder that you may use: {_FOLDERS}")
+        return RecordingError(f"{at}{why}", hint=f"choose a folder that you may use: {_FOLDERS}")
     if error.errno in _EXHAUSTED:
-        return AdvisorError(f"{at}{why}", hint="end other programs, or raise the limits (ulimit)")
+        return RecordingError(
+            f"{at}{why}", hint="end other programs, or raise the limits (ulimit)"
+        )
     if error.__class__.__name__ == "BadGzipFile":
         return _damaged(error)
-    return AdvisorError(f"{at}{why}", hint="check the path and the disk, then try again")
+    return RecordingError(f"{at}{why}", hint="check the path and the disk, then try again")
 
 
-def _damaged(error: BaseException) -> AdvisorError:
+def _damaged(error: BaseException) -> RecordingError:
     said = str(error) or "it ends too early"
-    return AdvisorError(f"a damaged file: {said}", hint="get it again; it was changed or cut off")
+    return RecordingError(
+        f"a damaged file: {said}", hint="get it again; it was changed or cut off"
+    )
 
 
 def _is_no_memory(error: BaseException) -> bool:

@@ -1,0 +1,235 @@
+"""From wall time to the time without neighbours: the one correction, for every time recorded.
+
+=============  ================================================================================
+name           meaning, all of one stretch [ns]
+=============  ================================================================================
+wall           time on the monotonic clock
+delay          the main thread's waiting for a core (``run_delay``)
+beyond         what the slowest thread of its pool waited beyond that
+kept           the part of the waiting that is the machine's or the job's own: a quota's
+               throttling, and what no neighbour can have caused
+wait           the part of the wall time inside the data loader
+wait delay     the main thread's waiting for a core in there
+workers        what one loader worker waited for a core, the mean of them
+active         what one of them computed or waited for a core, the mean of them
+chain          what all threads of all workers waited for a core, together
+=============  ================================================================================
+
+With k = kept / (delay + beyond), the share that stays::
+
+    computing  =  wall - wait - (1 - k) (delay - wait delay + beyond)
+    most       =  wait - (1 - k) wait delay
+    paced      =  most - (1 - k) workers + what the loop gained in computing, within 0 and most
+    passed on  =  most - (1 - k) chain, at least 0
+    waiting    =  u paced + (1 - u) passed on,  u = active / wall, at most 1
+    corrected  =  computing + waiting
+
+A loop whose workers are always active goes at their pace: a stretch of theirs is shorter by what
+they waited, and what the loop gains in computing it waits longer. Where they are done in time the
+loop waits only until a batch is passed on, by threads that wait for a core one after the other.
+Without workers nothing but its own waiting is taken off the loader's time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+# What is left of the neighbours after the waiting is taken out, as a share of what was taken out:
+# caches and clocks that were shared. The example beside two burners on one core took 7 % longer
+# (6 to 11) where 220 % were taken out, other jobs 11 to 26 % where 400 % were
+# (benchmarks/collector_contention.py --cores 1, 2026-11-21).
+LEFT_OVER: Final = 0.05
+# The slowest thread of a pool may wait where nobody waits for it: never all of the time is its.
+_LARGEST_BEYOND: Final = 0.95
+
+
+@dataclass(slots=True)
+class Curve:
+    """A counter that only grows, at the moments when it was read; straight between them."""
+
+    times_ns: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, t_ns: int, value: float) -> None:
+        """Take in a reading; what comes late or falls is an error of reading and counts as still.
+
+        Two readings at one moment are one: the later.
+        """
+        value = max(value, self.values[-1]) if self.values else value
+        if self.times_ns and t_ns <= self.times_ns[-1]:
+            self.values[-1] = value
+            return
+        self.times_ns.append(t_ns)
+        self.values.append(value)
+
+    def grow(self, t_ns: int, by: float) -> None:
+        """Take in by how much the counter grew since the reading before."""
+        self.add(t_ns, (self.values[-1] if self.values else 0.0) + by)
+
+    def at(self, t_ns: float) -> float:
+        """Return the counter at a moment; before and after the readings it stands still."""
+        if not self.times_ns:
+            return 0.0
+        place = bisect_right(self.times_ns, t_ns)
+        if place == 0:
+            return self.values[0]
+        if place == len(self.times_ns):
+            return self.values[-1]
+        begin, end = self.times_ns[place - 1], self.times_ns[place]
+        share = (t_ns - begin) / (end - begin)
+        return self.values[place - 1] + share * (self.values[place] - self.values[place - 1])
+
+    def over(self, begin_ns: float, end_ns: float) -> float:
+        """Return by how much the counter grew in a stretch; 0 where that ends before it begins."""
+        return max(0.0, self.at(end_ns) - self.at(begin_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A stretch of wall time, or the sum of several, and the waiting for a core in it.
+
+    See the module's table; ``unseen_ns`` is waiting that may have cost time besides and cannot be
+    told: it is not taken out, it widens. [ns]
+    """
+
+    wall_ns: float
+    delay_ns: float = 0.0
+    beyond_ns: float = 0.0
+    kept_ns: float = 0.0
+    wait_ns: float = 0.0
+    wait_delay_ns: float = 0.0
+    workers_ns: float = 0.0
+    active_ns: float = 0.0
+    chain_ns: float = 0.0
+    unseen_ns: float = 0.0
+
+    def __add__(self, other: Stretch) -> Stretch:
+        return Stretch(
+            wall_ns=self.wall_ns + other.wall_ns,
+            delay_ns=self.delay_ns + other.delay_ns,
+            beyond_ns=self.beyond_ns + other.beyond_ns,
+            kept_ns=self.kept_ns + other.kept_ns,
+            wait_ns=self.wait_ns + other.wait_ns,
+            wait_delay_ns=self.wait_delay_ns + other.wait_delay_ns,
+            workers_ns=self.workers_ns + other.workers_ns,
+            active_ns=self.active_ns + other.active_ns,
+            chain_ns=self.chain_ns + other.chain_ns,
+            unseen_ns=self.unseen_ns + other.unseen_ns,
+        )
+
+
+NOTHING: Final = Stretch(wall_ns=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """A time as it was and as it would be without neighbours.
+
+    Attributes
+    ----------
+    raw_s, raw_wait_s : float
+        Wall time, and the part of it in the data loader. [s]
+    corrected_s, wait_s : float
+        The same without the waiting for a core; never more than raw. [s]
+    half_width_s : float
+        How far the corrected time may be off, since waiting was taken out of it. [s]
+    """
+
+    raw_s: float
+    corrected_s: float
+    raw_wait_s: float
+    wait_s: float
+    half_width_s: float
+
+    def per(self, count: float) -> Corrected:
+        """Return the time of one, where this is the time of ``count``."""
+        return Corrected(
+            raw_s=self.raw_s / count,
+            corrected_s=self.corrected_s / count,
+            raw_wait_s=self.raw_wait_s / count,
+            wait_s=self.wait_s / count,
+            half_width_s=self.half_width_s / count,
+        )
+
+
+def correct(seen: Stretch) -> Corrected:
+    """Take the neighbours out of a stretch; see the module's equations.
+
+    Returns
+    -------
+    Corrected
+        0 <= wait_s <= corrected_s <= raw_s, and wait_s <= raw_wait_s.
+    """
+    wall = max(seen.wall_ns, 0.0)
+    wait = _between(0.0, seen.wait_ns, wall)
+    delay = _between(0.0, seen.delay_ns, wall)
+    wait_delay = _between(0.0, seen.wait_delay_ns, min(wait, delay))
+    beyond = _between(0.0, seen.beyond_ns, _LARGEST_BEYOND * (wall - delay))
+    whole = delay + beyond
+    lost_share = 1.0 - _between(0.0, seen.kept_ns / whole, 1.0) if whole else 1.0
+    lost = min(lost_share * (whole - wait_delay), wall - wait)
+    computing = wall - wait - lost
+    most = wait - lost_share * wait_delay
+    paced = _between(0.0, most + lost - lost_share * max(seen.workers_ns, 0.0), most)
+    passed_on = max(0.0, most - lost_share * max(seen.chain_ns, 0.0))
+    busy = _between(0.0, seen.active_ns / wall, 1.0) if wall else 0.0
+    waiting = busy * paced + (1.0 - busy) * passed_on
+    corrected = computing + waiting
+    half = LEFT_OVER * (wall - corrected) + max(seen.unseen_ns, 0.0)
+    return Corrected(
+        raw_s=wall / 1e9,
+        corrected_s=corrected / 1e9,
+        raw_wait_s=wait / 1e9,
+        wait_s=waiting / 1e9,
+        half_width_s=half / 1e9,
+    )
+
+
+def total(stretches: Iterable[Stretch]) -> Stretch:
+    """Return several stretches as one."""
+    return sum(stretches, NOTHING)
+
+
+def own_share(
+    *, foreign_cpu: float, own_cpu: float, own_delay: float, elapsed: float, cores: float
+) -> float:
+    """Return the share of the waiting that no neighbour can have caused, in [0, 1].
+
+    While one of the tree's threads waits because of a neighbour, that neighbour runs. On each core
+    that a neighbour holds no more of the tree's threads wait than there are to a core.
+
+    Parameters
+    ----------
+    foreign_cpu, own_cpu : float
+        Processor time of everybody else and of the tree. [s]
+    own_delay : float
+        What all processes of the tree waited for a core. [s]
+    elapsed : float
+        Wall time. [s]
+    cores : float
+        What the tree may use. [cores]
+
+    Examples
+    --------
+    Alone on the machine, three threads on two cores wait for each other:
+
+    >>> own_share(foreign_cpu=0.0, own_cpu=2.0, own_delay=1.0, elapsed=1.0, cores=2)
+    1.0
+
+    Two threads beside two neighbours: without these there was a core for each.
+
+    >>> own_share(foreign_cpu=1.0, own_cpu=1.0, own_delay=1.0, elapsed=1.0, cores=2)
+    0.0
+    """
+    if own_delay <= 0.0 or elapsed <= 0.0:
+        return 0.0
+    threads = (own_cpu + own_delay) / elapsed
+    caused = max(foreign_cpu, 0.0) * max(1.0, threads / cores)
+    return _between(0.0, 1.0 - caused / own_delay, 1.0)
+
+
+def _between(least: float, value: float, most: float) -> float:
+    return max(least, min(value, most))
