@@ -43,6 +43,7 @@ def of_loops(
     Length or None
         None where a loop's turns are unknown, or it was seen to end before them.
     """
+    found = _one_count(found)
     loops, confidence = _fed(loops, events)
     sizes = _steps_by_level(loops, found, events)
     steps = sizes[-1]
@@ -57,6 +58,14 @@ def of_loops(
     per_epoch = _steps_per_epoch(loops, sizes)
     epochs = whole / per_epoch if per_epoch else None
     return Length(steps=whole, epochs=epochs, steps_per_epoch=per_epoch, confidence=confidence)
+
+
+def _one_count(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sightings since the steps were last counted from the beginning."""
+    begin = max(
+        (n for n in range(1, len(found)) if found[n]["step"] <= found[n - 1]["step"]), default=0
+    )
+    return found[begin:]
 
 
 def is_episodic(loops: list[dict[str, Any]]) -> bool:
