@@ -52,7 +52,9 @@ def of_loops(
     bounds = [one for level in range(len(loops)) if (one := _job_bound(found, level)) is not None]
     if steps is None and not bounds:
         return None
-    if loops[-1].get("may_end") and not bounds:
+    # A bound on a loop of unknown turns is the most that it can be.
+    is_most = any(one["turns"] is None and not one.get("is_endless", True) for one in loops)
+    if (loops[-1].get("may_end") and not bounds) or is_most:
         confidence = "weak"
     whole = min([*bounds, *([] if steps is None else [steps])])
     per_epoch = _steps_per_epoch(loops, sizes)
@@ -79,7 +81,9 @@ def _fed(
     """Return the loops, the innermost one over the training loader if nothing else is known."""
     inner = loops[0]
     batches = events.loader_fact().get("batches_per_epoch")
-    if inner["turns"] is None and batches and events.training_loader() is not None:
+    is_endless = inner.get("is_endless") and inner.get("target")  # a ``for`` over ``count()``
+    is_unknown = inner["turns"] is None and not is_endless
+    if is_unknown and batches and events.training_loader() is not None:
         # Whatever is looped over, the training loader feeds it.
         return [{**inner, "turns": batches, "is_loader": True}, *loops[1:]], "weak"
     return loops, "likely"

@@ -298,6 +298,18 @@ def four(batch):
         step()
 outer(DataLoader(range(8)))
 """,
+    "a loader that begins again and again": """
+loader = DataLoader(range(10))
+for number, batch in enumerate(itertools.cycle(loader)):
+    if number >= 35:
+        break
+    step()
+""",
+    "a loader beside a range": """
+loader = DataLoader(range(10))
+for number, batch in zip(range(27), itertools.cycle(loader)):
+    step()
+""",
     "broken off at a bound": """
 bound = 17
 n = 0
