@@ -238,8 +238,8 @@ for step in range(400):
 
 
 @given(
-    wall_ms=st.floats(20.0, 200.0), busy=st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99]), jitter=st.floats(0.0, 0.05),
-    count=st.integers(600, 900),
+    wall_ms=st.floats(20.0, 200.0), busy=st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99]),
+    jitter=st.floats(0.0, 0.05), count=st.integers(600, 900),
 )  # fmt: skip
 def test_what_has_settled_is_known_well_enough(
     wall_ms: float, busy: float, jitter: float, count: int
