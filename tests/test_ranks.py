@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from advisor.collectors import local_ranks, network, summary
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import CommunicationCounts, Events
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.own_sockets import tcp_bytes
 from advisor.collectors.ranks import communication_of, corrected_together, ranks_of
 from advisor.collectors.recording import Reading, Recording, StepTime
 from advisor.collectors.resources import resources
@@ -297,6 +300,26 @@ def test_collectives_are_timed_once_however_they_nest(tmp_path: Path) -> None:
         events = hooks.events
     assert events.communication[-1].calls >= 2
     assert events.facts["process_group"][0]["world_size"] == 1
+
+
+def test_own_sockets_tell_what_they_moved() -> None:
+    before_sent, before_received = tcp_bytes()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0] as far,
+    ):
+        for size in (1, 100_000):
+            near.sendall(b"x" * size)
+            left = size
+            while left:
+                left -= len(far.recv(left))
+        deadline = time.monotonic() + 10  # until the last acknowledgement
+        while tcp_bytes()[0] - before_sent < 100_001 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        sent, received = tcp_bytes()
+    assert 100_001 <= sent - before_sent <= 100_003  # handshakes take a sequence number each
+    assert received - before_received == 100_001
 
 
 # Real ranks.
