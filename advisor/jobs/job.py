@@ -13,6 +13,7 @@ from typing import Any
 from advisor.collectors.limits import Limits
 from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
+from advisor.collectors.told import Told
 from advisor.jobs.actuals import Actual
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
@@ -146,6 +147,8 @@ class Job:
         Attention heads of a recorded transformer, as its attention was recorded or the user says.
     checkpoint_bytes, checkpoint_s : float or None
         Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
+    told : Told or None
+        What a recorded script was told of devices; see ``script_notes``.
     limits : Limits
         What keeps the script from using a whole machine, wherever it runs.
     length_log_sd, startup_log_sd, epoch_end_log_sd : float
@@ -177,6 +180,7 @@ class Job:
     heads: int | None = None
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
+    told: Told | None = None
     limits: Limits = field(default_factory=Limits)
     length_log_sd: float = 0.0
     startup_log_sd: float = 0.0

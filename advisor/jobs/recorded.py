@@ -14,6 +14,7 @@ from advisor.collectors.certainty import (
 from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
+from advisor.collectors.work import length_hint
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.jobs.programs import rounds_job, whole_program
@@ -119,6 +120,7 @@ def job_from_recording(
         ),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
         checkpoint_s=None if saves is None else saves.seconds,
+        told=recording.told,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
         startup_log_sd=startup_log_sd,
@@ -182,7 +184,7 @@ def _length(
     if work is None:
         raise RunError(
             f"how long the job of run {recording.run_id} is could not be found",
-            hint="say so: --epochs N, --total-steps N or --total-samples N",
+            hint=f"say so: {length_hint(recording)}",
         )
     return float(work.steps), f"{work.source} ({work.confidence})"
 
@@ -193,9 +195,12 @@ def _steps_per_epoch(recording: Recording, batch: int) -> float:
         return math.ceil(loading.dataset_samples / batch)
     if loading is not None and loading.batches_per_epoch:
         return math.ceil(loading.batches_per_epoch / recording.accumulation_steps)
+    work = recording.total_work
+    if work is not None and work.epochs:
+        return work.steps / work.epochs
     raise RunError(
         f"how many steps an epoch of run {recording.run_id} has could not be seen",
-        hint="give --total-steps or --total-samples instead of --epochs",
+        hint=f"instead of --epochs give {length_hint(recording)}",
     )
 
 

@@ -11,6 +11,7 @@ import time
 from . import format as fmt
 from .chores import Chores
 from .state import ProcessState
+from .switches import device_switches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,8 +194,9 @@ class Session(ProcessState):
             self._chores.record_communication(time.monotonic_ns(), is_last=True)
 
     def arguments_parsed(self, namespace: Any) -> None:
-        """Keep the numbers among the arguments that may say how long the job is."""
+        """Keep the numbers among the arguments that may say how long the job is, and devices."""
         try:
+            self.switches.update(device_switches(namespace))
             words = ("epoch", "step", "iter", "batch", "sample", "accum")
             for name, value in vars(namespace).items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -283,6 +285,8 @@ class Session(ProcessState):
         is_main = threading.current_thread() is threading.main_thread()
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
+        if clock != fmt.CLOCK_LOADER:
+            self._chores.look_again()
         self.fact("obeyed", steps=self.steps)
         self.release()
         if action == fmt.ACTION_STOP:
