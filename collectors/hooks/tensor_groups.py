@@ -1,4 +1,4 @@
-"""Which tensors ranks exchange, and in which pieces: the same on all of them, in the same order."""
+"""Which tensors ranks exchange, and in which pieces: in an order that all of them agree on."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def buckets(tensors: list[Any]) -> list[list[Any]]:
     for tensor in tensors:
         kind = tensor.dtype, tensor.device
         size = tensor.numel() * tensor.element_size()
-        buckets = groups.setdefault(kind, [[]])
-        if buckets[-1] and sizes.get(kind, 0) + size > _BUCKET_BYTES:
-            buckets.append([])
+        its = groups.setdefault(kind, [[]])
+        if its[-1] and sizes.get(kind, 0) + size > _BUCKET_BYTES:
+            its.append([])
             sizes[kind] = 0
-        buckets[-1].append(tensor)
+        its[-1].append(tensor)
         sizes[kind] = sizes.get(kind, 0) + size
-    return [bucket for buckets in groups.values() for bucket in buckets]
+    return [bucket for its in groups.values() for bucket in its]
 
 
 def buffers_beside(parameters: list[Any]) -> list[Any]:
