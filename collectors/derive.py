@@ -13,6 +13,7 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
+from advisor.collectors.memory import peak_memory_bytes
 from advisor.collectors.passes import batches_per_step, steps_per_epoch
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
@@ -125,7 +126,7 @@ def _derive(run: Path) -> Recording:
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer, deep),
-        peak_rss_bytes=_peak_rss(log),
+        peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
         startup_s=startup and startup.corrected_s,
         startup_raw_s=startup and startup.raw_s,
@@ -289,23 +290,6 @@ def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
 
 def _optimizers(trainer: Events) -> tuple[str, ...]:
     return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
-
-
-def _peak_rss(log: ProfilerLog) -> int:
-    """Return the largest resident memory; what processes share counts once, where it is known.
-
-    Forked loader workers have their parent's pages in their own resident set too. Proportional
-    memory is read seldom: the largest share that it ever had is taken for all the time. It divides
-    by strangers as well, hence no less than the largest single process.
-    """
-    sampled = max((reading.rss_bytes for reading in log.readings), default=0)
-    shares, before = [], None
-    for reading in log.readings:
-        if reading.pss_bytes is not None and reading.pss_bytes != before and reading.rss_bytes:
-            before = reading.pss_bytes
-            shares.append(min(1.0, reading.pss_bytes / reading.rss_bytes))
-    sampled = int(sampled * max(shares, default=1.0))
-    return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 
 def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
