@@ -16,6 +16,7 @@ import os
 import random
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -82,12 +83,14 @@ def _lengthen_steps(
 ) -> None:
     frames = [(kind, payload) for kind, payload, _ in parse(path.read_bytes())]
     made = [fmt.frame(kind, p) for kind, p in frames if kind in (fmt.HEADER, fmt.FACT)]
-    made += [fmt.frame(kind, p) for kind, p in frames if kind == fmt.LOADER][-1:]
+    loader = next((p for kind, p in reversed(frames) if kind == fmt.LOADER), None)
     t_ns = float(start_ns + 2_000_000_000)
     for index in range(1, steps + 1):
         t_ns += step_ns * rng.gauss(1.0, 0.02)
         flags = fmt.FLAG_COMPLETES | (fmt.FLAG_BOUNDARY if index % 2500 == 1 else 0)
-        values = (int(t_ns), index * 1000, index, fmt.CLOCK_OPTIMIZER, flags, 0, 1, 1, 50, 8)
+        values = (int(t_ns), index * 1000, index, fmt.CLOCK_OPTIMIZER, flags, 0, 1, 1, 50, 8, 0)
+        if loader is not None and index % max(1, int(1e9 / step_ns)) == 0:  # once a second
+            made.append(fmt.frame(fmt.LOADER, struct.pack("<Q", int(t_ns)) + loader[8:]))
         made.append(fmt.frame(fmt.STEP, fmt.STEP_PAYLOAD.pack(*values)))
     path.write_bytes(b"".join(made))
 

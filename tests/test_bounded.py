@@ -133,9 +133,7 @@ def catalogue() -> Catalogue:
 @example({"groups": ["x"]})
 @example({"groups": [{"gpu": "L4", "gpus_per_node": 10**30}]})
 @example([{"instance_type": "x", "count": "y"}])
-def test_any_cluster_file(
-    tmp_path: Path, catalogue: Catalogue, content: Any
-) -> None:
+def test_any_cluster_file(tmp_path: Path, catalogue: Catalogue, content: Any) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(content))
     with pytest.raises(OURS) as caught:
