@@ -62,7 +62,7 @@ def lengthen(run: Path, hours: float, steps_per_s: float, seed: int = 0) -> None
 
 def _lengthen_readings(path: Path, hours: float, rng: random.Random) -> int:
     frames = [(kind, payload) for kind, payload, _ in parse(path.read_bytes())]
-    start_ns = next(parse_json(p)["t_ns"] for kind, p in frames if kind == fmt.HEADER)
+    start_ns: int = next(parse_json(p)["t_ns"] for kind, p in frames if kind == fmt.HEADER)
     first = next(p for kind, p in frames if kind == fmt.READING)
     values = list(fmt.READING_PAYLOAD.unpack_from(first))
     seconds = [0.2 * i for i in range(300)] + [60.0 + i for i in range(int(hours * 3600) - 60)]

@@ -12,6 +12,7 @@ from typing import Final
 
 from advisor.collectors.recording import Recording, StepTime
 from advisor.collectors.units import duration_text
+from advisor.collectors.work import length_hint
 
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
 # instance types differ by factors of two in price, twice that and a little more for the noise.
@@ -85,7 +86,7 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
     if ratio(error, length) > MOST_RATIO:
         source = "" if work is None else f" ({work.source})"
         what = f"how long the job of run {seen.run_id} is, is not known well enough{source}"
-        return what, "say it: --epochs N or --total-steps N; or " + _go_on(step)
+        return what, f"say it: {length_hint(seen)}; or {_go_on(step)}"
     return None
 
 

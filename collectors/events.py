@@ -118,6 +118,9 @@ class Events:
         """Take in one record; kinds and fields of later versions are passed over."""
         if kind == fmt.STEP and len(payload) >= fmt.STEP_BYTES:
             self._take_tick(*fields(fmt.STEP_PAYLOAD, payload))
+        elif kind == fmt.STEPS and len(payload) >= fmt.STEPS_HEAD.size:
+            for values in fmt.steps_of(payload):
+                self._take_tick(*values)
         elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
         elif kind == fmt.POOL and len(payload) >= fmt.POOL_PAYLOAD.size:

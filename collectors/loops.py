@@ -223,4 +223,4 @@ def _is_contradicted(sizes: list[float | None], found: list[dict[str, Any]]) -> 
         positions.append((fact["step"], steps))
     (first, begin), (last, end) = positions[0], positions[-1]
     expected = end - begin - first  # at least: the first sighting is that far into its pass
-    return expected > (last - first) * (1 + _LAG_FRACTION) + _LAG_STEPS
+    return bool(expected > (last - first) * (1 + _LAG_FRACTION) + _LAG_STEPS)

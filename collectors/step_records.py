@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from advisor.collectors.events import Events
@@ -75,7 +75,7 @@ def _columns(rows: bytes) -> list[Sequence[int]]:
     size = fmt.STEP_PAYLOAD.size
     if sys.byteorder != "little" or not _IS_ALIGNED:
         return list(zip(*fmt.STEP_PAYLOAD.iter_unpack(rows), strict=True))
-    view = memoryview(rows)
+    view: Any = memoryview(rows)
     return [view.cast(of)[at // width :: size // width].tolist() for of, at, width in _FIELDS]
 
 

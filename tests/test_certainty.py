@@ -80,7 +80,7 @@ def test_the_hint_says_how_to_profile_on() -> None:
     assert "--precise" in noisy[1]
     unsure = certainty.shortfall(recording(step(0.6, 1.0, 1.4), "weak"))
     assert unsure is not None
-    assert "--epochs" in unsure[1]
+    assert "--total-steps" in unsure[1]
     assert certainty.shortfall(recording(None)) is None
 
 

@@ -86,7 +86,7 @@ def test_the_columns_give_what_the_records_give(data: bytes) -> None:
 def test_columns_are_the_fields_on_machines_of_any_byte_order(monkeypatch: Any) -> None:
     rows = b"".join(payload for _, payload, _ in parse(steady(100)))
     here = [list(column) for column in step_records._columns(rows)]
-    monkeypatch.setattr(step_records.sys, "byteorder", "big")
+    monkeypatch.setattr("sys.byteorder", "big")
     assert [list(column) for column in step_records._columns(rows)] == here
     assert here[2] == list(range(100))
 

@@ -13,6 +13,7 @@ import pytest
 
 from advisor.collectors.events import Events, LoaderCounts
 from advisor.collectors.hooks import total_work as hook
+from advisor.collectors.recording import TotalWork
 from advisor.collectors.work import GivenWork, length_hint, total_work, unused
 
 PREAMBLE = """
@@ -579,5 +580,5 @@ def test_a_length_that_cannot_be_used_is_not_dropped_in_silence() -> None:
     assert "--epochs 3 has no effect" in warning
     assert warning.endswith("use --total-steps N or --total-samples N")
     assert "--total-samples 9 has no effect" in unused(GivenWork(total_samples=9), None, seen())
-    given = SimpleNamespace(confidence="given", epochs=None)
+    given = TotalWork(steps=3, epochs=None, source="--epochs", confidence="given")
     assert unused(GivenWork(epochs=3), given, seen()) == ""

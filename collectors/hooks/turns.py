@@ -24,7 +24,7 @@ def value_of_counter(loop: Any, scope: dict[str, Any]) -> int | None:
     if not is_count(value):
         return None
     known = own_variable(loop, scope)
-    return value if known is None else (value - known[1]) // known[2]
+    return int(value) if known is None else int(value - known[1]) // known[2]
 
 
 def _range_bounds(node: Any, scope: dict[str, Any]) -> list[int]:
@@ -81,8 +81,8 @@ def _start(owner: Any, name: str) -> int:
     for node in ast.walk(owner):
         if isinstance(node, ast.Assign) and any(dotted(one) == name for one in node.targets):
             value = getattr(node.value, "value", None)
-            if isinstance(node.value, ast.Constant) and is_count(value):
-                return int(value)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
     return 0
 
 
