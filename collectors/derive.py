@@ -34,10 +34,10 @@ from advisor.collectors.recording import (
     StepClock,
     StepTime,
 )
-from advisor.collectors.records import parse
 from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
+from advisor.collectors.step_records import take_all
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.told import told_of
@@ -59,8 +59,7 @@ def read_events(path: Path) -> Events:
         data = path.read_bytes()
     except OSError:
         return events
-    for kind, payload, _ in parse(data):
-        events.take(kind, payload)
+    take_all(events, data)
     return events
 
 
