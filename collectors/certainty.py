@@ -12,6 +12,7 @@ from typing import Final
 
 from advisor.collectors.recording import Recording, StepTime
 from advisor.collectors.units import duration_text
+from advisor.collectors.work import length_hint
 
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
 # instance types differ by factors of two in price, twice that and a little more for the noise.
@@ -36,13 +37,14 @@ def step_log_sd(step: StepTime) -> float:
 
 
 def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
-    """Widen the error of ln(value) by how far taking the neighbours out of it may be off.
+    """Return the error of ln(time), widened by how far its correction for neighbours may be off.
 
-    Parameters
-    ----------
-    log_sd : float
-    half_width_s, value_s : float or None
-        Of the correction's 90 % interval, and the corrected time; None where there is none. [s]
+    Examples
+    --------
+    >>> with_correction(0.1, None, 2.0)
+    0.1
+    >>> round(with_correction(0.0, math.e - 1, 1.0), 3)  # up to e times as long
+    0.608
     """
     if not half_width_s or not value_s:
         return log_sd
@@ -84,7 +86,7 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
     if ratio(error, length) > MOST_RATIO:
         source = "" if work is None else f" ({work.source})"
         what = f"how long the job of run {seen.run_id} is, is not known well enough{source}"
-        return what, "say it: --epochs N or --total-steps N; or " + _go_on(step)
+        return what, f"say it: {length_hint(seen)}; or {_go_on(step)}"
     return None
 
 

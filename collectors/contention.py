@@ -18,16 +18,15 @@ chain          what all threads of all workers waited for a core, together
 With k = kept / (delay + beyond), the share that stays::
 
     computing  =  wall - wait - (1 - k) (delay - wait delay + beyond)
-    most       =  wait - (1 - k) wait delay
-    paced      =  most - (1 - k) workers + what the loop gained in computing, within 0 and most
-    passed on  =  most - (1 - k) chain, at least 0
-    waiting    =  u paced + (1 - u) passed on,  u = active / wall, at most 1
+    paced      =  active - (1 - k) workers - computing
+    passed on  =  wait - (1 - k) (wait delay + chain)
+    waiting    =  max(0, paced, (1 - active / wall) passed on)
     corrected  =  computing + waiting
 
-A loop whose workers are always active goes at their pace: a stretch of theirs is shorter by what
-they waited, and what the loop gains in computing it waits longer. Where they are done in time the
-loop waits only until a batch is passed on, by threads that wait for a core one after the other.
-Without workers nothing but its own waiting is taken off the loader's time.
+A loop is no faster than its workers, who take what they compute: what it gains in computing it may
+have to wait longer. Where they are done in time it waits only until a batch is passed on, by
+threads that wait for a core one after the other. Without workers nothing but its own waiting is
+taken off the loader's time.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ from typing import Final
 LEFT_OVER: Final = 0.05
 # The slowest thread of a pool may wait where nobody waits for it: never all of the time is its.
 _LARGEST_BEYOND: Final = 0.95
+# Whoever made steps computed something.
+_MOST_LOST: Final = 0.999
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class Corrected:
     raw_s, raw_wait_s : float
         Wall time, and the part of it in the data loader. [s]
     corrected_s, wait_s : float
-        The same without the waiting for a core; never more than raw. [s]
+        The same without the waiting for a core. [s]
     half_width_s : float
         How far the corrected time may be off, since waiting was taken out of it. [s]
     """
@@ -161,7 +162,7 @@ def correct(seen: Stretch) -> Corrected:
     Returns
     -------
     Corrected
-        0 <= wait_s <= corrected_s <= raw_s, and wait_s <= raw_wait_s.
+        0 <= wait_s <= corrected_s <= raw_s, and wait_s <= raw_wait_s without workers.
     """
     wall = max(seen.wall_ns, 0.0)
     wait = _between(0.0, seen.wait_ns, wall)
@@ -170,13 +171,14 @@ def correct(seen: Stretch) -> Corrected:
     beyond = _between(0.0, seen.beyond_ns, _LARGEST_BEYOND * (wall - delay))
     whole = delay + beyond
     lost_share = 1.0 - _between(0.0, seen.kept_ns / whole, 1.0) if whole else 1.0
-    lost = min(lost_share * (whole - wait_delay), wall - wait)
+    lost = min(lost_share * (whole - wait_delay), _MOST_LOST * (wall - wait))
+    # What does not fit outside the loader was inside: old recordings do not say where.
+    inside = min(lost_share * whole - lost, wait)
     computing = wall - wait - lost
-    most = wait - lost_share * wait_delay
-    paced = _between(0.0, most + lost - lost_share * max(seen.workers_ns, 0.0), most)
-    passed_on = max(0.0, most - lost_share * max(seen.chain_ns, 0.0))
-    busy = _between(0.0, seen.active_ns / wall, 1.0) if wall else 0.0
-    waiting = busy * paced + (1.0 - busy) * passed_on
+    active = _between(0.0, seen.active_ns, wall)
+    paced = active - lost_share * max(seen.workers_ns, 0.0) - computing
+    passed_on = wait - inside - lost_share * max(seen.chain_ns, 0.0)
+    waiting = max(0.0, paced, (1.0 - active / wall) * passed_on if wall else 0.0)
     corrected = computing + waiting
     half = LEFT_OVER * (wall - corrected) + max(seen.unseen_ns, 0.0)
     return Corrected(

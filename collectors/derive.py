@@ -14,10 +14,18 @@ from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
 from advisor.collectors.memory import peak_memory_bytes
+from advisor.collectors.passes import batches_per_step, steps_per_epoch
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
-from advisor.collectors.ranks import communication_of, corrected_together, ranks_of, wrapping_of
+from advisor.collectors.ranks import (
+    communication_of,
+    corrected_together,
+    ranks_of,
+    unshared_data,
+    wrapping_of,
+)
 from advisor.collectors.recording import (
+    DeepStep,
     Host,
     HostBenchmark,
     Loading,
@@ -32,9 +40,10 @@ from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.timing import Times, Tree, times
+from advisor.collectors.told import told_of
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
-from advisor.collectors.work import GivenWork, batches_per_step, steps_per_epoch, total_work
+from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
 _CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
 _CONTENDED = 0.2
@@ -93,9 +102,12 @@ def _derive(run: Path) -> Recording:
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
-    ranks = ranks_of(processes, trainer)
     startup, boundary, whole = timed.startup, timed.boundary, timed.whole
+    ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
+    length = total_work(
+        trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+    )
     derived = Recording(
         run_id=printable(run.name),
         path=run,
@@ -110,12 +122,10 @@ def _derive(run: Path) -> Recording:
         step_time=step_time,
         deep_step=deep,
         loading=loading,
-        total_work=total_work(
-            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
-        ),
+        total_work=as_it_ended(length, trainer, given) if _is_finished(log) else length,
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
-        accumulation_steps=_accumulation_steps(trainer),
+        accumulation_steps=_accumulation_steps(trainer, deep),
         peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
         startup_s=startup and startup.corrected_s,
@@ -132,7 +142,7 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
-        rounds=None if step_time is None else _rounds(trainer, step_time, log),
+        rounds=None if step_time is None else _rounds(trainer, step_time, log, timed),
         ranks=ranks,
         processes=process_series(
             log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
@@ -142,18 +152,20 @@ def _derive(run: Path) -> Recording:
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
+        told=None
+        if deep is None
+        else told_of(trainer, deep.device, log.header.get("command", ()), world_size),
     )
-    return replace(derived, warnings=(*log.warnings, *_warnings(derived, processes)))
+    idle = unused(given, derived.total_work, derived) if step_time is not None else ""
+    warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))
+    return replace(derived, warnings=warnings)
 
 
-def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog) -> Rounds | None:
-    return rounds_of(
-        trainer,
-        step_time,
-        log.readings,
-        int(log.header["t_ns"]),
-        int(log.end["t_ns"]) if _is_finished(log) else None,
-    )
+def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog, timed: Times) -> Rounds | None:
+    seen = rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"]))
+    if seen is None or timed.tail is None or not _is_finished(log):
+        return seen
+    return replace(seen, tail_s=timed.tail.corrected_s)
 
 
 def _is_finished(log: ProfilerLog) -> bool:
@@ -260,12 +272,17 @@ def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
     return float(marked) if marked else (None if traced is None else float(traced))
 
 
-def _accumulation_steps(trainer: Events) -> int:
-    """Return the micro-batches of a step: as many as both backward passes and batches say."""
+def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
+    """Return the micro-batches of a step: as many as both backward passes and batches say.
+
+    The traced step knows which passes an optimizer asked for itself: LBFGS repeats one batch.
+    """
     optimizers = trainer.fact("optimizers").get("optimizers", [])
     if len(optimizers) > 1 or not trainer.intervals:
         return 1
     backwards = trainer.backwards / trainer.intervals
+    if deep is not None and deep.micro_batches == 1:
+        return 1
     if trainer.batches:
         backwards = min(backwards, batches_per_step(trainer))
     return max(1, round(backwards))
@@ -312,6 +329,8 @@ def _warnings(seen: Recording, processes: list[Events]) -> list[str]:
             # Threads spin at their barriers until the last of them gets a core: seen to make a
             # step five times slower, which no correction takes out.
             found.append("its threads fill the machine: OMP_NUM_THREADS=1 would measure better")
+    if seen.wrapping == "wrapped":
+        found += unshared_data(trainer_of(processes) or Events())
     if seen.deep_step is not None:
         found += list(seen.deep_step.flags)
     for one in processes:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from advisor.collectors.derive import trainer_of, world_size_of
 from advisor.collectors.events import Events
+from advisor.collectors.passes import steps_per_epoch
 from advisor.collectors.records import Tail
 from advisor.collectors.run_files import EVENT_FILES
 from advisor.collectors.stop_rule import StopRule, Verdict, judge
-from advisor.collectors.work import steps_per_epoch
 
 # The order is written within some ms of the count that it is made from, and read within 0.1 s; on
 # a machine where both wait for a core it may take ten times as long.

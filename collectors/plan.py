@@ -90,8 +90,9 @@ class RecordingPlan:
             os.unlink(path)
             os.set_inheritable(fd, True)
         try:
-            with open(fd, "w", encoding="utf-8", closefd=False) as file:
-                file.write(self.to_json())
+            rest = self.to_json().encode()
+            while rest:
+                rest = rest[os.write(fd, rest) :]
             os.lseek(fd, 0, os.SEEK_SET)
         except OSError:
             os.close(fd)

@@ -35,8 +35,8 @@ class Usage:
     read_bytes: int = 0
     write_bytes: int = 0
     major_faults: int = 0
-    minor_faults: int = 0
     slowest_ns: int = 0
+    minor_faults: int = 0
 
     def add(self, other: Usage) -> None:
         """Add another's figures to these; spelt out, for there is one a process and reading."""

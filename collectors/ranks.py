@@ -182,6 +182,18 @@ def wrapping_of(processes: Sequence[Events]) -> str:
     return "wrapped" if any(fact.get("state") == "wrapped" for fact in facts) else ""
 
 
+def unshared_data(trainer: Events) -> list[str]:
+    """Return a warning where a wrapped script's ranks may all have trained on the same data."""
+    if trainer.training_loader() is None:
+        return [
+            "the script makes its batches itself: ranks draw different random numbers, but what "
+            "it reads in order is the same on every rank"
+        ]
+    if trainer.loader_fact().get("sampler") != "DistributedSampler":
+        return ["the training loader does not shuffle: every rank trained on the same data"]
+    return []
+
+
 def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Events]) -> StepTime:
     """Take the contention of the other ranks out of a step that the trainer's own is out of.
 
@@ -207,6 +219,8 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     exchange_s = _exchange_s(list(ranks.values()))
     if len(known) < len(ranks) or exchange_s is None:
         return step
+    if trainer.steps.throttled.over(trainer.steps.first_ns, trainer.steps.last_ns) > 0:
+        return step  # a quota's waiting belongs to the machine, and nobody says whose it was
     mine = shares.get(int(trainer.fact("process_group").get("rank", 0))) or known[0]
     together_s = max(one.own_s for one in known) + exchange_s
     least_s = mine.wall_s - sum(one.delay_s for one in known)
@@ -222,6 +236,7 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
         corrected_s=corrected_s,
         low_s=step.low_s * factor,
         high_s=step.high_s * factor,
+        contention_half_width_s=step.contention_half_width_s * factor,
         delay_fraction=max(0.0, 1.0 - corrected_s / step.raw_s),
     )
 

@@ -13,6 +13,7 @@ from typing import Literal
 from advisor.collectors.limits import Limits
 from advisor.collectors.saves import Saves
 from advisor.collectors.series import ProcessSeries, RankSeries, Throttling
+from advisor.collectors.told import Told
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
 StepClock = Literal["optimizer", "backward", "loader", "marker", "fit", "round"]
@@ -358,7 +359,8 @@ class Recording:
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
     step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
     are the checkpoints that were seen; ``limits`` what kept the script from using the machine;
-    ``rounds`` says what the steps are where no optimizer of torch makes them.
+    ``told`` what it was told of devices; ``rounds`` says what the steps are where no optimizer of
+    torch makes them.
     ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
     ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
@@ -404,6 +406,7 @@ class Recording:
     contention: float = 0.0
     contention_half_width: float = 0.0
     limits: Limits = field(default_factory=Limits)
+    told: Told | None = None
     rounds: Rounds | None = None
     ranks: tuple[RankSeries, ...] = ()
     processes: tuple[ProcessSeries, ...] = ()

@@ -14,7 +14,8 @@ from typing import Any
 from zlib import crc32
 
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.redaction import may_hold_secrets, redacted_json
+from advisor.collectors.hooks.redaction import redacted_json
+from advisor.collectors.hooks.suspicion import may_hold_secrets
 from advisor.collectors.printable import printable_json
 
 _SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter

@@ -147,20 +147,20 @@ def _line_of(entry: Any, stamp: list[int]) -> RunLine | None:
     """Return a line of the index; None where it is not of this very file, or no line."""
     if not (isinstance(entry, dict) and stamp and entry.get("stamp") == stamp):
         return None
-    run, status, started_at = (entry.get(name) for name in ("run", "status", "started_at"))
+    texts = [entry.get(name) for name in ("run", "status", "started_at")]
     duration_s, step_s, command = (entry.get(name) for name in ("duration_s", "step_s", "command"))
-    is_line = (
-        all(isinstance(text, str) for text in (run, status, started_at))
+    if not (
+        all(isinstance(text, str) for text in texts)
         and isinstance(duration_s, float)
         and isinstance(step_s, float | None)
         and isinstance(command, list)
         and all(isinstance(word, str) for word in command)
-    )
-    if not is_line:
+    ):
         return None
+    run, status, started_at = (printable(str(text)) for text in texts)
     return RunLine(
-        run=printable(run), status=printable(status), started_at=printable(started_at),
-        duration_s=duration_s, step_s=step_s, command=tuple(command),
+        run=run, status=status, started_at=started_at, duration_s=duration_s, step_s=step_s,
+        command=tuple(command),
     )  # fmt: skip
 
 

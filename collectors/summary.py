@@ -11,6 +11,7 @@ from advisor.collectors.memory import advised_memory_bytes
 from advisor.collectors.recording import DeepStep, Loading, Recording, Rounds
 from advisor.collectors.series import ProcessSeries, RankSeries
 from advisor.collectors.units import bytes_text, duration_text
+from advisor.collectors.work import length_hint
 
 
 def text(seen: Recording, columns: int, prefix: str = "") -> str:
@@ -40,11 +41,13 @@ def lines(seen: Recording) -> list[str]:
         total = "" if step is None else f", {duration_text(work.steps * step.corrected_s)} here"
         found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
     elif step is not None:
-        found.append("whole job: unknown; say --epochs, --total-steps or --total-samples")
+        found.append(f"whole job: unknown; say {length_hint(seen)}")
     if seen.rounds is not None:
         found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
         found.append(_model_line(seen.deep_step))
+    if seen.told is not None and seen.told.change:
+        found.append(f"on the CPU: {seen.told.reason}; for an accelerator: {seen.told.change}")
     if seen.loading is not None:
         found.append(_loading_line(seen.loading))
     found += _rank_lines(seen)

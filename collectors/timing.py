@@ -136,6 +136,8 @@ class Times:
         From the start to the end of the first step.
     boundary : Corrected or None
         What a step with an epoch's begin in it takes beyond an ordinary one without neighbours.
+    tail : Corrected or None
+        From the last step to the end.
     whole : Corrected
         From the start to the end.
     """
@@ -144,6 +146,7 @@ class Times:
     startup: Corrected | None
     boundary: Corrected | None
     whole: Corrected
+    tail: Corrected | None = None
 
 
 def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) -> Times:
@@ -175,6 +178,7 @@ def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) ->
         startup=parts[0],
         boundary=None if step is None else _boundary(trainer, step),
         whole=_sum(parts),
+        tail=parts[-1],
     )
 
 

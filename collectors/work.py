@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from advisor.collectors.events import Events
-from advisor.collectors.recording import TotalWork
+from advisor.collectors.loops import is_episodic, of_loops
+from advisor.collectors.passes import steps_per_epoch
+from advisor.collectors.recording import Recording, TotalWork
 from advisor.collectors.rounds import count_rounds, has_rounds
 
 
@@ -40,7 +41,7 @@ def total_work(
         return _work(given.total_steps, None, "--total-steps", "given")
     if given.total_samples is not None and samples_per_step > 0:
         return _work(given.total_samples / samples_per_step, None, "--total-samples", "given")
-    if given.epochs is not None and (per_epoch := steps_per_epoch(events)) is not None:
+    if given.epochs is not None and (per_epoch := _steps_per_epoch(events)) is not None:
         return _work(given.epochs * per_epoch, given.epochs, "--epochs", "given")
     stated = events.fact("total_work")
     if stated.get("steps"):
@@ -55,9 +56,68 @@ def total_work(
         if candidate.get("steps"):
             epochs, sure = candidate.get("epochs"), candidate["confidence"]
             return _work(candidate["steps"], epochs, candidate["source"], sure)
-        if "loops" in candidate and (work := _from_loops(candidate, found, events)) is not None:
-            return work
+        if "loops" in candidate:
+            if length := of_loops(candidate["loops"], found, events):
+                return _work(length.steps, length.epochs, candidate["source"], length.confidence)
+            if is_episodic(candidate["loops"]):  # an argument would say an episode's length
+                return None
     return _from_arguments(found[-1].get("arguments", {}), events)
+
+
+def as_it_ended(found: TotalWork | None, events: Events, given: GivenWork) -> TotalWork | None:
+    """Return the length of a script that ran to its own end: what it was, whatever was found.
+
+    What the user says is about the whole job, and stays; so does what was found and is right.
+    Frameworks' own rounds know their end themselves.
+    """
+    is_said = given != GivenWork() or "total_work" in events.facts or has_rounds(events)
+    is_right = found is not None and found.steps == events.completed
+    if is_said or is_right or not events.completed or "obeyed" in events.facts:
+        return found
+    return _work(events.completed, None, "the run finished by itself", "certain")
+
+
+def _steps_per_epoch(events: Events) -> float | None:
+    """Return the steps of an epoch: of the training loader's, else of a loop over epochs."""
+    per_epoch = steps_per_epoch(events)
+    if per_epoch is not None or events.loader_fact():
+        return per_epoch
+    found = events.facts.get("work", [])
+    for candidate in found[-1].get("candidates", []) if found else []:
+        if "loops" in candidate and (length := of_loops(candidate["loops"], found, events)):
+            return length.steps_per_epoch
+    return None
+
+
+def length_options(seen: Recording) -> list[str]:
+    """Return the options that can say how long the job of a recording is.
+
+    ``--epochs`` needs the length of an epoch, ``--total-samples`` the samples of a step.
+    """
+    loading, work = seen.loading, seen.total_work
+    has_loader = loading is not None and bool(loading.batches_per_epoch or loading.dataset_samples)
+    has_epochs = has_loader or (work is not None and bool(work.epochs))
+    epochs = ["--epochs"] if has_epochs else []
+    return [*epochs, "--total-steps", *(["--total-samples"] if seen.step_samples else [])]
+
+
+def length_hint(seen: Recording) -> str:
+    """Return which options say how long the job is, as a sentence's object."""
+    options = [f"{option} N" for option in length_options(seen)]
+    return " or ".join([", ".join(options[:-1]), options[-1]] if options[1:] else options)
+
+
+def unused(given: GivenWork, work: TotalWork | None, seen: Recording) -> str:
+    """Return a warning if a length that was given could not be used; empty otherwise."""
+    if work is not None and work.confidence == "given":
+        return ""
+    if given.epochs is not None:
+        what = f"--epochs {given.epochs:g} has no effect: how many steps an epoch has was not seen"
+    elif given.total_samples is not None:
+        what = f"--total-samples {given.total_samples} has no effect: no batch size was seen"
+    else:
+        return ""
+    return f"{what}; use {length_hint(seen)}"
 
 
 def _work(
@@ -69,142 +129,6 @@ def _work(
     return TotalWork(
         steps=max(1, round(steps)), epochs=epochs, source=source, confidence=confidence
     )
-
-
-# A loader may run ahead of the steps by a few batches, and an epoch may end in a shorter step:
-# a ratio this near to an integer is that integer.
-_RUNS_AHEAD = 0.15
-
-
-def _observed(events: Events) -> float:
-    """Return the training loader's batches over the steps that followed them; 1 unknown."""
-    number = events.training_loader()
-    counts = None if number is None else events.loaders.get(number)
-    if counts is None or not counts.steps or not counts.batches:
-        return 1.0
-    return counts.batches / counts.steps
-
-
-def batches_per_step(events: Events) -> float:
-    """Return the training loader's batches in a whole step; 1 where no loader was seen."""
-    ratio = _observed(events)
-    nearest = max(1, round(ratio))
-    return nearest if abs(ratio - nearest) < _RUNS_AHEAD * nearest else ratio
-
-
-def steps_in(batches: int, events: Events) -> float:
-    """Return the steps in a pass of so many batches.
-
-    Batches left over at the end make a step of their own, or none, or a part of the next pass's
-    first: whichever is nearest to what was seen.
-    """
-    whole = batches / batches_per_step(events)
-    seen = batches / _observed(events)
-    return min(math.floor(whole), whole, math.ceil(whole), key=lambda steps: abs(steps - seen))
-
-
-def steps_per_epoch(events: Events) -> float | None:
-    """Return the steps in a pass over the training data, where its length is known."""
-    if has_rounds(events) and (per_epoch := events.fact("fit").get("per_epoch")):
-        return float(per_epoch)
-    batches = events.loader_fact().get("batches_per_epoch")
-    return None if not batches else steps_in(batches, events)
-
-
-def _from_loops(
-    candidate: dict[str, Any], found: list[dict[str, Any]], events: Events
-) -> TotalWork | None:
-    """Multiply the loops around a step; divide by the innermost one's turns in a step."""
-    loops = candidate["loops"]
-    inner = loops[0]
-    confidence: Literal["likely", "weak"] = "likely"
-    batches = events.loader_fact().get("batches_per_epoch")
-    if inner["turns"] is None and batches and events.training_loader() is not None:
-        # Whatever is looped over, the training loader feeds it.
-        inner = {**inner, "turns": batches, "is_loader": True}
-        loops, confidence = [inner, *loops[1:]], "weak"
-    inner_turns = _turns(inner)
-    steps: float | None = None
-    if inner_turns is not None and inner["is_loader"]:
-        steps = steps_in(inner_turns, events)
-    elif inner_turns is not None:
-        steps = inner_turns / _turns_per_step(found)
-    per_epoch = steps if inner["is_loader"] else None
-    for loop in loops[1:]:
-        turns = _turns(loop)
-        steps = None if steps is None or turns is None else steps * turns
-    bounds = [one for level in range(len(loops)) if (one := _job_bound(found, level)) is not None]
-    if steps is None and not bounds:
-        return None
-    whole = min([*bounds, *([] if steps is None else [steps])])
-    epochs = whole / per_epoch if per_epoch else None
-    return _work(whole, epochs, candidate["source"], confidence)
-
-
-def _turns(loop: dict[str, Any]) -> int | None:
-    """Return the loop's turns, no more than where its own counter breaks it off."""
-    turns, bound = loop["turns"], loop.get("bound")
-    known = [] if turns is None else [turns]
-    if bound is not None and bound["is_own"]:
-        known.append(bound["limit"])
-    return min(known, default=None)
-
-
-def _seen(found: list[dict[str, Any]], level: int) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, loop) of the loop at a level as it was seen at several steps."""
-    return [
-        (fact["step"], candidate["loops"][level])
-        for fact in found
-        for candidate in fact.get("candidates", [])
-        if len(candidate.get("loops", ())) > level
-    ]
-
-
-def _turns_per_step(found: list[dict[str, Any]]) -> float:
-    """Return how far the innermost loop's counter goes in a step, seen at two steps."""
-    seen = _seen(found, 0)
-    outer = [_counters(fact) for fact in found]
-    steady = [
-        (earlier, later)
-        for later in range(len(seen) - 1, 0, -1)
-        for earlier in range(later)
-        if outer[earlier][1:] == outer[later][1:]  # else the counter began anew in between
-    ]
-    for earlier, later in steady:
-        pair = [seen[earlier], seen[later]]
-        per_step = _advance(pair, [loop["variable"] for _, loop in pair])
-        if per_step is not None:
-            return per_step
-    return 1.0
-
-
-def _counters(fact: dict[str, Any]) -> list[int | None]:
-    """Return the counters of all loops around a step, innermost first."""
-    for candidate in fact.get("candidates", []):
-        if candidate.get("loops"):
-            return [loop["variable"] for loop in candidate["loops"]]
-    return []
-
-
-def _job_bound(found: list[dict[str, Any]], level: int) -> float | None:
-    """Return the steps after which a counter that runs through the job breaks a loop off."""
-    seen = _seen(found, level)
-    bounds = [loop.get("bound") for _, loop in seen]
-    last = bounds[-1] if bounds else None
-    if last is None or last["is_own"]:
-        return None
-    per_step = _advance(seen, [None if one is None else one["counter"] for one in bounds])
-    return last["limit"] / per_step if per_step else None
-
-
-def _advance(seen: list[tuple[int, dict[str, Any]]], counters: list[int | None]) -> float | None:
-    """Return how far a counter goes in a step; None if it was not seen to go on."""
-    if len(seen) < 2 or seen[0][1]["where"] != seen[-1][1]["where"]:
-        return None
-    first, last = counters[0], counters[-1]
-    if first is None or last is None or last <= first:
-        return None
-    return (last - first) / (seen[-1][0] - seen[0][0])
 
 
 def _from_arguments(arguments: dict[str, float], events: Events) -> TotalWork | None:

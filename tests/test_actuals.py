@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.errors import RunError, UsageError
-from advisor.jobs.actuals import FILE_NAME, Actual, append_actual, read_actuals
+from advisor.errors import UsageError
+from advisor.jobs.actuals import FILE_NAME, Actual, append_actual, read_actuals, unread_lines
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 
@@ -28,12 +28,25 @@ def test_what_is_appended_is_read_back(tmp_path_factory: object, times: list[flo
     assert read_actuals(root, "resnet50") == tuple(actual(step_s) for step_s in times)
 
 
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
-    append_actual(tmp_path, actual())
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"run": "resnet50"}', "[" * 100_000, "torn {", "\x00", "[]", "5", "null",
+        '{"run": [1], "provider": {}, "instance_type": 3, "count": 1, "step_s": 1}',
+        '{"run": "resnet50", "provider": "a", "instance_type": "b", "count": "x", "step_s": 1}',
+        '{"run": "resnet50", "provider": "a", "instance_type": "b", "count": 1, "step_s": NaN}',
+    ],
+)  # fmt: skip
+def test_a_broken_line_is_named_and_costs_no_other(tmp_path: Path, bad: str) -> None:
+    append_actual(tmp_path, actual(1.0))
     with (tmp_path / FILE_NAME).open("a") as file:
-        file.write('{"run": "resnet50"}\n')
-    with pytest.raises(RunError, match="line 2"):
-        read_actuals(tmp_path, "resnet50")
+        file.write(bad + "\n")
+    append_actual(tmp_path, actual(2.0))
+    assert [one.step_s for one in read_actuals(tmp_path, "resnet50")] == [1.0, 2.0]
+    (told,) = unread_lines(tmp_path)
+    assert "line 2 is no measurement" in told
+    assert told.isprintable()
+    assert len(told) < 400
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.inf, math.nan])

@@ -114,7 +114,7 @@ def test_the_graph_has_what_only_some_statements_show() -> None:
     graph = imports()
     # Inside a function, relative, of a package, and behind TYPE_CHECKING.
     assert "advisor.simulation.queue" in graph["advisor.cli.simulate_queue"]
-    assert "advisor.collectors.hooks.clock" in graph["advisor.collectors.hooks.chores"]
+    assert "advisor.collectors.hooks.clock" in graph["advisor.collectors.hooks.loaders"]
     assert "advisor.collectors.hooks.state" in graph["advisor.collectors.hooks.chores"]
     assert "advisor.catalogue." in graph["advisor.cli.catalogue"]
 

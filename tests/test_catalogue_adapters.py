@@ -18,7 +18,7 @@ from advisor.catalogue.adapters.base import Adapter, RawFile, local_file
 from advisor.catalogue.adapters.gcosts import GCosts, read_mapping
 from advisor.catalogue.adapters.skypilot import SkyPilot
 from advisor.catalogue.rows import CatalogueRows, PriceRow
-from advisor.catalogue.update.download import HttpSession, Limits
+from advisor.catalogue.update.download import DownloadLimits, HttpSession
 from advisor.catalogue.update.raw import RawStore
 from advisor.errors import CatalogueError, UsageError
 
@@ -34,7 +34,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 def session(tmp_path: Path) -> HttpSession:
     return HttpSession(
-        source="s", store=RawStore(tmp_path / "raw"), limits=Limits(tries=1, silence_s=5.0)
+        source="s", store=RawStore(tmp_path / "raw"), limits=DownloadLimits(tries=1, silence_s=5.0)
     )
 
 

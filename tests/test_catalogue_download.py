@@ -25,7 +25,7 @@ from catalogue_server import (
     with_etag,
 )
 
-from advisor.catalogue.update.download import HttpSession, Limits, Progress
+from advisor.catalogue.update.download import DownloadLimits, HttpSession, Progress
 from advisor.catalogue.update.raw import RawStore
 from advisor.errors import CatalogueError
 
@@ -65,7 +65,7 @@ def session(tmp_path: Path, clock: FakeClock) -> HttpSession:
     return HttpSession(
         source="azure",
         store=RawStore(tmp_path / "raw"),
-        limits=Limits(silence_s=2.0),
+        limits=DownloadLimits(silence_s=2.0),
         clock=clock,
     )
 
@@ -222,7 +222,7 @@ def test_a_file_that_says_it_is_too_large_is_not_read(session: HttpSession, site
 
 
 def test_silence_ends_with_the_time_limit(tmp_path: Path, site: Site, clock: FakeClock) -> None:
-    limits = Limits(tries=2, silence_s=0.2)
+    limits = DownloadLimits(tries=2, silence_s=0.2)
     session = HttpSession(source="s", store=RawStore(tmp_path), limits=limits, clock=clock)
     site.put("/a.json", silent(1.0))
     with pytest.raises(CatalogueError, match=r"\(2 tries\)"):
@@ -234,7 +234,7 @@ def test_a_server_that_dribbles_is_left_when_the_time_is_up(tmp_path: Path, site
     session = HttpSession(
         source="s",
         store=RawStore(tmp_path),
-        limits=Limits(file_s=5.0, silence_s=2.0),
+        limits=DownloadLimits(file_s=5.0, silence_s=2.0),
         clock=FakeClock(step_s=1.0),
     )
     site.put("/a.json", dribbling(BODY, pause_s=0.01))
@@ -243,7 +243,7 @@ def test_a_server_that_dribbles_is_left_when_the_time_is_up(tmp_path: Path, site
 
 
 def test_nobody_listening_is_one_error(session: HttpSession) -> None:
-    session = replace(session, limits=Limits(tries=2))
+    session = replace(session, limits=DownloadLimits(tries=2))
     with pytest.raises(CatalogueError, match="cannot be reached"):
         session.get("http://127.0.0.1:9/a.json", name="a.json", max_bytes=MIB)
 

@@ -28,11 +28,11 @@ from advisor.catalogue.difference import difference
 from advisor.catalogue.places import cache_folder
 from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
 from advisor.catalogue.update import Options, Report, given_files, update
-from advisor.catalogue.update.download import Limits
+from advisor.catalogue.update.download import DownloadLimits
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 
-QUICK = Limits(tries=2, first_wait_s=0.01, silence_s=2.0, file_s=20.0)
+QUICK = DownloadLimits(tries=2, first_wait_s=0.01, silence_s=2.0, file_s=20.0)
 GCP = {
     "e2-standard-4": {
         "cost": {"us-central1": {"hour": 0.14, "hour_spot": 0.05, "month_1y": 61.0}},

@@ -21,6 +21,8 @@ from advisor.errors import NotKnownError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.question import Question
+from tests.collecting import record
+from tests.conftest import laptop
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
@@ -40,7 +42,6 @@ def step(low_s: float, value_s: float, high_s: float, **changes: Any) -> StepTim
 
 
 def recording(seen: StepTime | None, confidence: str = "certain") -> Recording:
-    from tests.conftest import laptop
 
     work = TotalWork(steps=100, epochs=None, source="range(100) in a.py:3", confidence=confidence)  # type: ignore[arg-type]
     return Recording(
@@ -79,7 +80,7 @@ def test_the_hint_says_how_to_profile_on() -> None:
     assert "--precise" in noisy[1]
     unsure = certainty.shortfall(recording(step(0.6, 1.0, 1.4), "weak"))
     assert unsure is not None
-    assert "--epochs" in unsure[1]
+    assert "--total-steps" in unsure[1]
     assert certainty.shortfall(recording(None)) is None
 
 
@@ -209,3 +210,26 @@ def test_a_recording_that_settled_is_settled_wherever_it_is_read() -> None:
     assert is_settled({"stop_reason": SETTLED}, unsure)
     assert not is_settled({"stop_reason": "10 s are over"}, unsure)
     assert is_settled({}, replace(unsure, is_settled=True))
+
+
+def test_a_script_that_ran_to_its_end_is_as_long_as_it_was(tmp_path: Path) -> None:
+    """Its loops say 400 steps, and it breaks off where no bound can be seen."""
+    seen = record(
+        tmp_path,
+        """
+import torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+done = {"steps": 0}
+for step in range(400):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    done["steps"] += 1
+    if done["steps"] % 37 == 0:
+        break
+""",
+    )
+    assert seen.total_work is not None
+    assert (seen.total_work.steps, seen.total_work.confidence) == (37, "certain")
+    assert "finished" in seen.total_work.source

@@ -115,9 +115,8 @@ def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tick in range(1, 40):
         step = (tick * 10**8, 0, tick, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 4, 0)
         script.write(fmt.STEP, fmt.STEP_PAYLOAD.pack(*step))
-    script.write(
-        fmt.LOADER, fmt.LOADER_PAYLOAD.pack(4 * 10**9, 0, 1, 39, 39, 156, 10, 10, 0, 0, 0)
-    )
+    counts = (0, 1, 39, 39, 156, 10, 10, 0, 0, 0)
+    script.write(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(4 * 10**9, *counts))
     script.close()
     return run
 

@@ -17,10 +17,11 @@ from collecting import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors import profiler_life, store
+from advisor.collectors import store
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.profiler_life import identity, is_alive, machine, mark
+from advisor.collectors.records import parse
 from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.upkeep import clean, never_recorded, recover_all
 
@@ -116,7 +117,7 @@ def test_recover_all_closes_what_holds_something_and_reports_the_rest(tmp_path: 
     made(tmp_path, "0-nothing", framed(fmt.FACT, NOBODY))
     killed = golden(tmp_path, "1-killed")
     log = killed / PROFILER_FILE
-    *_, end = [at for kind, _, at in profiler_life.parse(log.read_bytes()) if kind == fmt.READING]
+    *_, end = [at for kind, _, at in parse(log.read_bytes()) if kind == fmt.READING]
     log.write_bytes(log.read_bytes()[:end])
     golden(tmp_path, "2-ended")
     made(tmp_path, "3-living", framed(fmt.HEADER, {**header(), **mark()}) + READING)
@@ -136,7 +137,7 @@ def test_a_full_disk_is_said_when_a_run_cannot_be_closed(
 ) -> None:
     run = golden(tmp_path, "run")
     log = run / PROFILER_FILE
-    *_, end = [at for kind, _, at in profiler_life.parse(log.read_bytes()) if kind == fmt.READING]
+    *_, end = [at for kind, _, at in parse(log.read_bytes()) if kind == fmt.READING]
     log.write_bytes(log.read_bytes()[:end])
 
     def full(*_: Any) -> int:

@@ -6,13 +6,15 @@ import runpy
 import sys
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from advisor.collectors.events import Events, LoaderCounts
 from advisor.collectors.hooks import total_work as hook
-from advisor.collectors.work import GivenWork, total_work
+from advisor.collectors.recording import TotalWork
+from advisor.collectors.work import GivenWork, length_hint, total_work, unused
 
 PREAMBLE = """
 import itertools
@@ -24,15 +26,20 @@ class Config:
 """
 
 
-def look_at(folder: Path, source: str, *, batches_per_step: float = 1.0) -> Any:
-    """Run a script that calls ``step()`` where an optimizer would; return what is derived."""
+def look_at(
+    folder: Path, source: str, *, batches_per_step: float = 1.0, last: int = 0
+) -> tuple[int, Any]:
+    """Run a script that calls ``step()`` where an optimizer would; return what is derived.
+
+    Its loops are looked at three times early on, and again at step ``last``.
+    """
     seen: list[dict[str, Any]] = []
     count = 0
 
     def step() -> None:
         nonlocal count
         count += 1
-        if count in (2, 5, 12):
+        if count in (2, 5, 12, last):
             found = hook.find(sys._getframe(1))
             seen.append({"step": count, "candidates": found, "arguments": {}})
 
@@ -139,6 +146,158 @@ for epoch in range(3):
             break
         step()
 """,
+    "an epoch cut off at a bound that is an option": """
+args = Config(epochs=4, max_batches=6, dry_run=False)
+loader = DataLoader(range(40))
+for epoch in range(args.epochs):
+    for i, batch in enumerate(loader):
+        if args.max_batches is not None and i >= args.max_batches:
+            break
+        step()
+""",
+    "a bound that is not asked for": """
+args = Config(epochs=3, max_batches=0, limit=None)
+loader = DataLoader(range(9))
+for epoch in range(args.epochs):
+    for i, batch in enumerate(loader):
+        if args.max_batches > 0 and i >= args.max_batches:
+            break
+        if args.limit is not None and i > args.limit:
+            break
+        step()
+""",
+    "cut off behind the step": """
+loader = DataLoader(range(40))
+for epoch in range(4):
+    for i, batch in enumerate(loader):
+        step()
+        if i >= 6:
+            break
+""",
+    "cut off behind the step, counted from one": """
+loader = DataLoader(range(40))
+for epoch in range(4):
+    for i, batch in enumerate(loader, 1):
+        step()
+        if i == 6:
+            break
+""",
+    "cut off behind the step by the number of the next": """
+loader = DataLoader(range(40))
+for epoch in range(4):
+    for i, batch in enumerate(loader, start=0):
+        step()
+        if 6 <= i + 1:
+            break
+""",
+    "a dry run": """
+args = Config(dry_run=True, epochs=14)
+loader = DataLoader(range(40))
+def train(epoch):
+    for i, batch in enumerate(loader):
+        step()
+        if i % 10 == 0:
+            if args.dry_run:
+                break
+for epoch in range(1, args.epochs + 1):
+    train(epoch)
+""",
+    "a counter that begins anew in every epoch": """
+loader = DataLoader(range(40))
+for epoch in range(5):
+    done = 0
+    for batch in loader:
+        step()
+        done += 1
+        if done >= 15:
+            break
+""",
+    "a counter that begins anew in every call": """
+loader = DataLoader(range(90))
+def train():
+    seen = 0
+    for batch in loader:
+        if seen >= 60:
+            break
+        step()
+        seen += 4
+for epoch in range(5):
+    train()
+""",
+    "a counter of the object that runs through the job": """
+class Trainer:
+    iteration = 0
+    def run(self):
+        loader = DataLoader(range(10))
+        while True:
+            for batch in loader:
+                self.update()
+            if self.iteration >= 40:
+                break
+    def update(self):
+        step()
+        self.iteration += 1
+Trainer().run()
+""",
+    "a while that others count for": """
+state, limit = Config(done=0), 30
+def update():
+    step()
+    state.done += 1
+loader = DataLoader(range(10))
+while state.done < limit:
+    for batch in loader:
+        update()
+""",
+    "a while that begins at one and goes in twos": """
+n = 1
+while n <= 40:
+    step()
+    n += 2
+""",
+    "epochs times a range over a tensor": """
+import torch
+args = Config(epochs=3, bptt=7)
+data = torch.zeros(100, 4)
+def train():
+    for batch, i in enumerate(range(0, data.size(0) - 1, args.bptt)):
+        step()
+for epoch in range(1, args.epochs + 1):
+    train()
+""",
+    "epochs times slices of an array": """
+import math, numpy as np
+x, size = np.zeros((103, 4)), 10
+permutation = np.random.permutation(x.shape[0])
+for epoch in range(3):
+    for number in range(math.ceil(x.shape[0] / size)):
+        step()
+""",
+    "settings of a dictionary that are attributes": """
+class Settings(dict):
+    __getattr__ = dict.__getitem__
+cfg = Settings(train=Settings(epochs=5), quick=False)
+for epoch in range(cfg.train.epochs if not cfg.quick else 1):
+    for i in range(cfg.get("steps", 2 ** 3)):
+        step()
+""",
+    "many calls between the loops": """
+def outer(loader):
+    for fold in range(2):
+        for epoch in range(3):
+            one(loader)
+def one(loader):
+    two(loader)
+def two(loader):
+    for batch in loader:
+        three(lambda: batch)
+def three(closure):
+    four(closure())
+def four(batch):
+    for micro in range(1):
+        step()
+outer(DataLoader(range(8)))
+""",
     "broken off at a bound": """
 bound = 17
 n = 0
@@ -162,6 +321,117 @@ def test_the_job_is_as_long_as_the_script_runs(tmp_path: Path, name: str) -> Non
     assert work.steps == count
     assert work.confidence == "likely"
     assert "train.py:" in work.source
+
+
+UNKNOWN = {
+    "episodes of unknown length": """
+for episode in range(30):
+    for t in range(500):
+        step()
+        done = (t * 7 + episode) % 11 == 10
+        if done:
+            break
+""",
+    "episodes until the score is good": """
+score = 0.0
+for episode in itertools.count(1):
+    for t in range(3):
+        pass
+    step()
+    score += 0.5
+    if score > 20:
+        break
+""",
+    "an environment that ends when it likes": """
+for episode in range(6):
+    done, t = False, 0
+    while not done:
+        step()
+        t += 1
+        done = t > 4 + episode
+""",
+    "a loop in a package": """
+loader = (i for i in range(30))
+while True:
+    try:
+        batch = next(loader)
+    except StopIteration:
+        break
+    step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("last", [0, 27])
+def test_a_length_that_only_the_run_can_show_is_left_unknown(
+    tmp_path: Path, name: str, last: int
+) -> None:
+    _, work = look_at(tmp_path, UNKNOWN[name], last=last)
+    assert work is None
+
+
+def test_loops_that_turn_on_early_are_not_believed(tmp_path: Path) -> None:
+    """Nothing in the source says it, but the second epoch began after 4 steps of 20."""
+    source = """
+def batches():
+    loader = DataLoader(range(20))
+    for epoch in range(50):
+        for i, batch in enumerate(loader):
+            if (i * i) % 5 == 1:
+                continue
+            if i % 3:
+                continue
+            step()
+batches()
+"""
+    count, work = look_at(tmp_path, source, last=100)
+    assert work is None or abs(work.steps - count) < 0.1 * count
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_counts_what_is_left(tmp_path: Path) -> None:
+    source = "it = 1000\nwhile True:\n    step()\n    it += 1\n    if it >= 1040:\n        break"
+    count, work = look_at(tmp_path, source)
+    assert abs(work.steps - count) <= 1
+
+
+def test_patience_makes_the_length_a_weak_guess(tmp_path: Path) -> None:
+    source = """
+import random
+for epoch in range(10):
+    for i in range(7):
+        step()
+    loss = random.random()
+    if loss < -1:
+        break
+"""
+    count, work = look_at(tmp_path, source)
+    assert (work.steps, work.confidence) == (count, "weak")
+
+
+def test_an_episodes_longest_length_is_not_the_jobs(tmp_path: Path) -> None:
+    loop = {"turns": 9, "text": "x", "where": "t:1", "is_loader": False, "variable": 1}
+    inner = {**loop, "turns": None, "may_end": True}
+    candidate = {"loops": [inner, loop], "source": "x", "confidence": "likely"}
+    fact = {"step": 2, "candidates": [candidate], "arguments": {"max_steps": 500}}
+    assert total_work(Events(facts={"work": [fact]}), GivenWork(), samples_per_step=1.0) is None
+
+
+def test_epochs_can_be_given_where_a_loop_counts_them(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def step() -> None:
+        seen.append({"step": 2, "candidates": hook.find(sys._getframe(1)), "arguments": {}})
+
+    (tmp_path / "train.py").write_text("for epoch in range(3):\n    for i in range(9): step()")
+    runpy.run_path(str(tmp_path / "train.py"), init_globals={"step": step})
+    events = Events(facts={"work": seen[-1:]})
+    work = total_work(events, GivenWork(epochs=5), samples_per_step=0.0)
+    assert work is not None
+    assert (work.steps, work.epochs, work.confidence) == (45, 5, "given")
+    found = total_work(events, GivenWork(), samples_per_step=0.0)
+    assert found is not None
+    assert (found.steps, found.epochs) == (27, 3)
 
 
 def test_accumulation_over_a_loader_divides(tmp_path: Path) -> None:
@@ -288,3 +558,27 @@ def test_looking_at_frames_leaves_a_scripts_own_copy_of_its_variables() -> None:
     settings = locals()
     hook.find(sys._getframe())
     assert settings["learning_rate"] == learning_rate
+
+
+def seen(**changes: Any) -> Any:
+    """Return what ``length_hint`` looks at of a recording."""
+    nothing = {"loading": None, "total_work": None, "step_samples": None}
+    return SimpleNamespace(**{**nothing, **changes})
+
+
+def test_hints_name_only_options_that_work() -> None:
+    loading = SimpleNamespace(batches_per_epoch=10, dataset_samples=None)
+    epochs = SimpleNamespace(epochs=4.0, confidence="likely")
+    assert length_hint(seen()) == "--total-steps N"
+    assert length_hint(seen(step_samples=8.0)) == "--total-steps N or --total-samples N"
+    assert length_hint(seen(loading=loading)) == "--epochs N or --total-steps N"
+    assert "--epochs" in length_hint(seen(total_work=epochs))
+
+
+def test_a_length_that_cannot_be_used_is_not_dropped_in_silence() -> None:
+    warning = unused(GivenWork(epochs=3), None, seen(step_samples=8.0))
+    assert "--epochs 3 has no effect" in warning
+    assert warning.endswith("use --total-steps N or --total-samples N")
+    assert "--total-samples 9 has no effect" in unused(GivenWork(total_samples=9), None, seen())
+    given = TotalWork(steps=3, epochs=None, source="--epochs", confidence="given")
+    assert unused(GivenWork(epochs=3), given, seen()) == ""

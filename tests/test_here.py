@@ -68,6 +68,19 @@ def test_here_gives_back_what_was_measured(
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("wait_s", [0.0, 1.0, 3.0, 3.1])
+def test_a_step_that_mostly_waited_is_answered_too(
+    make_job: MakeJob, predictor: Predictor, wait_s: float
+) -> None:
+    job = make_job(step_s=3.0, wait_s=wait_s, global_batch=32)
+    found = api.estimate(job, on="here", predictor=predictor)
+    assert found.step_time_s.value == pytest.approx(3.0)
+    assert sum(found.parts_s.values()) == pytest.approx(3.0)
+    assert found.parts_s["input"] == pytest.approx(min(wait_s, 3.0))
+    assert api.estimate(job, on="aws:g5.xlarge", predictor=predictor).step_time_s.value > 0
+
+
+@pytest.mark.usefixtures("here")
 def test_the_whole_job_here_is_its_parts_as_measured(
     make_job: MakeJob, predictor: Predictor
 ) -> None:

@@ -7,6 +7,7 @@ made by the framework's own code where it is installed and by an independent rea
 
 from __future__ import annotations
 
+import ast
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from launch_cases import (
     CASES,
     DENSE,
@@ -40,6 +43,7 @@ from advisor.planners.layouts.grid import (
 from advisor.planners.layouts.runnable import DESCRIBED, RULES, broken_rule, is_runnable
 from advisor.planners.layouts.search import shapes_of
 from advisor.ways.launch import command, framework_of, runnable
+from advisor.ways.launch.modules import listed
 
 
 @pytest.mark.parametrize(("name", "transformer"), MODELS.items())
@@ -166,3 +170,17 @@ def test_the_page_on_launching_is_the_table() -> None:
             assert f"| {rule.reason} | `{rule.source}` |" in text
     table = text.split("## The rules")[1]
     assert table.count(" | `") == sum(map(len, RULES.values()))
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=5))
+def test_names_of_modules_are_text_in_the_launch_files_whatever_is_in_them(
+    names: list[str],
+) -> None:
+    """A recording comes from somewhere; what is written is run: a quote must not end the text."""
+    counted = [f"{name}.{i}" for name in names[:1] for i in range(3)]
+    for given_names in (names, counted):
+        written = listed(given_names)
+        if written.startswith('[f"'):
+            assert all(sign.isalnum() or sign in '_.-[]f"{} ()' for sign in written)
+        else:
+            assert ast.literal_eval(written) == given_names

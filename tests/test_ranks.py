@@ -24,7 +24,11 @@ from advisor.collectors.recording import Reading, Recording, StepTime
 from advisor.collectors.resources import resources
 from advisor.collectors.sampler import unpack
 from advisor.collectors.tree_series import throttling
+from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
+from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS, sequences
+from advisor.records import RunRecord
+from advisor.records.importers.profiled import profile
 from advisor.ways.anchors import host_anchor
 from advisor.ways.constants import constants
 
@@ -343,11 +347,26 @@ def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:
     """The steps must last for several readings of the sockets."""
     seen = record(tmp_path, DDP, "100000", workers=2, limit_s=6.0)
     assert seen.status == "stopped"
-    assert len({len(steps) // 10 for steps in seen.steps_by_rank.values()}) == 1
+    first, second = (len(steps) for steps in seen.steps_by_rank.values())
+    assert abs(first - second) <= 3  # they left after the same one; traced ones differ
     channels = resources(seen).channels
     for name in ("network_sent_bytes_per_s", "network_received_bytes_per_s"):
         assert sum(channels[name]) > 0
     assert seen.readings[-1].network_sent_bytes > 100 * GRADIENT_BYTES
+    (features,) = sequences([record_of(job_from_recording(seen))])
+    for name in SEQUENCE_CHANNELS[2:]:
+        start = SEQUENCE_CHANNELS.index(name) * SEQUENCE_READINGS
+        assert features[start : start + SEQUENCE_READINGS].max() > 0.1, name
+
+
+def record_of(job: Job) -> RunRecord:
+    """Return the record from which a learned model reads a job's series."""
+    known = profile(job)
+    assert known is not None
+    return RunRecord(
+        record_id="r", source="advisor", job=known.job, time_s=None, time_kind="job",
+        configuration=(known.anchor.machines,), status="failed", anchor=known.anchor,
+    )  # fmt: skip
 
 
 def parameters_of(folder: Path, rank: str) -> list[float]:
@@ -366,7 +385,44 @@ def test_a_plain_script_is_trained_as_its_ranks_whole_batch(tmp_path: Path) -> N
     alone = parameters_of(tmp_path, "alone")
     assert parameters_of(tmp_path, "0") == pytest.approx(alone, rel=1e-3, abs=1e-5)
     assert any("was wrapped" in line for line in summary.lines(seen))
+    assert not any("same data" in line for line in seen.warnings)
     assert seen.step_samples == 64
+
+
+OWN_GROUP = """
+import sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8, shuffle=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # before the group: hooks have joined
+if "order" in sys.argv:
+    loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8)
+else:
+    dist.init_process_group("gloo")
+    assert len(loader) == 8, len(loader)  # given back
+    model = nn.parallel.DistributedDataParallel(model)
+for epoch in range(5):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_joins_its_group_late_is_left_to_itself(tmp_path: Path) -> None:
+    seen = record(tmp_path, OWN_GROUP, workers=2)
+    assert (seen.exit_code, seen.wrapping, seen.world_size) == (0, "", 2)
+    # One exchange of gradients a step, not two.
+    assert seen.ranks[0].sent_bytes_per_step is not None
+    assert seen.ranks[0].payload_bytes_per_step == 0
+
+
+def test_data_that_every_rank_reads_is_said(tmp_path: Path) -> None:
+    seen = record(tmp_path, OWN_GROUP, "order", workers=2)
+    assert (seen.exit_code, seen.wrapping) == (0, "wrapped")
+    assert any("same data" in line for line in seen.warnings)
 
 
 def test_an_optimizer_that_decides_by_the_loss_is_not_wrapped(tmp_path: Path) -> None:

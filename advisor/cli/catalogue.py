@@ -240,7 +240,7 @@ def update(
     from advisor.catalogue.adapters import sources
     from advisor.catalogue.update import Options, given_files
     from advisor.catalogue.update import update as bring_up_to_date
-    from advisor.catalogue.update.download import Limits
+    from advisor.catalogue.update.download import DownloadLimits
 
     _check_date(as_of)
     chosen = sources(names or ())
@@ -249,7 +249,7 @@ def update(
         accept=accept or (),
         accept_fewer=accept_fewer or (),
         mirror=mirror,
-        limits=Limits(file_s=timeout),
+        limits=DownloadLimits(file_s=timeout),
         on_progress=_progress(),
     )
     if given is None:

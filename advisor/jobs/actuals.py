@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from advisor.collectors import atomic, bounded
-from advisor.errors import RunError, UsageError
+from advisor.collectors.printable import printable
+from advisor.errors import UsageError
 
 FILE_NAME = "actuals.jsonl"
+_NAMES = ("run", "provider", "instance_type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +62,37 @@ def append_actual(root: Path, actual: Actual) -> Path:
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     """Return the measurements of ``run``, in the order in which they were added.
 
-    Raises
-    ------
-    RunError
-        If a line cannot be read; the error names file and line.
+    Lines that cannot be read cost no others: ``unread_lines`` names them.
     """
+    found = (one for one in _lines(root) if isinstance(one, Actual))
+    return tuple(one for one in found if one.run == run)
+
+
+def unread_lines(root: Path) -> tuple[str, ...]:
+    """Return what is wrong with each line that is no measurement, by file and line."""
+    return tuple(one for one in _lines(root) if isinstance(one, str))
+
+
+def _lines(root: Path) -> Iterator[Actual | str]:
+    """Yield the measurement in each line, or why there is none."""
     path = root / FILE_NAME
     if not path.exists():
-        return ()
-    names = {field.name for field in fields(Actual)}
-    optional = {field.name for field in fields(Actual) if field.default is not MISSING}
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        return
+    content = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line.strip():
+            continue
         try:
-            row = bounded.parse_json(line)
-            given = names - (optional - set(row))
-            actual = Actual(**{name: row[name] for name in given})
+            yield _from_line(line)
         except (ValueError, KeyError, TypeError, UsageError) as error:
-            raise RunError(
-                f"{path}, line {number}: not a measurement ({error})", hint="mend or delete it"
-            ) from error
-        if actual.run == run:
-            found.append(actual)
-    return tuple(found)
+            why = printable(str(error) or type(error).__name__)[:200]
+            yield f"{FILE_NAME}, line {number} is no measurement and is left out ({why})"
+
+
+def _from_line(line: str) -> Actual:
+    row = bounded.parse_json(line)
+    if not all(isinstance(row[name], str) for name in _NAMES):
+        raise TypeError(f"{', '.join(_NAMES)} must be text")
+    known = {field.name for field in fields(Actual)}
+    optional = {field.name for field in fields(Actual) if field.default is not MISSING}
+    return Actual(**{name: row[name] for name in known - (optional - set(row))})

@@ -13,6 +13,7 @@ from typing import Any
 from advisor.collectors.limits import Limits
 from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
+from advisor.collectors.told import Told
 from advisor.jobs.actuals import Actual
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
@@ -146,6 +147,8 @@ class Job:
         Attention heads of a recorded transformer, as its attention was recorded or the user says.
     checkpoint_bytes, checkpoint_s : float or None
         Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
+    told : Told or None
+        What a recorded script was told of devices; see ``script_notes``.
     limits : Limits
         What keeps the script from using a whole machine, wherever it runs.
     length_log_sd, startup_log_sd, epoch_end_log_sd : float
@@ -153,6 +156,8 @@ class Job:
         ln(epoch_end_steps); 0 where somebody said them.
     unseen_log_sd : float
         What may stand beside the steps and was not seen, as an error of ln(their time).
+    unread : tuple of str
+        What should have been known of it and could not be read, in words.
     """
 
     name: str
@@ -175,11 +180,13 @@ class Job:
     heads: int | None = None
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
+    told: Told | None = None
     limits: Limits = field(default_factory=Limits)
     length_log_sd: float = 0.0
     startup_log_sd: float = 0.0
     epoch_end_log_sd: float = 0.0
     unseen_log_sd: float = 0.0
+    unread: tuple[str, ...] = ()
 
     @property
     def state_bytes(self) -> float:
@@ -224,7 +231,7 @@ class Job:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the job beside any answer."""
-        return self.limits.notes()
+        return (*self.limits.notes(), *self.unread)
 
     @property
     def paid_steps(self) -> float:

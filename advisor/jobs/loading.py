@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from advisor.collectors import store
 from advisor.errors import UsageError
-from advisor.jobs.actuals import read_actuals
+from advisor.jobs.actuals import read_actuals, unread_lines
 from advisor.jobs.defaults import described_defaults, sequence_notes
 from advisor.jobs.described import described_job, model_work, read_longest, read_model
 from advisor.jobs.files import read_job
@@ -51,7 +51,8 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     """
     path = store.latest_run() if run is None else store.find_run(str(run))
     job = job_from_recording(store.read_recording(path), **length)
-    return replace(job, actuals=read_actuals(path.parent, path.name))
+    root = path.parent
+    return replace(job, actuals=read_actuals(root, path.name), unread=unread_lines(root))
 
 
 def find_job(**named: Any) -> Job:

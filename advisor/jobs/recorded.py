@@ -14,6 +14,7 @@ from advisor.collectors.certainty import (
 from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
+from advisor.collectors.work import length_hint
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.jobs.programs import rounds_job, whole_program
@@ -66,6 +67,9 @@ def job_from_recording(
     is_length_given = any(length is not None for length in lengths)
     if recording.step_time is None:
         return whole_program(recording, is_length_given=is_length_given)
+    startup_log_sd = with_correction(
+        _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
+    )
     if recording.rounds is not None:
         if global_batch is not None:
             raise UsageError(
@@ -79,7 +83,7 @@ def job_from_recording(
             epochs=epochs,
             total_steps=total_steps,
             total_samples=total_samples,
-            startup_log_sd=_STARTUP_LOG_SD,
+            startup_log_sd=startup_log_sd,
         )
     if missing := shortfall(recording, is_length_given=is_length_given):
         raise NotKnownError(missing[0], hint=missing[1])
@@ -116,11 +120,10 @@ def job_from_recording(
         ),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
         checkpoint_s=None if saves is None else saves.seconds,
+        told=recording.told,
         limits=recording.limits,
         length_log_sd=_length_log_sd(recording, is_length_given),
-        startup_log_sd=with_correction(
-            _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
-        ),
+        startup_log_sd=startup_log_sd,
         epoch_end_log_sd=with_correction(
             _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
             recording.boundary_half_width_s,
@@ -181,7 +184,7 @@ def _length(
     if work is None:
         raise RunError(
             f"how long the job of run {recording.run_id} is could not be found",
-            hint="say so: --epochs N, --total-steps N or --total-samples N",
+            hint=f"say so: {length_hint(recording)}",
         )
     return float(work.steps), f"{work.source} ({work.confidence})"
 
@@ -192,9 +195,12 @@ def _steps_per_epoch(recording: Recording, batch: int) -> float:
         return math.ceil(loading.dataset_samples / batch)
     if loading is not None and loading.batches_per_epoch:
         return math.ceil(loading.batches_per_epoch / recording.accumulation_steps)
+    work = recording.total_work
+    if work is not None and work.epochs:
+        return work.steps / work.epochs
     raise RunError(
         f"how many steps an epoch of run {recording.run_id} has could not be seen",
-        hint="give --total-steps or --total-samples instead of --epochs",
+        hint=f"instead of --epochs give {length_hint(recording)}",
     )
 
 

@@ -22,6 +22,7 @@ from advisor.domain import (
 from advisor.errors import UsageError
 from advisor.jobs.described import NO_LENGTH
 from advisor.jobs.job import Job
+from advisor.jobs.script_notes import script_notes
 from advisor.jobs.units import transformer_units
 from advisor.machines import devices
 from advisor.machines.fleet import lone_fleet
@@ -270,6 +271,10 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
         )
 
 
+def _is_accelerated(device: Device | None) -> bool:
+    return device is not None and device.kind != "cpu"
+
+
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, where: str, device: Device | None,
     coverage: float, *, price_usd_per_h: float | None, is_recorded: bool = False,
@@ -306,7 +311,10 @@ def _estimate(
         cost_usd=None,
         is_extrapolating=bool(columns.is_extrapolating[0]),
         facts=tuple(facts.all()),
-        notes=job.notes,
+        notes=(
+            *job.notes,
+            *script_notes(job, [(_is_accelerated(device), int(columns.workers[0]))]),
+        ),
         units=transformer_units(
             job,
             step.value,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import OfferFilter
 from advisor.domain import Candidate, Recommendation
 from advisor.jobs.job import Job
+from advisor.jobs.script_notes import script_notes
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import pareto_front, spread_out
@@ -103,6 +104,7 @@ def recommend(
         made = (candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
         return tuple(_placed(one, request, len(places)) for one in made)
 
+    front, missed = show(shown), show(nearest)
     return Recommendation(
         run=job.name,
         job=job.facts(),
@@ -114,11 +116,12 @@ def recommend(
         + rejected["no_price"]
         + (mixed.considered if mixed is not None else 0),
         rejected={reason: number for reason, number in rejected.items() if number},
-        front=show(shown),
-        nearest=show(nearest),
+        front=front,
+        nearest=missed,
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
             *job.notes,
+            *script_notes(job, map(_placing, front or missed)),
             *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
             *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
         ),
@@ -174,6 +177,11 @@ def _nearest(request: Request, rows: Rows) -> Integers:
     over *= np.maximum(rows.cost_usd[front] / (request.budget_usd or np.inf), 1.0)
     order = np.argsort(over, kind="stable")
     return front[order[:_NEAREST_SHOWN]]
+
+
+def _placing(one: Candidate) -> tuple[bool, int]:
+    """Return whether a candidate has accelerators, and its devices."""
+    return any(offer.accelerators for offer, _ in one.configuration.parts), one.layout.devices
 
 
 def _placed(one: Candidate, request: Request, places: int) -> Candidate:

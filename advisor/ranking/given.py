@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from advisor.collectors.told import on_accelerators
+from advisor.jobs.script_notes import script_notes
 from advisor.jobs.units import transformer_units
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
@@ -62,6 +64,9 @@ def plan(question: PlanQuestion) -> Plan:
     """
     left_out: dict[str, str] = {}
     front: tuple[Choice, ...] = ()
+    # What is planned on is accelerators: parse_cluster takes nothing else.
+    changed = on_accelerators(question.command, question.job.told)
+    question = replace(question, command=changed)
     model = model_on(question.case, question.predictor.catalogue, question.cluster.groups)
     groups = [OnGroup(question, place) for place in model.places]
     swapped = _swapped(question, model, left_out)
@@ -78,7 +83,8 @@ def plan(question: PlanQuestion) -> Plan:
     return Plan(
         objective=question.objective,
         subject=_subject(question),
-        model=question.job.facts() | {"transformer": _transformer(question.case.work, blocks)},
+        model=_model(question, choices[0])
+        | {"transformer": _transformer(question.case.work, blocks)},
         cluster=question.cluster,
         global_batch=question.job.global_batch,
         choices=choices,
@@ -89,6 +95,13 @@ def plan(question: PlanQuestion) -> Plan:
         predictor=question.predictor.name,
         model_version=question.predictor.version,
     )
+
+
+def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
+    """Return the facts of the job, with what its script needs on these machines."""
+    facts = question.job.facts()
+    needs = script_notes(question.job, [(True, best.devices)])
+    return facts | {"notes": [*facts["notes"], *needs]}
 
 
 def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choice:

@@ -157,13 +157,20 @@ class OnGroup:
             return (), (reason,)
         units = UnitModel(replace(self.case, space=space))
         found = units.best(self.row, nodes) if layout.pp > 1 else None
-        script = recorded.Script(self.question.command, units.parts, work.precision)
+        script = recorded.Script(
+            self.question.command, units.parts, work.precision, self._by_hand()
+        )
         stages = found.stages if found else (len(units.parts),)
         return (
             recorded.command(
                 script, layout, stages, group=group.label, nodes=nodes, per_node=per_node
             ),
         ), ()
+
+    def _by_hand(self) -> str:
+        """Return what has to change in the script itself for this group's accelerators."""
+        told = self.question.job.told
+        return "" if told is None else told.by_hand
 
 
 def family(layout: Layout) -> str:

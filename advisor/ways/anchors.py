@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.errors import RunError
 from advisor.jobs.job import Job
 from advisor.machines.host import host_device
 from advisor.planners.core.nouns import Device, Work
@@ -83,13 +82,8 @@ class Anchors:
 def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """Set the job's measured step on the host beside the model's.
 
-    A step on a card that the device sheet does not know anchors nothing.
-
-    Raises
-    ------
-    RunError
-        If waiting for data or for other ranks took the whole step, so that nothing of it was
-        computing.
+    A step on a card that the device sheet does not know anchors nothing, nor does one that only
+    waited for data or for other ranks: none of it was computing.
     """
     if job.measured is None:
         return Anchors(core_speed=None)
@@ -101,10 +95,7 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
     if computing_s <= 0:
-        raise RunError(
-            f"the steps of run {job.name} only waited for data or for other ranks",
-            hint="profile again with a faster loader, a larger model, or without --workers",
-        )
+        return Anchors(core_speed=host_core_speed(job), host=device)
     return Anchors(
         core_speed=host_core_speed(job),
         predicted_s=(float(columns.micro_batch_s[0, 0] * passes + columns.optimizer_s[0]),),

@@ -59,18 +59,22 @@ def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:
 
 
 def _shares(job: Job, seen: Measured, columns: TimeColumns) -> dict[Bottleneck, Floats]:
-    """Return what the step waits for: for data as measured, for the rest as modelled."""
-    waiting = min(job.feed.wait_s / seen.step_s, 1.0) if seen.step_s > 0 else 0.0
+    """Return what the step waits for: data and other ranks as measured, the rest as modelled."""
+    waits = {"input": job.feed.wait_s, "network": seen.exchange_s}
+    scale = max(seen.step_s, sum(waits.values()))
+    measured = {name: wait_s / scale for name, wait_s in waits.items()}
     modelled = {
         name: np.nan_to_num(columns.shares.get(name, np.zeros(1)))
         for name in WAITS
-        if name != "input"
+        if name not in measured
     }
     whole = sum(modelled.values())
     if not np.all(whole > 0):  # the model has no answer for this machine
         modelled["compute"], whole = np.ones(len(columns.count)), np.ones(1)
-    return {**{n: (1 - waiting) * part / whole for n, part in modelled.items()},
-            "input": np.full(len(columns.count), waiting)}  # fmt: skip
+    computing = 1 - sum(measured.values())
+    shares = {name: computing * part / whole for name, part in modelled.items()}
+    rows = np.ones(len(columns.count))
+    return shares | {"input": measured["input"] * rows, "network": measured["network"] * rows}
 
 
 def _layouts(job: Job, seen: Measured, rows: int) -> Layouts:

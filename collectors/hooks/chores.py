@@ -122,7 +122,18 @@ class Chores:
                 cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
+        from . import told
+
+        try:
+            state.fact("told", **told.facts(state.switches))
+        except Exception as error:
+            state.failed("told", error)
         state.fact("limits", **limits.facts(torch, state.threads_called))
+
+    def look_again(self) -> None:
+        """Look at the loops once more at the last step: do they turn as they should."""
+        if self._state.steps > _WORK_AT[-1]:
+            self._find_work(self._state.steps)
 
     def _find_work(self, step: int) -> None:
         """Record what the frames say of the job's length."""

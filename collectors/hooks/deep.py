@@ -66,7 +66,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.took = took
         call.owner = owner
         call.is_backward = node is not None
-        call.is_optimizer = self.is_in_optimizer
+        # LBFGS and its like evaluate the loss inside their step.
+        is_evaluation = node is not None or modules.is_inside
+        call.is_optimizer = self.is_in_optimizer and not is_evaluation
         call.is_inside_module = modules.is_inside
         self.calls.append(call)
         if call.writes or call.is_view:
@@ -157,8 +159,12 @@ class DeepTrace:
         self._trace.is_on = not is_running
 
     def backward_begins(self) -> None:
-        """Take stock: what lives now is what the forward pass keeps for the backward pass."""
-        self._backwards += 1
+        """Take stock: what lives now is what the forward pass keeps for the backward pass.
+
+        An optimizer that evaluates the loss itself (LBFGS) repeats one micro-batch.
+        """
+        if not self._trace.is_in_optimizer:
+            self._backwards += 1
         self._saved.append(self._storages.living())
 
     def abandon(self) -> None:
@@ -238,7 +244,7 @@ class DeepTrace:
             return self._loader.samples - self._samples
         sizes = self._modules.leading_sizes
         if sizes:
-            return max(set(sizes), key=sizes.count) * max(1, self._backwards)
+            return max(sizes, key=sizes.count) * max(1, self._backwards)
         guess = operators.leading_size(self._trace.calls, self._storages.fixed)
         if guess:
             flags.append("no loader and no module: samples guessed from the largest product")

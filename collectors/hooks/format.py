@@ -46,9 +46,12 @@ DEVICE_STEP_PAYLOAD = struct.Struct("<IQ")
 # bytes read and written on disk; bytes received and sent; throttled time [ns]; CPU pressure
 # (-1: unknown); time stolen by the hypervisor [ns]; major page faults; GPU busy share, memory
 # bytes, power [W], SM clock [MHz], PCIe bytes/s in and out (all -1: no GPU); minor page faults;
-# the wait for a core of the process that waited most, over each interval between two readings;
-# CPU time of the whole machine as last read, since it began (0: unknown). [ns]
+# the wait for a core of the process that waited most, over each interval between two readings; CPU
+# time of the whole machine as last read, since it began [ns]. The last three are missing before
+# 2026-11-22, and 0 where nothing is known.
 READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqddddQQQ")
+# The sizes that version 1 began with: the fields after them came later.
+STEP_BYTES, LOADER_BYTES, READING_BYTES = 36, 52, 156
 # One process of the tree, cumulative since it began: time [ns]; pid, start [clock ticks since
 # boot]; resident bytes now; CPU time [ns]; minor, major page faults; TCP bytes received and sent.
 PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
@@ -58,8 +61,6 @@ PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
 # latest backward pass that DistributedDataParallel timed, how long gradients were exchanged, and
 # the part that the computation hid [ns] (-1: none).
 COMMUNICATION_PAYLOAD = struct.Struct("<QIQQQIQqqqq")
-# The sizes that version 1 began with: the fields after them came later.
-STEP_BYTES, LOADER_BYTES, READING_BYTES = 36, 52, 156
 
 # Clocks by the number that stands in the file: a loader's batches, backward passes, updates of an
 # optimizer, the script's own marks; whole fits of an estimator in a loop; rounds, batches or

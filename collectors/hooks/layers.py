@@ -41,7 +41,9 @@ class Modules:
     roots : list
         Modules that were called from outside of any other.
     leading_sizes : list of int
-        First dimension of the first tensor that reached each root call.
+        Samples in the first tensor that reached each call of a root that learns: its first
+        dimension, or the second where a recurrent or attention module in there is told that time
+        comes first. A loss is a root too, and often sees every token as a row.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class Modules:
         self._numbers: list[int] = []  # autograd's next number at each entry
         self._handles: list[Any] = []
         self._is_size_wanted = False
+        self._root_shape: tuple[int, ...] = ()
 
     def __enter__(self) -> Modules:
         from torch.nn.modules import module
@@ -78,18 +81,31 @@ class Modules:
         if self._stack:
             self._calls[self._stack[-1]].has_children = True
         else:
-            self._is_size_wanted = True
+            self._is_size_wanted = any(True for _ in module.parameters())
+            self._root_shape = ()
             if not any(module is root for root in self.roots):
                 self.roots.append(module)
         if self._is_size_wanted:
             for tensor in tensors_in(args):
+                self._root_shape = tuple(tensor.shape)
                 self.leading_sizes.append(int(tensor.shape[0]) if tensor.dim() else 1)
                 self._is_size_wanted = False
                 break
+        is_time_first = getattr(module, "batch_first", None) is False
+        if is_time_first and len(self._root_shape) > 1:
+            self._time_comes_first(args)
         self.owner = len(self._calls)
         self._stack.append(self.owner)
         self._calls.append(Call(module))
         self._numbers.append(torch._C._autograd._get_sequence_nr())
+
+    def _time_comes_first(self, args: Any) -> None:
+        """Count samples by the second dimension if this module's input has the root's layout."""
+        for tensor in tensors_in(args):
+            shape = tuple(tensor.shape)
+            if len(shape) == 3 and shape[:2] == self._root_shape[:2]:
+                self.leading_sizes[-1] = int(shape[1])
+            return
 
     def _left(self, module: Any, args: Any, output: Any) -> None:
         # A pre-hook that raised leaves its module on the stack: leave until this one.

@@ -30,6 +30,7 @@ class Loader:
         self.is_quick = False  # after a batch that took little time, made in this process
         self.workers_cpu_ns = self.workers_delay_ns = self.helpers_delay_ns = 0
         self.is_described = False
+        self.axis = 0  # along which samples lie
         self.is_recorded = False
         # pid -> CPU time, waiting of the main thread and of the others, as counted so far
         self._alive: dict[int, tuple[int, int, int]] = {}
@@ -140,8 +141,9 @@ class Loaders:
             return
         if not known.is_described:
             known.is_described = True
-            self._writer.fact("batch", loader=known.number, **_batch_facts(batch))
-        samples = samples_in(batch)
+            known.axis = _sample_axis(batch, known.reference())
+            self._writer.fact("batch", loader=known.number, **_batch_facts(batch, known.axis))
+        samples = samples_in(batch, known.axis)
         known.is_recorded = False
         known.batches += 1
         known.samples += samples
@@ -177,7 +179,7 @@ class Loaders:
             now_ns = time.monotonic_ns()
             if now_ns - begin_ns > self._QUICK_NS:
                 return False
-            self.noted.append((now_ns, now_ns - begin_ns, samples_in(batch), known))
+            self.noted.append((now_ns, now_ns - begin_ns, samples_in(batch, known.axis), known))
         except Exception:  # not begun under our eyes, or a batch of the script's own making
             return False
         return True
@@ -279,22 +281,30 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(item)
 
 
-def samples_in(batch: Any) -> int:
+def _sample_axis(batch: Any, loader: Any) -> int:
+    """Return the axis along which samples lie: 1 where time comes first, [time, batch, ...]."""
+    size = getattr(loader, "batch_size", None)
+    shapes = [tensor.shape for tensor in _tensors(batch)]
+    comes_second = all(len(shape) > 1 and shape[0] != size == shape[1] for shape in shapes)
+    return 1 if shapes and comes_second else 0
+
+
+def samples_in(batch: Any, axis: int = 0) -> int:
     """Return the samples in a batch; nearly always it is a list that begins with a tensor."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     shape = getattr(first, "shape", None)
-    return int(shape[0]) if shape else _leading_size(batch)
+    return int(shape[axis]) if shape else _leading_size(batch, axis)
 
 
-def _leading_size(batch: Any) -> int:
+def _leading_size(batch: Any, axis: int = 0) -> int:
     for tensor in _tensors(batch):
-        return int(tensor.shape[0]) if len(tensor.shape) else 1
+        return int(tensor.shape[axis]) if len(tensor.shape) else 1
     return 0
 
 
-def _batch_facts(batch: Any) -> dict[str, Any]:
+def _batch_facts(batch: Any, axis: int = 0) -> dict[str, Any]:
     tensors = list(_tensors(batch))
-    samples = _leading_size(batch)
+    samples = _leading_size(batch, axis)
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return {
         "sample_bytes": total / samples if samples else None,

@@ -9,6 +9,7 @@ import time
 
 from . import format as fmt
 from .noting import Noting
+from .switches import device_switches
 from .writer import MOST_HELD
 
 TYPE_CHECKING = False
@@ -205,8 +206,9 @@ class Session(Noting):
             self._chores.record_communication(time.monotonic_ns(), is_last=True)
 
     def arguments_parsed(self, namespace: Any) -> None:
-        """Keep the numbers among the arguments that may say how long the job is."""
+        """Keep the numbers among the arguments that may say how long the job is, and devices."""
         try:
+            self.switches.update(device_switches(namespace))
             words = ("epoch", "step", "iter", "batch", "sample", "accum")
             for name, value in vars(namespace).items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -295,6 +297,8 @@ class Session(Noting):
         is_main = threading.current_thread() is threading.main_thread()
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
+        if clock != fmt.CLOCK_LOADER:
+            self._chores.look_again()
         self.fact("obeyed", steps=self.steps)
         self.release()
         if action == fmt.ACTION_STOP:

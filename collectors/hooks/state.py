@@ -23,6 +23,8 @@ class ProcessState:
     optimizers : Optimizers
     arguments : dict of float
         The numbers among the parsed arguments that may say how long the job is.
+    switches : dict
+        The parsed arguments about devices.
     data_parallel : weak reference to the wrapped model, or None
     communication : Communication
     is_together : bool
@@ -46,6 +48,7 @@ class ProcessState:
         self.loaders = Loaders(self.writer)
         self.optimizers = Optimizers()
         self.arguments: dict[str, float] = {}
+        self.switches: dict[str, Any] = {}
         self.data_parallel: Any = None
         self.communication = Communication(self.writer)
         self.is_together = False

@@ -14,8 +14,9 @@ import os
 import sys
 
 from . import frameworks
-from .bounds import break_bound
-from .expressions import value_of
+from .bounds import Exits
+from .expressions import dotted
+from .turns import turns_of_for, turns_of_while, value_of_counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HOOKS = os.path.dirname(os.path.abspath(__file__))
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__))
+# Packages that loop around a step without repeating it (over groups of parameters, over hooks), or
+# that say the length themselves: see ``frameworks``.
+_NOT_COUNTED = frozenset([
+    "accelerate", "apex", "bitsandbytes", "deepspeed", "keras", "lightning", "pluggy",
+    "pytorch_lightning", "_pytest", "torch", "transformers",
+])  # fmt: skip
 _MAX_FRAMES = 60
 _CO_OPTIMIZED = 1  # a function's: its variables are no dict, see inspect.CO_OPTIMIZED
 
@@ -32,11 +40,12 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
 
     Each candidate has ``source`` and ``confidence`` and either ``steps`` (framework state) or
     ``loops``, innermost first: ``turns`` (None: unknown), ``text``, ``where``, ``is_loader``
-    (turns are batches), ``variable`` (value of the loop's counter now, where there is one) and
-    ``bound`` (where it breaks off, see ``bounds``).
+    (turns are batches), ``variable`` (value of the loop's counter now, where there is one),
+    ``bound`` (where it breaks off) and ``may_end`` (it may break off elsewhere; see ``bounds``).
     """
     candidates = []
     loops: list[dict[str, Any]] = []
+    inside: list[dict[str, Any]] = []  # loops of a package that the script calls
     schedules: list[dict[str, Any]] = []
     depth = 0
     while frame is not None and depth < _MAX_FRAMES:
@@ -44,12 +53,21 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
             stated = frameworks.state(frame)
             if stated is not None:
                 candidates.append(stated)
-            if not _is_library(frame.f_code.co_filename):
-                loops += _loops(frame)
+            if _is_library(frame.f_code.co_filename):
+                inside += _loops(frame) if _is_counted(frame) else []
+            else:
+                around = _loops(frame)
+                if inside or around:
+                    _begun_anew_by_calls(loops)
+                loops += inside + around
+                inside = []
                 schedules += _schedules(frame)
         _forget(frame)
         frame = frame.f_back
         depth += 1
+    for loop in loops:
+        if loop["bound"] is not None and loop["bound"]["reset"] == "call":
+            loop["bound"]["reset"] = ""  # called once: it counts through the job
     if loops:
         candidates.append({"loops": loops, "confidence": "likely", "source": _source(loops)})
     return candidates + schedules[:1]
@@ -68,8 +86,25 @@ def _forget(frame: FrameType) -> None:
         copied.clear()
 
 
+def _begun_anew_by_calls(loops: list[dict[str, Any]]) -> None:
+    """Note that the functions of these loops are called again and again."""
+    for loop in loops:
+        if loop["bound"] is not None and loop["bound"]["reset"] == "call":
+            loop["bound"]["reset"] = "loop"
+
+
 def _is_library(filename: str) -> bool:
-    return "site-packages" in filename or "dist-packages" in filename or filename.startswith("<")
+    if "site-packages" in filename or "dist-packages" in filename or filename.startswith("<"):
+        return True
+    return os.path.dirname(os.path.abspath(filename)).startswith(_STANDARD)
+
+
+def _is_counted(frame: FrameType) -> bool:
+    """Return whether a package's loop may repeat steps: a trainer's, not an optimizer's."""
+    filename = frame.f_code.co_filename
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    is_installed = "site-packages" in filename or "dist-packages" in filename
+    return is_installed and package not in _NOT_COUNTED
 
 
 def _source(loops: list[dict[str, Any]]) -> str:
@@ -86,18 +121,19 @@ def _loops(frame: FrameType) -> list[dict[str, Any]]:
     except SyntaxError:
         return []
     around = []
-    for node in _body_of(tree, frame):
+    owner = _owner_of(tree, frame)
+    for node in _body_of(owner):
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             body = node.body
             last = getattr(body[-1], "end_lineno", None) or node.lineno
             if body[0].lineno <= frame.f_lineno <= last:
                 around.append(node)
     around.sort(key=lambda node: node.lineno, reverse=True)
-    return [_loop(node, frame, source) for node in around]
+    return [_loop(node, owner, frame, source) for node in around]
 
 
-def _body_of(tree: ast.AST, frame: FrameType) -> list[ast.AST]:
-    """Return the nodes of the function (or module) that the frame runs, not of inner ones."""
+def _owner_of(tree: ast.AST, frame: FrameType) -> ast.AST:
+    """Return the function (or module) that the frame runs."""
     owner = tree
     first = frame.f_code.co_firstlineno
     if frame.f_code.co_name != "<module>":
@@ -106,6 +142,11 @@ def _body_of(tree: ast.AST, frame: FrameType) -> list[ast.AST]:
                 starts = [node.lineno] + [d.lineno for d in node.decorator_list]
                 if node.name == frame.f_code.co_name and first in starts:
                     owner = node
+    return owner
+
+
+def _body_of(owner: ast.AST) -> list[ast.AST]:
+    """Return the nodes of a function or module, not of inner ones."""
     found = []
     pending = list(ast.iter_child_nodes(owner))
     while pending:
@@ -116,114 +157,30 @@ def _body_of(tree: ast.AST, frame: FrameType) -> list[ast.AST]:
     return found
 
 
-def _loop(node: Any, frame: FrameType, source: str) -> dict[str, Any]:
+def _loop(node: Any, owner: Any, frame: FrameType, source: str) -> dict[str, Any]:
     where = "%s:%d" % (os.path.basename(frame.f_code.co_filename), node.lineno)
     scope = dict(frame.f_globals)
     scope.update(frame.f_locals)
+    exits = Exits(node, owner, scope, frame.f_lineno)
     if isinstance(node, ast.While):
-        turns, variable = _while(node.test, scope)
+        turns, variable = turns_of_while(node, owner, scope)
         text, is_loader = ast.get_source_segment(source, node.test) or "while", False
     else:
-        turns, is_loader = _turns(node.iter, scope)
-        variable = _counter(node, scope)
+        turns, is_loader = turns_of_for(node.iter, scope)
+        variable = value_of_counter(node, scope)
         text = ast.get_source_segment(source, node.iter) or "for"
+    if exits.bound is not None and isinstance(owner, ast.Module):
+        exits.bound["reset"] = exits.bound["reset"].replace("call", "")
     return {
         "turns": turns,
-        "bound": break_bound(node, scope),
+        "bound": exits.bound,
+        "may_end": exits.may_end,
         "text": " ".join(text.split())[:80],
+        "target": dotted(getattr(node, "target", None)),
         "where": where,
         "is_loader": is_loader,
         "variable": variable,
     }
-
-
-def _counter(loop: Any, scope: dict[str, Any]) -> int | None:
-    """Return how many turns came before this one, by the loop's variable if it counts.
-
-    That is ``i``, or the first of ``i, batch``; a range may count in strides.
-    """
-    target = loop.target
-    if isinstance(target, ast.Tuple) and target.elts:
-        target = target.elts[0]
-    value = scope.get(target.id) if isinstance(target, ast.Name) else None
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    bounds = _range_bounds(loop.iter, scope)
-    return (value - bounds[0]) // bounds[2] if bounds and len(bounds) == 3 else value
-
-
-def _range_bounds(node: Any, scope: dict[str, Any]) -> list[int]:
-    """Return the arguments of a call of ``range``, empty where it is none or they are unknown."""
-    if not isinstance(node, ast.Call) or _called(node) not in ("range", "trange"):
-        return []
-    bounds = [value_of(argument, scope) for argument in node.args]
-    return bounds if all(isinstance(bound, int) for bound in bounds) else []
-
-
-def _called(node: Any) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else _name(node.func)
-
-
-def _while(test: Any, scope: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return (bound, counter) of ``counter < bound``; (None, None) for any other condition."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        for part in test.values:
-            bound, counter = _while(part, scope)
-            if bound is not None:
-                return bound, counter
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        left, right = value_of(test.left, scope), value_of(test.comparators[0], scope)
-        if isinstance(left, int) and isinstance(right, int):
-            if isinstance(test.ops[0], (ast.Lt, ast.NotEq)):
-                return right, left
-            if isinstance(test.ops[0], ast.LtE):
-                return right + 1, left
-    return None, None
-
-
-# Calls that hand on their first argument's elements one by one.
-_TRANSPARENT = frozenset(["enumerate", "tqdm", "iter", "list", "reversed", "sorted", "track",
-                          "prefetch", "cycle", "progress_bar"])  # fmt: skip
-
-
-def _turns(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
-    """Return how often a ``for`` over this expression turns, and whether it is over a loader."""
-    if isinstance(node, ast.Call):
-        name = _called(node)
-        if name in ("range", "trange"):
-            bounds = _range_bounds(node, scope)
-            return (len(range(*bounds)) if bounds else None), False
-        if name == "zip":
-            inner = [_turns(argument, scope) for argument in node.args]
-            known = [turns for turns, _ in inner if turns is not None]
-            return (min(known) if known else None), any(is_loader for _, is_loader in inner)
-        if name == "islice" and len(node.args) == 2:
-            bound = value_of(node.args[1], scope)
-            return (bound if isinstance(bound, int) else None), False
-        if name in _TRANSPARENT and node.args:
-            return _turns(node.args[0], scope)
-        return None, False
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return len(node.elts), False
-    value = value_of(node, scope)
-    if value is None:
-        return None, False
-    is_loader = any("DataLoader" in base.__name__ for base in type(value).__mro__)
-    is_sized = is_loader or isinstance(value, (list, tuple, range, dict, str))
-    if not is_sized and hasattr(value, "iterable"):  # a progress bar around something
-        return _length(value.iterable), "DataLoader" in type(value.iterable).__name__
-    return (_length(value) if is_sized or hasattr(value, "__len__") else None), is_loader
-
-
-def _name(node: Any) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _length(value: Any) -> int | None:
-    try:
-        return len(value)
-    except Exception:  # somebody's __len__ may raise anything
-        return None
 
 
 def _schedules(frame: FrameType) -> list[dict[str, Any]]:

@@ -81,10 +81,12 @@ class Wrapping:
 
     def loader_made(self, loader: Any) -> None:
         """Give a loader that shuffles the rank's share of its data."""
-        if not self._is_on() or self._workers < 2:
+        if not self._is_on() or loader.batch_size is None:
             return
         sampler = getattr(loader, "sampler", None)
-        if type(sampler).__name__ != "RandomSampler" or loader.batch_size is None:
+        if type(sampler).__name__ != "RandomSampler" or sampler.replacement:
+            return
+        if sampler.num_samples != len(loader.dataset):
             return
         from torch.utils.data import BatchSampler
         from torch.utils.data.distributed import DistributedSampler

@@ -134,11 +134,13 @@ class Writer:
         """Append a JSON object."""
         import json
 
-        from .redaction import may_hold_secrets, redacted_json
+        from .suspicion import may_hold_secrets
 
         try:
             text = json.dumps(value, default=repr)
             if may_hold_secrets(text):
+                from .redaction import redacted_json
+
                 text = json.dumps(redacted_json(json.loads(text)))
             payload = text.encode()
         except Exception:  # a key or a repr of the script's own making

@@ -20,7 +20,7 @@ from advisor.catalogue.checks.findings import Context
 from advisor.catalogue.places import cache_folder
 from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
 from advisor.catalogue.snapshot import read_snapshot
-from advisor.catalogue.update.download import HttpSession, Limits, Progress
+from advisor.catalogue.update.download import DownloadLimits, HttpSession, Progress
 from advisor.catalogue.update.given import given_files
 from advisor.catalogue.update.merge import merged
 from advisor.catalogue.update.outcome import Outcome
@@ -47,7 +47,7 @@ class Options:
         Sources whose sudden changes, or whose missing prices, are accepted.
     mirror : str
         Where files are taken from instead of their own hosts.
-    limits : Limits
+    limits : DownloadLimits
     on_progress : callable or None
     """
 
@@ -56,7 +56,7 @@ class Options:
     accept: Collection[str] = ()
     accept_fewer: Collection[str] = ()
     mirror: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
     on_progress: Callable[[Progress], None] | None = None
 
 

@@ -54,7 +54,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DownloadLimits:
     """What a download may take.
 
     Attributes
@@ -100,7 +100,7 @@ class HttpSession:
     ----------
     source : str
     store : RawStore
-    limits : Limits
+    limits : DownloadLimits
     mirror : str
         Where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``.
     clock : Clock
@@ -109,7 +109,7 @@ class HttpSession:
 
     source: str
     store: RawStore
-    limits: Limits = field(default_factory=Limits)
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
     mirror: str = ""
     clock: Clock = field(default_factory=SystemClock)
     on_progress: Callable[[Progress], None] | None = None

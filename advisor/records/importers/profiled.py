@@ -124,10 +124,11 @@ def record(
 
 
 def _one_core_s(measured: Measured, used: Resources | None) -> float:
-    """Return a recorded step's time on one core of the host [s]."""
+    """Return a recorded step's time on one core of the host, exchanging left out [s]."""
+    step_s = measured.step_s - measured.exchange_s
     if (measured.threads or 1) == 1 or used is None or used.cpu_s_per_step is None:
-        return measured.step_s
-    return max(measured.step_s, used.cpu_s_per_step)
+        return step_s
+    return max(step_s, used.cpu_s_per_step)
 
 
 def _per_core(channels: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:

@@ -29,9 +29,10 @@ def listed(names: Sequence[str]) -> str:
     '[f"h.{i}" for i in range(3)]'
     """
     stem = names[0].rpartition(".")[0] if names else ""
-    if len(names) > 1 and list(names) == [f"{stem}.{i}" for i in range(len(names))]:
+    is_plain = re.fullmatch(r"[\w.-]*", stem) is not None  # a name may hold quotes and braces
+    if is_plain and len(names) > 1 and list(names) == [f"{stem}.{i}" for i in range(len(names))]:
         return f'[f"{stem}.{{i}}" for i in range({len(names)})]'
-    return json.dumps(list(names))
+    return json.dumps(list(names), ensure_ascii=False)
 
 
 def tensor_parallel_plan(parts: Sequence[Unit]) -> str:
@@ -49,7 +50,7 @@ def tensor_parallel_plan(parts: Sequence[Unit]) -> str:
         ends = not after or is_normalisation(after[0])
         way = "RowwiseParallel" if ends else "ColwiseParallel"
         name = re.sub(r"(^|\.)\d+\.", r"\1*.", module_name(layer.name), count=1)
-        lines.append(f'    "{name}": {way}(),')
+        lines.append(f"    {json.dumps(name, ensure_ascii=False)}: {way}(),")
     return "\n".join(
         [
             "from torch.distributed.tensor.parallel import (",

@@ -60,11 +60,15 @@ optimizer = ZeroRedundancyOptimizer(
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A recorded script: its command line, the units of its model, and what it computes in."""
+    """A recorded script: its command line, the units of its model, and what it computes in.
+
+    ``by_hand`` is what else has to change in it for these machines, in words.
+    """
 
     command: tuple[str, ...]
     parts: tuple[Unit, ...]
     precision: Precision
+    by_hand: str = ""
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -105,6 +109,7 @@ def command(
     """Return how to run a layout of the recorded script on equal machines."""
     launcher = f"{torchrun(nodes, per_node)} {script_of(script.command)}"
     batch = f"  # {layout.micro_batch} samples a rank and pass"
+    first = f"# first: {script.by_hand}\n" if script.by_hand else ""
     if layout.accumulation_steps > 1:
         batch += f", {layout.accumulation_steps} passes a step"
     if framework_of(layout) == "deepspeed":
@@ -114,14 +119,14 @@ def command(
             group=group,
             text=launcher + batch,
             files={
-                "parallel.py": text + _DEEPSPEED,
+                "parallel.py": first + text + _DEEPSPEED,
                 "ds_config.json": json.dumps(config, indent=2),
             },
         )
     return Command(
         group=group,
         text=launcher + batch,
-        files={"parallel.py": parallel_file(script.parts, layout, stages)},
+        files={"parallel.py": first + parallel_file(script.parts, layout, stages)},
     )
 
 
@@ -238,5 +243,6 @@ def split_points(parts: Sequence[Unit], stages: Sequence[int]) -> str:
     names, place = [], 0
     for size in stages[:-1]:
         place += size
-        names.append(f'"{module_name(parts[place].name)}": SplitPoint.BEGINNING')
+        name = json.dumps(module_name(parts[place].name), ensure_ascii=False)
+        names.append(f"{name}: SplitPoint.BEGINNING")
     return ", ".join(names)
