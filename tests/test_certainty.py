@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import record
+from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -23,8 +25,6 @@ from advisor.errors import NotKnownError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.question import Question
-from tests.collecting import record
-from tests.conftest import laptop
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import record
+from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +24,6 @@ from advisor.machines.host import is_same_machine
 from advisor.machines.limited import limited_processor
 from advisor.predict import Predictor
 from advisor.question import LayoutRequest, Question
-from tests.collecting import record
-from tests.conftest import laptop
 
 MakeJob = Callable[..., Job]
 

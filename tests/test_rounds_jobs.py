@@ -32,7 +32,7 @@ def predictor() -> Predictor:
 
 def partial(rounds: Rounds = KNOWN, **changes: Any) -> Recording:
     """Forty rounds of a second each of a thousand; 5 s to the end of the first."""
-    from tests.conftest import laptop
+    from conftest import laptop
 
     step = StepTime(
         corrected_s=1.0, raw_s=1.0, low_s=0.98, high_s=1.02, steps=39, warmup_steps=0,
