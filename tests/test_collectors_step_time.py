@@ -312,3 +312,21 @@ def test_a_step_without_time_waited_for_nothing() -> None:
     assert Mean(time=time, half_width_s=0.0, steps=1, warmup_steps=0).delay_fraction == 0.0
     quarter = replace(time, raw_s=4.0, corrected_s=3.0)
     assert Mean(time=quarter, half_width_s=0.0, steps=1, warmup_steps=0).delay_fraction == 0.25
+
+
+@pytest.mark.parametrize(
+    ("steps", "quantile"),
+    [(2, 6.3138), (3, 2.92), (4, 2.3534), (5, 2.1318), (6, 2.015), (7, 1.9432), (8, 1.8946),
+     (9, 1.8595), (10, 1.8331), (20, 1.8331)],
+)  # fmt: skip
+def test_few_steps_have_the_quantile_of_their_number(steps: int, quantile: float) -> None:
+    """Student's t, 95 % one-sided; source: any table, e.g. NIST's handbook 1.3.6.7.2."""
+    times = np.array([100.0, 104.0] * (steps // 2) + [102.0] * (steps % 2))
+    clock = ticked(times)
+    now = mean(clock)
+    assert now is not None
+    batches = min(steps, 10)
+    means = times.reshape(batches, -1).mean(axis=1) / 1e3
+    half = quantile * means.std(ddof=1) / np.sqrt(batches)
+    assert now.half_width_s == pytest.approx(half, rel=1e-4)
+    assert clock.wait_ns == clock.wait_delay_ns == [0] * (steps + 1)
