@@ -222,14 +222,14 @@ def test_a_closure_that_is_called_many_times_makes_one_step(tmp_path: Path) -> N
             nonlocal calls
             calls += 1
             optimizer.zero_grad()
-            loss = (layer(torch.ones(2, 4)).sin() - 1).square().sum()
-            loss.backward()
+            loss: torch.Tensor = (layer(torch.ones(2, 4)).sin() - 1).square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
         for _ in range(12):
             with torch.no_grad():
                 layer.weight.mul_(0.5)
-            optimizer.step(closure)
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
         events = hooks.events
     assert calls > 3 * 12
     assert events.completed == 12

@@ -14,7 +14,7 @@ from collecting import record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.processes import ProcessTree
+from advisor.collectors.processes import OneProcess, Process, ProcessTree
 from advisor.collectors.proportional import Proportional
 
 MIB = 2**20
@@ -124,7 +124,7 @@ def used_by(tree: ProcessTree) -> tuple[int, int]:
     """Return the sum of the resident memory, and what the processes use together."""
     total = tree.read(is_full=False).rss_bytes
     now_ns = time.monotonic_ns()
-    return total, Proportional(now_ns).used_bytes(tree.processes, now_ns)  # type: ignore[arg-type]
+    return total, Proportional(now_ns).used_bytes(tree.processes, now_ns)
 
 
 def test_many_small_processes_use_little_more_than_one() -> None:
@@ -179,12 +179,13 @@ def test_a_process_that_may_not_be_walked_is_estimated() -> None:
         tree = ProcessTree(one.pid)
         tree.refresh()
         process = tree.processes[one.pid]
+        assert isinstance(process, Process)
         tree.read(is_full=False)
         own = process.rss_bytes - process.shared_bytes
         process._rollup = "/nowhere"
         assert process.pss_bytes() is None
-        twice = {1: process, 2: process}
-        used = Proportional(0).used_bytes(twice, 0)  # type: ignore[arg-type]
+        twice: dict[int, OneProcess] = {1: process, 2: process}
+        used = Proportional(0).used_bytes(twice, 0)
         one.kill()
         tree.close()
     assert 0 < process.shared_bytes < process.rss_bytes
