@@ -62,6 +62,11 @@ def ratio(*log_sds: float) -> float:
     return math.exp(min(2 * REACH * math.hypot(*log_sds), 700.0))
 
 
+def widest_fraction() -> float:
+    """Return half of the widest interval that is an answer, as a share of its middle."""
+    return (MOST_RATIO - 1) / (MOST_RATIO + 1)
+
+
 def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
     """Return what is not known well enough and what to do about it; None where all is.
 

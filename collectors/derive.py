@@ -11,7 +11,6 @@ from typing import Any
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
-from advisor.collectors.hooks import format as fmt
 from advisor.collectors.limits import limits_of
 from advisor.collectors.memory import peak_memory_bytes
 from advisor.collectors.passes import batches_per_step, steps_per_epoch
@@ -34,10 +33,10 @@ from advisor.collectors.recording import (
     StepClock,
     StepTime,
 )
-from advisor.collectors.records import parse
 from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
+from advisor.collectors.step_records import take_all
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.told import told_of
@@ -45,7 +44,7 @@ from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
-_CLOCKS: tuple[StepClock, ...] = fmt.CLOCKS
+_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker", "fit", "round")
 _CONTENDED = 0.2
 _CONTRADICTIONS = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
@@ -59,8 +58,7 @@ def read_events(path: Path) -> Events:
         data = path.read_bytes()
     except OSError:
         return events
-    for kind, payload, _ in parse(data):
-        events.take(kind, payload)
+    take_all(events, data)
     return events
 
 

@@ -65,14 +65,15 @@ def rounds_of(
         return None
     told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
     first = told[0] if told else events.fact("rounds")
-    limits = {one.get("cores") for one in told}
+    limits = [one.get("cores") for one in told]
+    known = [float(cores) for cores in limits if isinstance(cores, (int, float))]
     if events.clock == fmt.CLOCK_FIT:
         first = {"kind": "whole fits", "unit": "fit"}
     return Rounds(
         kind=str(first.get("kind", "")),
         unit=str(first.get("unit", "round")),
         device=_device(first, readings),
-        cores=None if not limits or None in limits else float(max(limits)),
+        cores=max(known) if known and len(known) == len(limits) else None,
         busy_cores=_busy_cores(events, step, readings, start_ns),
         compile_s=_compile_s(events, step, first),
         spread_fraction=_spread(events, step),
@@ -101,7 +102,8 @@ def _busy_cores(
 def _compile_s(events: Events, step: StepTime, first: dict[str, Any]) -> float | None:
     if "t_ns" not in first or not events.steps.first_ns:
         return None
-    return max(0.0, (events.steps.first_ns - first["t_ns"]) / 1e9 - step.raw_s)
+    begin_ns = int(first["t_ns"])
+    return max(0.0, (events.steps.first_ns - begin_ns) / 1e9 - step.raw_s)
 
 
 def _spread(events: Events, step: StepTime) -> float:
@@ -175,5 +177,5 @@ def _confidence(told: list[dict[str, Any]]) -> Literal["certain", "likely", "wea
 
 
 def _epochs(told: list[dict[str, Any]]) -> float | None:
-    epochs = [fit.get("epochs") for fit in told]
-    return float(sum(epochs)) if epochs and all(isinstance(one, int) for one in epochs) else None
+    epochs = [one for fit in told if isinstance(one := fit.get("epochs"), int)]
+    return float(sum(epochs)) if epochs and len(epochs) == len(told) else None

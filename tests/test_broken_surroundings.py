@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -230,3 +231,9 @@ def test_a_defect_of_ours_is_not_hidden() -> None:
     for error in (ValueError("x"), KeyError("x"), TypeError("x"), RuntimeError("x"),
                   ImportError("no module named x")):  # fmt: skip
         assert explain(error) is None
+
+
+def test_what_the_security_page_names_is_there() -> None:
+    named = re.findall(r"`((?:tests|collectors)/[\w/.]+)`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).is_file()] == []

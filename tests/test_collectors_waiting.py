@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from collecting import record
 
 from advisor.collectors.hooks import clock, loaders
 from advisor.collectors.hooks.loaders import Loaders
 from advisor.collectors.hooks.writer import Writer
 from advisor.collectors.recording import Recording
-from tests.collecting import record
 
 US = 1000
 

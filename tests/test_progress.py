@@ -14,7 +14,7 @@ import pytest
 
 from advisor.learned.sequence import SequenceNetwork
 from advisor.learned.tasks import run, supervised
-from advisor.train.progress import PERIOD_S, Lines, progress
+from advisor.train.progress import PERIOD_S, ProgressLines, progress
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +35,7 @@ def lines(out: io.StringIO) -> list[str]:
 
 def test_a_line_every_period_however_often_one_tells() -> None:
     clock, out = Clock(), io.StringIO()
-    told = Lines(out, clock)
+    told = ProgressLines(out, clock)
     for done in range(1000):
         clock.now_s = done / 10
         told.tell("folds", done, 1000)
@@ -45,14 +45,14 @@ def test_a_line_every_period_however_often_one_tells() -> None:
 
 def test_a_stage_that_ends_is_told_at_once() -> None:
     clock, out = Clock(), io.StringIO()
-    told = Lines(out, clock)
+    told = ProgressLines(out, clock)
     told.tell("folds", 2, 2)
     assert lines(out) == ["folds: 2 of 2 (0 s)"]
 
 
 def test_a_single_long_call_is_told_of_too() -> None:
     clock, out = Clock(), io.StringIO()
-    told = Lines(out, clock)
+    told = ProgressLines(out, clock)
     clock.now_s = PERIOD_S
     told.tick()
     told.tick()
@@ -84,7 +84,7 @@ def test_programs_see_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_went_away_ends_no_fit() -> None:
     out = io.StringIO()
     out.write = lambda _: (_ for _ in ()).throw(BrokenPipeError())  # type: ignore[assignment,method-assign]
-    Lines(out, Clock()).tell("folds", 1, 1)
+    ProgressLines(out, Clock()).tell("folds", 1, 1)
 
 
 @pytest.mark.slow

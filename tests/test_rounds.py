@@ -29,7 +29,7 @@ REACH = 1.644854
 
 
 def tick(events: Events, clock: int, at_ns: int, flags: int = fmt.FLAG_COMPLETES) -> None:
-    events.take(fmt.STEP, fmt.STEP_PAYLOAD.pack(at_ns, 0, 1, clock, flags, 0, 0, 0, 0, 0))
+    events.take(fmt.STEP, fmt.STEP_PAYLOAD.pack(at_ns, 0, 1, clock, flags, 0, 0, 0, 0, 0, 0))
 
 
 def events_of(*facts: dict[str, Any], rounds: int = 0, round_ns: int = S) -> Events:

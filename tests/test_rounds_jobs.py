@@ -32,7 +32,7 @@ def predictor() -> Predictor:
 
 def partial(rounds: Rounds = KNOWN, **changes: Any) -> Recording:
     """Forty rounds of a second each of a thousand; 5 s to the end of the first."""
-    from tests.conftest import laptop
+    from conftest import laptop
 
     step = StepTime(
         corrected_s=1.0, raw_s=1.0, low_s=0.98, high_s=1.02, steps=39, warmup_steps=0,
@@ -93,6 +93,8 @@ def test_a_script_seen_to_its_end_is_known_however_few_its_rounds() -> None:
     ended = partial(replace(KNOWN, tail_s=7.0), step_time=wide, total_work=few, status="finished")
     job = job_from_recording(ended)
     assert job.total_steps + job.startup_s == pytest.approx(4 + 4 + 7)
+    corrected = job_from_recording(replace(ended, busy_s=12.0))
+    assert corrected.total_steps + corrected.startup_s == pytest.approx(12.0)
 
 
 def test_cores_help_only_who_may_use_them(predictor: Predictor) -> None:

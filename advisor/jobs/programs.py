@@ -118,8 +118,10 @@ def rounds_job(
         raise NotKnownError(missing[0], hint=missing[1])
     total, source = _length(recording, rounds, *lengths)
     seen = step.steps + step.warmup_steps
-    log_sd = _RUN_LOG_SD if is_whole else _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
-    batch = max(1, round(recording.step_samples or 1))
+    log_sd = _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
+    if is_whole:
+        log_sd = with_correction(_RUN_LOG_SD, recording.contention_half_width, 1.0)
+    batch, ends = max(1, round(recording.step_samples or 1)), _ends(recording, total)
     return Job(
         name=recording.run_id,
         work=None,
@@ -137,16 +139,30 @@ def rounds_job(
         ),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=batch,
-        # The first round is one of all; what comes after the last was seen where it was.
-        startup_s=max(0.0, (recording.startup_s or 0.0) - step.corrected_s)
-        + (rounds.tail_s or 0.0),
+        startup_s=_beside_s(recording, step, total, ends, rounds.tail_s if is_whole else None),
         startup_log_sd=startup_log_sd,
-        epochs=_ends(recording, total),
+        epochs=ends,
         epoch_end_steps=(recording.boundary_s or 0.0) / step.corrected_s,
         length_log_sd=_length_log_sd(recording, is_given),
         assumptions=(_NO_GPU.format(kind=rounds.kind),),
         limits=recording.limits,
     )
+
+
+def _beside_s(
+    recording: Recording, step: StepTime, total: float, ends: float, tail_s: float | None
+) -> float:
+    """Return what stands before the rounds, and after them where that was seen. [s].
+
+    The first round is one of all. Of a script that was seen to its end the whole is known.
+    """
+    start_s = max(0.0, (recording.startup_s or 0.0) - step.corrected_s)
+    if tail_s is None:
+        return start_s
+    if recording.busy_s is None:
+        return start_s + tail_s
+    rounds_s = total * step.corrected_s + ends * (recording.boundary_s or 0.0)
+    return max(start_s, recording.busy_s - rounds_s)
 
 
 def _program(recording: Recording, step: StepTime, rounds: Rounds) -> Program:

@@ -33,12 +33,12 @@ def progress(checkpoints: Path | None = None, *, is_quiet: bool = False) -> Iter
         with _bars() as tell, supervised(tell, checkpoints):
             yield
     else:
-        lines = Lines(sys.stderr)
+        lines = ProgressLines(sys.stderr)
         with lines.ticking(), supervised(lines.tell, checkpoints):
             yield
 
 
-class Lines:
+class ProgressLines:
     """Progress as lines of text.
 
     Parameters

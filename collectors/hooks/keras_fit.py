@@ -109,16 +109,16 @@ def _batch(iterator: Any) -> int:
 def _facts(
     seen: Any, batch: int, params: dict[str, Any], variables: dict[str, Any]
 ) -> dict[str, Any]:
-    epochs = params.get("epochs")
-    first = variables.get("initial_epoch") or 0
+    epochs, first = params.get("epochs"), variables.get("initial_epoch") or 0
     per_epoch = variables.get("steps_per_epoch") or params.get("steps")
-    is_known = isinstance(epochs, int) and isinstance(per_epoch, int)
+    left = epochs - first if isinstance(epochs, int) else None
+    per_epoch = per_epoch if isinstance(per_epoch, int) else None
     stops = any("EarlyStopping" in type(one).__name__ for one in seen.callbacks)
     adapter = getattr(variables.get("epoch_iterator"), "data_adapter", None)
     return {
-        "rounds": (epochs - first) * per_epoch if is_known else None,
-        "epochs": epochs - first if isinstance(epochs, int) else None,
-        "per_epoch": per_epoch if isinstance(per_epoch, int) else None,
+        "rounds": None if left is None or per_epoch is None else left * per_epoch,
+        "epochs": left,
+        "per_epoch": per_epoch,
         "may_end_early": stops,
         "cores": limited_threads(),
         "batch": batch or None,

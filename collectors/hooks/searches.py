@@ -60,9 +60,9 @@ def search(rounds: RoundCounter, module: Any) -> None:
     def describe(self: Any, X: Any, y: Any = None, **given: Any) -> dict[str, Any]:  # noqa: N803
         candidates = _candidates(module, self)
         folds = _folds(self.cv, self.estimator, X, y, given.get("groups"))
-        is_known = candidates is not None and folds is not None
+        fits = None if candidates is None or folds is None else candidates * folds
         return {
-            "rounds": candidates * folds + bool(self.refit) if is_known else None,
+            "rounds": None if fits is None else fits + bool(self.refit),
             "may_end_early": False,
             "cores": _cores(self.n_jobs, self.estimator),
             "device": "cpu",

@@ -88,7 +88,16 @@ def _start(owner: Any, name: str) -> int:
 
 # Calls that hand on their first argument's elements one by one.
 _TRANSPARENT = frozenset(["enumerate", "tqdm", "iter", "list", "reversed", "sorted", "track",
-                          "prefetch", "cycle", "progress_bar"])  # fmt: skip
+                          "prefetch", "progress_bar"])  # fmt: skip
+
+
+def is_endless(node: Any) -> bool:
+    """Return whether iterating over this expression never ends: ``count()``, ``cycle(loader)``."""
+    if not isinstance(node, ast.Call):
+        return False
+    if _called(node) == "enumerate" and node.args:
+        return is_endless(node.args[0])
+    return _called(node) in ("count", "cycle", "repeat")
 
 
 def turns_of_for(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
@@ -105,6 +114,8 @@ def turns_of_for(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
         if name == "islice" and len(node.args) == 2:
             bound = value_of(node.args[1], scope)
             return (bound if isinstance(bound, int) else None), False
+        if name == "cycle" and node.args:
+            return None, turns_of_for(node.args[0], scope)[1]
         if name in _TRANSPARENT and node.args:
             return turns_of_for(node.args[0], scope)
         return None, False
