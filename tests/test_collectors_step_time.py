@@ -330,3 +330,46 @@ def test_few_steps_have_the_quantile_of_their_number(steps: int, quantile: float
     half = quantile * means.std(ddof=1) / np.sqrt(batches)
     assert now.half_width_s == pytest.approx(half, rel=1e-4)
     assert clock.wait_ns == clock.wait_delay_ns == [0] * (steps + 1)
+
+
+def test_a_stretch_from_a_later_step_on_holds_those_steps_alone() -> None:
+    ticks = [  # fmt: skip
+        (40, 4, 8, 2, ORDINARY), (50, 5, 9, 3, BOUNDARY), (60, 6, 10, 4, ORDINARY),
+        (70, 7, 11, 5, TRACED), (80, 8, 12, 6, ORDINARY), (90, 9, 9, 7, BOUNDARY),
+    ]  # fmt: skip
+    steps = Clock(ticks).steps
+    for end in (steps.first_ns, steps.last_ns):
+        steps.others.beyond.add(end, float(end))
+    seen = steps.ordinary(1)
+    told = seen.wall_ns, seen.delay_ns, seen.wait_ns, seen.wait_delay_ns, seen.beyond_ns
+    assert told == (140 * MS, 14 * MS, 22 * MS, 10 * MS, 140 * MS)
+
+
+def test_the_edges_of_warm_up() -> None:
+    assert ticked(np.array([3.0] + [2.0] * 11)).warmup() == 0  # 1.5 times is no more than that
+    assert ticked(np.array([100.0, 1.0, 1.0])).warmup() == 1  # two steps say what is usual
+    falling = 100.0 * 1.6 ** np.arange(49, 0, -1)
+    # The fiftieth is like most of the ten after it, of which the first four are shorter.
+    assert ticked(np.array([*falling, 100.0, *[10.0] * 4, *[100.0] * 6])).warmup() == 49
+
+
+def test_an_interval_is_of_the_steps_after_warm_up() -> None:
+    """Five steps after three of warm-up are five batches, twenty-one ten of two."""
+    for used in (5, 21):
+        times = np.array([1000.0, 800.0, 700.0, *[100.0, 104.0] * (used // 2), 102.0])
+        now = mean(ticked(times))
+        assert now is not None
+        assert (now.warmup_steps, now.steps) == (3, used)
+        batches = min(used, 10)
+        means = times[-batches * (used // batches) :].reshape(batches, -1).mean(axis=1) / 1e3
+        quantile = {5: 2.1318, 10: 1.8331}[batches]
+        half = quantile * means.std(ddof=1) / np.sqrt(batches)
+        scale = now.corrected_s / means.mean()
+        assert now.half_width_s == pytest.approx(half * scale, rel=1e-4)
+
+
+def test_the_shortest_step_and_the_shortest_wait_count() -> None:
+    steps = Steps(first_ns=SECOND, first_delay_ns=3)
+    steps.add(2 * SECOND, 3, 0)
+    steps.add(2 * SECOND + 1, 3, 0)
+    assert (steps.left_out[0].delay_ns, steps.count, steps.wall_ns) == (0, 1, [0, 1])
