@@ -6,6 +6,10 @@ sides meet the same caches and the same neighbours. What counts is the CPU time 
 thread, the median step of each block; the cost is the median difference of neighbouring blocks.
 Wider models leave colder caches to the hooks.
 
+With ``--evict`` every entry into the hooks is timed by itself, each after 4 MB were copied, which
+drives them out of the caches as a step's own work does; with and without in turns. That is the
+figure to compare versions by: it hardly depends on what else the machine does.
+
 python benchmarks/collector_hooks.py
 """
 
@@ -16,14 +20,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import optimizer as optimizer_module
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.collectors.hooks import format as fmt
@@ -115,14 +119,56 @@ def warm_us(loops: int = 300, repeats: int = 200) -> float:
     return least
 
 
+class _SameBatch(IterableDataset[list[torch.Tensor]]):
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        batch = [torch.zeros(8, 2)]
+        while True:
+            yield batch
+
+
+def evicted_us(rounds: int) -> dict[str, float]:
+    """Return what the hooks add to a batch, a backward pass and an optimizer's step. [us]."""
+    switch = Switch(Path(tempfile.mkdtemp()))
+    layer, loss = nn.Linear(2, 2), torch.zeros((), requires_grad=True)
+    batches = iter(DataLoader(_SameBatch(), batch_size=None))
+    entries: dict[str, Callable[[], Any]] = {
+        "batch": lambda: next(batches),
+        "backward": loss.backward,
+        "step": torch.optim.SGD(layer.parameters(), lr=0.1).step,
+    }
+    source, target = torch.zeros(1 << 19), torch.zeros(1 << 19)
+    times: dict[tuple[str, bool], list[float]] = {}
+    for number in range(2 * rounds):
+        is_on = number % 2 == 0
+        switch.turn(is_on)
+        for step in range(2 * _SETTLED if number == 0 else _BLOCK):
+            for name, enter in entries.items():
+                target.copy_(source)
+                begin = time.perf_counter_ns()
+                enter()
+                took_us = (time.perf_counter_ns() - begin) / 1e3
+                if number and step > 1:  # the first two meet the other's caches
+                    times.setdefault((name, is_on), []).append(took_us)
+    return {
+        name: statistics.median(times[name, True]) - statistics.median(times[name, False])
+        for name in entries
+    }
+
+
 def main() -> None:
     """Train, and print what the hooks took of each step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--width", type=int, default=700)
     parser.add_argument("--warm", action="store_true", help="in a tight loop, caches warm")
+    parser.add_argument("--evict", action="store_true", help="each entry by itself, caches cold")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.evict:
+        added = evicted_us(options.pairs)
+        each = ", ".join(f"{name} {value:.1f}" for name, value in added.items())
+        print(f"hooks, caches cold: {sum(added.values()):.1f} us a step ({each})")
+        return
     if options.warm:
         print(f"hooks, caches warm: {warm_us():.1f} us a step")
         return

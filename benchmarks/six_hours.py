@@ -16,6 +16,7 @@ import os
 import random
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ def lengthen(run: Path, hours: float, steps_per_s: float, seed: int = 0) -> None
 
 def _lengthen_readings(path: Path, hours: float, rng: random.Random) -> int:
     frames = [(kind, payload) for kind, payload, _ in parse(path.read_bytes())]
-    start_ns = next(parse_json(p)["t_ns"] for kind, p in frames if kind == fmt.HEADER)
+    start_ns: int = next(parse_json(p)["t_ns"] for kind, p in frames if kind == fmt.HEADER)
     first = next(p for kind, p in frames if kind == fmt.READING)
     values = list(fmt.READING_PAYLOAD.unpack_from(first))
     seconds = [0.2 * i for i in range(300)] + [60.0 + i for i in range(int(hours * 3600) - 60)]
@@ -82,12 +83,14 @@ def _lengthen_steps(
 ) -> None:
     frames = [(kind, payload) for kind, payload, _ in parse(path.read_bytes())]
     made = [fmt.frame(kind, p) for kind, p in frames if kind in (fmt.HEADER, fmt.FACT)]
-    made += [fmt.frame(kind, p) for kind, p in frames if kind == fmt.LOADER][-1:]
+    loader = next((p for kind, p in reversed(frames) if kind == fmt.LOADER), None)
     t_ns = float(start_ns + 2_000_000_000)
     for index in range(1, steps + 1):
         t_ns += step_ns * rng.gauss(1.0, 0.02)
         flags = fmt.FLAG_COMPLETES | (fmt.FLAG_BOUNDARY if index % 2500 == 1 else 0)
-        values = (int(t_ns), index * 1000, index, fmt.CLOCK_OPTIMIZER, flags, 0, 1, 1, 50, 8)
+        values = (int(t_ns), index * 1000, index, fmt.CLOCK_OPTIMIZER, flags, 0, 1, 1, 50, 8, 0)
+        if loader is not None and index % max(1, int(1e9 / step_ns)) == 0:  # once a second
+            made.append(fmt.frame(fmt.LOADER, struct.pack("<Q", int(t_ns)) + loader[8:]))
         made.append(fmt.frame(fmt.STEP, fmt.STEP_PAYLOAD.pack(*values)))
     path.write_bytes(b"".join(made))
 

@@ -6,7 +6,8 @@ seconds, and asked for on this machine (``advisor predict --on here``). Its head
     # zoo: steps=240 args="--epochs 3" minute=yes needs=torch,sklearn workers=2
 
 ``steps`` are the true ones of the whole job; with ``ZOO=1`` in the environment the script ends
-with ``steps: N``, which must agree. ``needs`` are modules, ``workers`` ranks under torchrun.
+with ``steps: N``, which must agree. ``needs`` are modules, ``workers`` ranks: under torchrun, or,
+where the script makes no process group of its own, wrapped by ``advisor profile`` to its end.
 
 python benchmarks/zoo.py --json quiet.json
 python benchmarks/zoo.py --burners 2 --truth quiet.json --json busy.json
@@ -57,6 +58,11 @@ class Script:
     def missing(self) -> tuple[str, ...]:
         """The modules that it needs and that are not here."""
         return tuple(name for name in self.needs if importlib.util.find_spec(name) is None)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether only the advisor makes ranks of it."""
+        return self.workers > 1 and "init_process_group" not in self.path.read_text("utf-8")
 
     @property
     def words(self) -> list[str]:
@@ -171,10 +177,15 @@ def run_whole(script: Script, folder: Path) -> tuple[float, int]:
     RuntimeError
         If it fails, or counts other steps than its header says.
     """
+    command, environment = script.command, {**os.environ, "ZOO": "1"}
+    if script.is_wrapped:
+        whole = ("--quiet", "--for", "1h", "--steps", str(10**9), "--workers", str(script.workers))
+        command = [sys.executable, "-m", "advisor.cli", "profile", *whole, *script.words]
+        environment |= environment_of(folder / "whole")
     begin = time.monotonic()
     done = subprocess.run(
-        script.command, cwd=folder, env={**os.environ, "ZOO": "1"}, capture_output=True, text=True,
-        timeout=_TIMEOUT_S, check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S,
+        check=False,
     )  # fmt: skip
     took_s = time.monotonic() - begin
     counted = re.findall(r"^steps: (\d+)\s*$", done.stdout, re.MULTILINE)
@@ -220,16 +231,20 @@ def _profiled(row: Row, done: subprocess.CompletedProcess[str]) -> Row:
     )  # fmt: skip
 
 
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return the variables with which this checkout's advisor keeps its runs in a folder."""
+    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+    found = {"ADVISOR_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # The script runs where this runs.
+    return found | ({"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {})
+
+
 def advisor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a verb of this checkout's advisor on the runs in ``folder``, as a user would."""
-    environment = {**os.environ, "ADVISOR_RUNS": str(folder / "runs")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (
-        str(ROOT), os.environ.get("PYTHONPATH", ""))))  # fmt: skip
-    if sys.prefix != sys.base_prefix:  # the script runs where this runs
-        environment["VIRTUAL_ENV"] = sys.prefix
     return subprocess.run(
-        [sys.executable, "-m", "advisor.cli", *words], cwd=folder, env=environment,
-        capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+        [sys.executable, "-m", "advisor.cli", *words], cwd=folder,
+        env={**os.environ, **environment_of(folder / "runs")}, capture_output=True, text=True,
+        timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
 
 

@@ -37,15 +37,14 @@ from advisor.collectors.local_ranks import Ranks
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.orders import Orders
 from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.processes import ProcessTree, is_python
+from advisor.collectors.processes import Processes, ProcessTree, is_python
 from advisor.collectors.profiler_life import machine
 from advisor.collectors.recording import Recording
 from advisor.collectors.records import Appender, sync_file
 from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.sampler import Sampler
+from advisor.collectors.waiting import SignalWait
 
-_WATCHED: Final = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-_SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground group has it already
 _SAME_INTERRUPT_S: Final = 2.0  # what our own parent passes on within is the terminal's again
 
 _CHECK_S: Final = 1.0
@@ -65,11 +64,11 @@ class Agent:
         self._log = Appender(self._run / PROFILER_FILE)
         self._orders = Orders(self._run)
         self._monitor = Monitor(self._run, rule_of(plan.options))
-        self._tree = ProcessTree(plan.attached)
+        self._tree = _tree_of(plan)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
         self._child = Ranks(plan) if plan.workers > 1 else Child(plan.attached)
         self._limits = RecordingLimits(plan, self._monitor)
-        self._live = Live(plan, self._tree, self._monitor)
+        self._live = Live(plan, self._tree, self._monitor, self._sampler.memory)
         self._escalation = Escalation(self._tree, self._monitor, plan.patience_s)
         self._start_ns = time.monotonic_ns()
         self._status = self._reason = ""  # of an end that was asked for
@@ -84,7 +83,7 @@ class Agent:
     def run(self) -> int:
         """Record to the end and return the exit code."""
         become_subreaper()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        self._signals = SignalWait()
         self._write_header()
         if self._plan.limit_steps is not None:  # the hooks count for themselves, exactly
             self._orders.give(self._action, self._plan.limit_steps)
@@ -175,21 +174,21 @@ class Agent:
         return self._has_seen_enough or not self._tree.processes
 
     def _wait(self, pause_s: float) -> None:
-        info = signal.sigtimedwait(_WATCHED, pause_s)
-        if info is None:
+        received = self._signals.wait(pause_s)
+        if received is None:
             return
-        if info.si_signo == signal.SIGCHLD:
+        if received.number == signal.SIGCHLD:
             self._child.reap()
             return
         self._status = "interrupted"
-        self._reason = f"{signal.Signals(info.si_signo).name} received"
+        self._reason = f"{signal.Signals(received.number).name} received"
         now = time.monotonic()
         if self._plan.attached is not None:
             self._has_seen_enough = True
-        elif info.si_code == _SI_KERNEL:
+        elif received.is_shared:
             self._interrupted_at = now
         elif now - self._interrupted_at > _SAME_INTERRUPT_S:
-            self._child.signal(info.si_signo)
+            self._child.signal(received.number)
 
     def _check(self, elapsed: float) -> None:
         """Look at what the hooks wrote, and stop when it is time."""
@@ -317,6 +316,14 @@ class Agent:
 
         missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
         return missing_hint(chosen["path"], chosen["reason"], missing) if missing else ""
+
+
+def _tree_of(plan: RecordingPlan) -> Processes:
+    if plan.reader == "psutil":  # not imported where /proc is read: starting takes 20 ms
+        from advisor.collectors.portable import PortableTree
+
+        return PortableTree(plan.attached)
+    return ProcessTree(plan.attached)
 
 
 def _folder_here() -> str:

@@ -13,7 +13,7 @@ import csv
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -117,6 +117,30 @@ def read_toml(path: Path) -> dict[str, Any]:
     OSError, ValueError
     """
     return parse_toml(read_text(path, most_bytes=MOST_TOML_BYTES))
+
+
+def check_numbers(values: Any, *, but: Collection[str] = ()) -> None:
+    """Refuse fitted constants that are no numbers, however deep they lie.
+
+    Parameters
+    ----------
+    values : mapping
+        Names and numbers, or mappings of them.
+    but : collection of str
+        Names that hold something else.
+
+    Raises
+    ------
+    ValueError
+        Naming the first one.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"{str(values)[:40]} instead of constants")  # noqa: TRY004
+    for name, value in values.items():
+        if isinstance(value, dict):
+            check_numbers(value, but=but)
+        elif name not in but and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ValueError(f"{name} is {str(value)[:40]!r}, not a number")
 
 
 class csv_rows:  # noqa: N801  (stands where csv.reader stood)

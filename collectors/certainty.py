@@ -12,6 +12,7 @@ from typing import Final
 
 from advisor.collectors.recording import Recording, StepTime
 from advisor.collectors.units import duration_text
+from advisor.collectors.work import length_hint
 
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
 # instance types differ by factors of two in price, twice that and a little more for the noise.
@@ -61,6 +62,11 @@ def ratio(*log_sds: float) -> float:
     return math.exp(min(2 * REACH * math.hypot(*log_sds), 700.0))
 
 
+def widest_fraction() -> float:
+    """Return half of the widest interval that is an answer, as a share of its middle."""
+    return (MOST_RATIO - 1) / (MOST_RATIO + 1)
+
+
 def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
     """Return what is not known well enough and what to do about it; None where all is.
 
@@ -85,7 +91,7 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
     if ratio(error, length) > MOST_RATIO:
         source = "" if work is None else f" ({work.source})"
         what = f"how long the job of run {seen.run_id} is, is not known well enough{source}"
-        return what, "say it: --epochs N or --total-steps N; or " + _go_on(step)
+        return what, f"say it: {length_hint(seen)}; or {_go_on(step)}"
     return None
 
 

@@ -15,6 +15,7 @@ from advisor.collectors.hooks import lineage
 _INJECT: Final = Path(__file__).parent / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
 _RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+_RU_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and cannot run
 
@@ -74,7 +75,7 @@ class Child:
                 return
             if pid == 0:
                 return
-            self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
+            self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * _RU_MAXRSS_BYTES)
             self.cpu_ns += int((usage.ru_utime + usage.ru_stime) * 1e9)
             self.ended(pid, os.waitstatus_to_exitcode(status))
 

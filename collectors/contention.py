@@ -43,6 +43,8 @@ from typing import Final
 LEFT_OVER: Final = 0.05
 # The slowest thread of a pool may wait where nobody waits for it: never all of the time is its.
 _LARGEST_BEYOND: Final = 0.95
+# Whoever made steps computed something.
+_MOST_LOST: Final = 0.999
 
 
 @dataclass(slots=True)
@@ -169,11 +171,13 @@ def correct(seen: Stretch) -> Corrected:
     beyond = _between(0.0, seen.beyond_ns, _LARGEST_BEYOND * (wall - delay))
     whole = delay + beyond
     lost_share = 1.0 - _between(0.0, seen.kept_ns / whole, 1.0) if whole else 1.0
-    lost = min(lost_share * (whole - wait_delay), wall - wait)
+    lost = min(lost_share * (whole - wait_delay), _MOST_LOST * (wall - wait))
+    # What does not fit outside the loader was inside: old recordings do not say where.
+    inside = min(lost_share * whole - lost, wait)
     computing = wall - wait - lost
     active = _between(0.0, seen.active_ns, wall)
     paced = active - lost_share * max(seen.workers_ns, 0.0) - computing
-    passed_on = wait - lost_share * (wait_delay + max(seen.chain_ns, 0.0))
+    passed_on = wait - inside - lost_share * max(seen.chain_ns, 0.0)
     waiting = max(0.0, paced, (1.0 - active / wall) * passed_on if wall else 0.0)
     corrected = computing + waiting
     half = LEFT_OVER * (wall - corrected) + max(seen.unseen_ns, 0.0)

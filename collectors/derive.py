@@ -12,6 +12,7 @@ from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.limits import limits_of
+from advisor.collectors.memory import peak_memory_bytes
 from advisor.collectors.passes import batches_per_step, steps_per_epoch
 from advisor.collectors.printable import printable
 from advisor.collectors.profiler_log import ProfilerLog, read_profiler_log
@@ -32,16 +33,16 @@ from advisor.collectors.recording import (
     StepClock,
     StepTime,
 )
-from advisor.collectors.records import parse
 from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
+from advisor.collectors.step_records import take_all
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.told import told_of
 from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
-from advisor.collectors.work import GivenWork, total_work, unused
+from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker", "fit", "round")
 _CONTENDED = 0.2
@@ -57,8 +58,7 @@ def read_events(path: Path) -> Events:
         data = path.read_bytes()
     except OSError:
         return events
-    for kind, payload, _ in parse(data):
-        events.take(kind, payload)
+    take_all(events, data)
     return events
 
 
@@ -103,6 +103,9 @@ def _derive(run: Path) -> Recording:
     startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
+    length = total_work(
+        trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
+    )
     derived = Recording(
         run_id=printable(run.name),
         path=run,
@@ -117,13 +120,11 @@ def _derive(run: Path) -> Recording:
         step_time=step_time,
         deep_step=deep,
         loading=loading,
-        total_work=total_work(
-            trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
-        ),
+        total_work=as_it_ended(length, trainer, given) if _is_finished(log) else length,
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
         accumulation_steps=_accumulation_steps(trainer, deep),
-        peak_rss_bytes=_peak_rss(log),
+        peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
         startup_s=startup and startup.corrected_s,
         startup_raw_s=startup and startup.raw_s,
@@ -287,23 +288,6 @@ def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
 
 def _optimizers(trainer: Events) -> tuple[str, ...]:
     return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
-
-
-def _peak_rss(log: ProfilerLog) -> int:
-    """Return the largest resident memory; what processes share counts once, where it is known.
-
-    Forked loader workers have their parent's pages in their own resident set too. Proportional
-    memory is read seldom: the largest share that it ever had is taken for all the time. It divides
-    by strangers as well, hence no less than the largest single process.
-    """
-    sampled = max((reading.rss_bytes for reading in log.readings), default=0)
-    shares, before = [], None
-    for reading in log.readings:
-        if reading.pss_bytes is not None and reading.pss_bytes != before and reading.rss_bytes:
-            before = reading.pss_bytes
-            shares.append(min(1.0, reading.pss_bytes / reading.rss_bytes))
-    sampled = int(sampled * max(shares, default=1.0))
-    return max(sampled, int(log.end.get("max_rss_bytes", 0)))
 
 
 def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import Gpus
+from advisor.collectors.network import can_make_nodes
 from advisor.collectors.recording import Host
 from advisor.collectors.sockets import TcpCounters
 from advisor.collectors.units import bytes_text
@@ -62,6 +63,11 @@ def abilities() -> tuple[Ability, ...]:
             what="GPU",
             is_there=bool(gpus),
             remark=", ".join(gpus) or "no NVML library, or no device behind it",
+        ),
+        Ability(
+            what="limited links",
+            is_there=can_make_nodes(),
+            remark="profile --workers N --bandwidth RATE: root, ip and tc",
         ),
         Ability(
             what="hooks",

@@ -9,7 +9,7 @@ from typing import Final
 from advisor.collectors.child import send_signal
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.processes import ProcessTree
+from advisor.collectors.processes import Processes
 from advisor.collectors.stop_rule import SETTLED
 from advisor.collectors.units import duration_text
 
@@ -74,13 +74,13 @@ class Escalation:
 
     Parameters
     ----------
-    tree : ProcessTree
+    tree : Processes
     monitor : Monitor
     patience_s : float
         Between the question, SIGTERM and SIGKILL. [s]
     """
 
-    def __init__(self, tree: ProcessTree, monitor: Monitor, patience_s: float) -> None:
+    def __init__(self, tree: Processes, monitor: Monitor, patience_s: float) -> None:
         self._tree = tree
         self._monitor = monitor
         self._patience_s = patience_s

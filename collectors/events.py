@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,9 @@ class _Interval:
         self.wait_delay_ns += delay_ns
 
 
+_CLOSED = _Interval()
+
+
 @dataclass(slots=True)
 class Events:
     """What one process recorded.
@@ -114,6 +118,9 @@ class Events:
         """Take in one record; kinds and fields of later versions are passed over."""
         if kind == fmt.STEP and len(payload) >= fmt.STEP_BYTES:
             self._take_tick(*fields(fmt.STEP_PAYLOAD, payload))
+        elif kind == fmt.STEPS and len(payload) >= fmt.STEPS_HEAD.size:
+            for values in fmt.steps_of(payload):
+                self._take_tick(*values)
         elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
         elif kind == fmt.POOL and len(payload) >= fmt.POOL_PAYLOAD.size:
@@ -136,6 +143,53 @@ class Events:
         if workers:
             counts = seen.workers_cpu_ns, seen.workers_delay_ns, seen.helpers_delay_ns
             self.others.take_workers(t_ns, number, counts, workers)
+
+    def take_ticks(self, columns: Sequence[Sequence[int]]) -> None:
+        """Take in many ticks, as ``take`` would one by one.
+
+        Parameters
+        ----------
+        columns : sequence of sequences of int
+            The fields of ``hooks.format.STEP_PAYLOAD``, one or more ticks.
+        """
+        clock, plain = self.clock, fmt.FLAG_COMPLETES
+        kinds = zip(columns[3], columns[4], strict=True)
+        odd = [i for i, (of, flags) in enumerate(kinds) if flags != plain or of != clock]
+        begin, last = 0, len(columns[0])
+        for end in (*odd, last):
+            self._take_stretch([column[begin:end] for column in columns])
+            if end == last:
+                return
+            self._take_tick(*(column[end] for column in columns))
+            begin = end + 1
+            if self.clock != clock and begin < last:  # what is plain is to be seen anew
+                self.take_ticks([column[begin:] for column in columns])
+                return
+
+    def _take_stretch(self, columns: Sequence[Sequence[int]]) -> None:
+        """Take in ticks of this clock that complete a step each and say nothing else."""
+        begin, count = 0, len(columns[0])
+        while begin < count and not (self.completed and self._open == _CLOSED):
+            self._take_tick(*(column[begin] for column in columns))
+            begin += 1
+        if begin:
+            columns = [column[begin:] for column in columns]
+        if count > begin and not self._take_plain(columns):
+            for row in zip(*columns, strict=True):
+                self._take_tick(*row)
+
+    def _take_plain(self, columns: Sequence[Sequence[int]]) -> bool:
+        """Take in ordinary steps behind others; False, and nothing is done, if they are none."""
+        times, delays, _, _, _, _, backwards, batches, waits, samples, wait_delays = columns
+        waits_ns, wait_delays_ns = [1000 * w for w in waits], [1000 * w for w in wait_delays]
+        if not self.steps.add_plain(times, delays, waits_ns, wait_delays_ns):
+            return False
+        self.intervals += len(times)
+        self.completed += len(times)
+        self.backwards += sum(backwards)
+        self.batches += sum(batches)
+        self.samples += sum(samples)
+        return True
 
     def _take_tick(
         self, t_ns: int, delay_ns: int, index: int, clock: int, flags: int, number: int,

@@ -9,7 +9,8 @@ from typing import Final
 
 from advisor.collectors.monitor import Monitor
 from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.processes import ProcessTree
+from advisor.collectors.processes import Processes
+from advisor.collectors.proportional import Proportional
 from advisor.collectors.stop_rule import Verdict
 from advisor.collectors.units import bytes_text, duration_text
 
@@ -24,12 +25,16 @@ class Live:
     Parameters
     ----------
     plan : RecordingPlan
-    tree : ProcessTree
+    tree : Processes
     monitor : Monitor
+    memory : Proportional
     """
 
-    def __init__(self, plan: RecordingPlan, tree: ProcessTree, monitor: Monitor) -> None:
+    def __init__(
+        self, plan: RecordingPlan, tree: Processes, monitor: Monitor, memory: Proportional
+    ) -> None:
         self._plan = plan
+        self._memory = memory
         self._tree = tree
         self._monitor = monitor
         self._before = time.monotonic_ns(), 0
@@ -67,7 +72,7 @@ class Live:
             until,
             *([f"{rate:.4g} samples/s"] if (rate := monitor.samples_per_s()) else []),
             f"{cores:.1f} cores",
-            bytes_text(usage.rss_bytes),
+            bytes_text(self._memory.used_bytes(self._tree.processes, now_ns)),
         ]
 
 

@@ -62,7 +62,7 @@ def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | Non
                 hint="leave out --workers, or profile the script itself: "
                 f"advisor profile --workers {workers} train.py",
             )
-    if bandwidth_bit_per_s is not None and (os.geteuid() != 0 or not network.can_make_nodes()):
+    if bandwidth_bit_per_s is not None and not network.can_make_nodes():
         raise RecordingError(
             "a link cannot be limited here: that takes root, network namespaces and "
             "the tools ip and tc (iproute2)",

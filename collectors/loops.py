@@ -43,6 +43,7 @@ def of_loops(
     Length or None
         None where a loop's turns are unknown, or it was seen to end before them.
     """
+    found = _one_count(found)
     loops, confidence = _fed(loops, events)
     sizes = _steps_by_level(loops, found, events)
     steps = sizes[-1]
@@ -51,12 +52,22 @@ def of_loops(
     bounds = [one for level in range(len(loops)) if (one := _job_bound(found, level)) is not None]
     if steps is None and not bounds:
         return None
-    if loops[-1].get("may_end") and not bounds:
+    # A bound on a loop of unknown turns is the most that it can be.
+    is_most = any(one["turns"] is None and not one.get("is_endless", True) for one in loops)
+    if (loops[-1].get("may_end") and not bounds) or is_most:
         confidence = "weak"
     whole = min([*bounds, *([] if steps is None else [steps])])
     per_epoch = _steps_per_epoch(loops, sizes)
     epochs = whole / per_epoch if per_epoch else None
     return Length(steps=whole, epochs=epochs, steps_per_epoch=per_epoch, confidence=confidence)
+
+
+def _one_count(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sightings since the steps were last counted from the beginning."""
+    begin = max(
+        (n for n in range(1, len(found)) if found[n]["step"] <= found[n - 1]["step"]), default=0
+    )
+    return found[begin:]
 
 
 def is_episodic(loops: list[dict[str, Any]]) -> bool:
@@ -70,7 +81,9 @@ def _fed(
     """Return the loops, the innermost one over the training loader if nothing else is known."""
     inner = loops[0]
     batches = events.loader_fact().get("batches_per_epoch")
-    if inner["turns"] is None and batches and events.training_loader() is not None:
+    is_endless = inner.get("is_endless") and inner.get("target")  # a ``for`` over ``count()``
+    is_unknown = inner["turns"] is None and not is_endless
+    if is_unknown and batches and events.training_loader() is not None:
         # Whatever is looped over, the training loader feeds it.
         return [{**inner, "turns": batches, "is_loader": True}, *loops[1:]], "weak"
     return loops, "likely"
@@ -223,4 +236,4 @@ def _is_contradicted(sizes: list[float | None], found: list[dict[str, Any]]) -> 
         positions.append((fact["step"], steps))
     (first, begin), (last, end) = positions[0], positions[-1]
     expected = end - begin - first  # at least: the first sighting is that far into its pass
-    return expected > (last - first) * (1 + _LAG_FRACTION) + _LAG_STEPS
+    return bool(expected > (last - first) * (1 + _LAG_FRACTION) + _LAG_STEPS)

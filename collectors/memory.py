@@ -10,7 +10,9 @@ growing        activations and their gradients: in proportion to the micro-batch
 
 from __future__ import annotations
 
-from advisor.collectors.recording import DeepStep
+from collections.abc import Sequence
+
+from advisor.collectors.recording import DeepStep, Reading
 
 GIB = 2**30
 
@@ -54,6 +56,50 @@ def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
             return int(step * GIB)
     last = _STEPS_GIB[-1]
     return int(-(-wanted // last) * last) * GIB
+
+
+def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 0) -> int:
+    """Return the largest memory of all processes together, shared pages counted once.
+
+    Forked loader workers have their parent's pages in their own resident set too. Recordings of
+    earlier versions looked seldom for what is shared, and not in their first seconds: there the
+    resident memory counts by the share of it that was proportional when it was looked.
+
+    Parameters
+    ----------
+    readings : sequence of Reading
+    largest_process_bytes : int
+        Largest resident memory of any single process; proportional memory is divided by strangers
+        as well, hence the result is no less than this. [bytes]
+
+    Returns
+    -------
+    int
+        [bytes]
+    """
+    if readings and readings[0].pss_bytes is not None:
+        peak = max(reading.pss_bytes or 0 for reading in readings)
+    else:
+        peak = _peak_by_shares(readings)
+    return max(peak, largest_process_bytes)
+
+
+def _peak_by_shares(readings: Sequence[Reading]) -> int:
+    peak = 0.0
+    share = next((one for one in map(_proportional_share, readings) if one), 1.0)
+    before = None
+    for reading in readings:
+        if reading.pss_bytes != before:
+            before, share = reading.pss_bytes, _proportional_share(reading) or share
+        peak = max(peak, reading.rss_bytes * share)
+    return int(peak)
+
+
+def _proportional_share(reading: Reading) -> float:
+    """Return the proportional share of the resident memory; 0 where it is not known."""
+    if reading.pss_bytes is None or not reading.rss_bytes:
+        return 0.0
+    return min(1.0, reading.pss_bytes / reading.rss_bytes)
 
 
 def step_memory_bytes(deep: DeepStep, samples: float) -> float:

@@ -47,6 +47,8 @@ class RecordingPlan:
         Run the command so many times as ranks that train together; 1 runs it as it is.
     bandwidth_bit_per_s : float or None
         Of each rank's link, each way; None for loopback. [bit/s]
+    reader : {"proc", "psutil"}
+        How processes are read.
     """
 
     run: str
@@ -65,6 +67,7 @@ class RecordingPlan:
     summary: Literal["none", "text", "json"] = "none"
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
+    reader: Literal["proc", "psutil"] = "proc"
 
     def to_json(self) -> str:
         """Return the plan as JSON."""
@@ -78,7 +81,14 @@ class RecordingPlan:
         OSError
             If there is no memory for it.
         """
-        fd = os.memfd_create("advisor-plan", 0)
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("advisor-plan", 0)
+        else:  # not on macOS
+            import tempfile
+
+            fd, path = tempfile.mkstemp(prefix="advisor-plan")
+            os.unlink(path)
+            os.set_inheritable(fd, True)
         try:
             rest = self.to_json().encode()
             while rest:

@@ -7,15 +7,18 @@ process's own clock in ns (``/proc/PID/stat`` counts ticks of 10 ms).
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.procfs import KeptFile
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = mmap.PAGESIZE
 
 
 @dataclass(slots=True)
@@ -36,9 +39,15 @@ class Usage:
     minor_faults: int = 0
 
     def add(self, other: Usage) -> None:
-        """Add another's figures to these."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        """Add another's figures to these; spelt out, for there is one a process and reading."""
+        self.processes += other.processes
+        self.cpu_ns += other.cpu_ns
+        self.run_delay_ns += other.run_delay_ns
+        self.rss_bytes += other.rss_bytes
+        self.read_bytes += other.read_bytes
+        self.write_bytes += other.write_bytes
+        self.major_faults += other.major_faults
+        self.minor_faults += other.minor_faults
 
 
 class Process:
@@ -50,12 +59,18 @@ class Process:
         Together the identity: pids are used again.
     usage : Usage
         As last read.
+    shared_bytes : int
+        The part of the resident memory that is pages of files and shared memory, as last read.
     """
 
-    __slots__ = ("_clock", "_io", "_schedstat", "_stat", "_statm", "pid", "start_ticks", "usage")
+    __slots__ = (
+        "_clock", "_io", "_rollup", "_schedstat", "_stat", "_statm", "pid", "shared_bytes",
+        "start_ticks", "usage",
+    )  # fmt: skip
 
     def __init__(self, pid: int, proc: Path) -> None:
         self.pid = pid
+        self.shared_bytes = 0
         self.start_ticks = start_ticks(pid)
         self.usage = Usage(processes=1)
         folder = f"{proc}/{pid}"
@@ -66,6 +81,24 @@ class Process:
         self._stat = _open(f"{folder}/stat")
         self._io = _open(f"{folder}/io")
         self._schedstat = _open(f"{folder}/schedstat")
+        self._rollup = f"{folder}/smaps_rollup"
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, as last read. [bytes]."""
+        return self.usage.rss_bytes
+
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory; walks the page tables. None if it may not. [bytes]."""
+        fd = _open(self._rollup)
+        if fd < 0:
+            return None
+        try:
+            return int(os.read(fd, 4096).partition(b"\nPss:")[2].split(None, 1)[0]) * 1024
+        except (OSError, IndexError, ValueError):
+            return None
+        finally:
+            os.close(fd)
 
     def read(self, *, is_full: bool) -> bool:
         """Read what the process has used; False once it is gone.
@@ -74,9 +107,11 @@ class Process:
         """
         usage = self.usage
         try:
-            resident = int(os.pread(self._statm, 64, 0).split(None, 2)[1])
+            _, pages, shared, _ = os.pread(self._statm, 64, 0).split(None, 3)
+            resident = int(pages)
             if resident == 0:  # a zombie
                 return False
+            self.shared_bytes = int(shared) * _PAGE_BYTES
             usage.cpu_ns = time.clock_gettime_ns(self._clock)
             usage.rss_bytes = resident * _PAGE_BYTES
             if self._schedstat >= 0:
@@ -99,7 +134,79 @@ class Process:
                 os.close(fd)
 
 
-class ProcessTree:
+class OneProcess(Protocol):
+    """What a tree needs of a process, however it is read; see ``Process``."""
+
+    pid: int
+    start_ticks: int
+    usage: Usage
+    shared_bytes: int
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, as last read. [bytes]."""
+
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory; None where it is not known. [bytes]."""
+
+    def read(self, *, is_full: bool) -> bool:
+        """Read what the process has used; False once it is gone."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Processes(ABC):
+    """Processes that are followed together.
+
+    Attributes
+    ----------
+    processes : dict of int to OneProcess
+        The living ones, by pid.
+    """
+
+    def __init__(self) -> None:
+        self.processes: dict[int, OneProcess] = {}
+        self._gone = Usage()
+        self._slowest_ns = 0
+
+    @abstractmethod
+    def refresh(self) -> bool:
+        """Look for new processes; returns whether there was reason to."""
+
+    def read(self, *, is_full: bool = True) -> Usage:
+        """Return the figures of all processes, those that are gone included."""
+        total = Usage()
+        slowest = 0
+        for pid, process in list(self.processes.items()):
+            before = process.usage.run_delay_ns
+            if process.read(is_full=is_full):
+                total.add(process.usage)
+                slowest = max(slowest, process.usage.run_delay_ns - before)
+            else:
+                self._bury(pid)
+        total.add(self._gone)
+        self._slowest_ns += slowest
+        total.slowest_ns = self._slowest_ns
+        return total
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a known process still runs."""
+        return pid in self.processes and self.processes[pid].read(is_full=False)
+
+    def _bury(self, pid: int) -> None:
+        process = self.processes.pop(pid)
+        process.close()
+        process.usage.processes = process.usage.rss_bytes = 0
+        self._gone.add(process.usage)
+
+    def close(self) -> None:
+        """Let go of all processes."""
+        for process in self.processes.values():
+            process.close()
+
+
+class ProcessTree(Processes):
     """All descendants of this process, or an attached process and its descendants.
 
     Parameters
@@ -112,11 +219,9 @@ class ProcessTree:
     """
 
     def __init__(self, attached: int | None = None, *, proc: Path = Path("/proc")) -> None:
-        self.processes: dict[int, Process] = {}
+        super().__init__()
         self._attached = attached
         self._proc = proc
-        self._gone = Usage()
-        self._slowest_ns = 0
         # Some kernels are built without these files (CONFIG_PROC_CHILDREN).
         self._lists_children = os.path.exists(f"{proc}/{os.getpid()}/task/{os.getpid()}/children")
         self._last_pid = b""
@@ -152,46 +257,6 @@ class ProcessTree:
             pending += known.get(pid, []) or self._children(pid)
         return True
 
-    def read(self, *, is_full: bool = True) -> Usage:
-        """Return the figures of all processes, those that are gone included."""
-        total = Usage()
-        slowest = 0
-        for pid, process in list(self.processes.items()):
-            before = process.usage.run_delay_ns
-            if process.read(is_full=is_full):
-                total.add(process.usage)
-                slowest = max(slowest, process.usage.run_delay_ns - before)
-            else:
-                self._bury(pid)
-        total.add(self._gone)
-        self._slowest_ns += slowest
-        total.slowest_ns = self._slowest_ns
-        return total
-
-    def is_alive(self, pid: int) -> bool:
-        """Whether a known process still runs."""
-        return pid in self.processes and self.processes[pid].read(is_full=False)
-
-    def _bury(self, pid: int) -> None:
-        process = self.processes.pop(pid)
-        process.close()
-        process.usage.processes = process.usage.rss_bytes = 0
-        self._gone.add(process.usage)
-
-    def pss_bytes(self) -> int | None:
-        """Return proportional memory, shared pages divided; costs a walk of the page tables."""
-        total = 0
-        for pid in self.processes:
-            try:
-                with open(f"{self._proc}/{pid}/smaps_rollup", "rb") as file:
-                    for line in file:
-                        if line.startswith(b"Pss:"):
-                            total += int(line.split()[1]) * 1024
-                            break
-            except OSError:
-                return None
-        return total
-
     def _families(self) -> dict[int, list[int]]:
         """Return all children by parent, from every process's own word: dear, but everywhere."""
         found: dict[int, list[int]] = {}
@@ -222,8 +287,7 @@ class ProcessTree:
 
     def close(self) -> None:
         """Let go of all descriptors."""
-        for process in self.processes.values():
-            process.close()
+        super().close()
         self._loadavg.close()
 
 

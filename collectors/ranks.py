@@ -219,6 +219,8 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     exchange_s = _exchange_s(list(ranks.values()))
     if len(known) < len(ranks) or exchange_s is None:
         return step
+    if trainer.steps.throttled.over(trainer.steps.first_ns, trainer.steps.last_ns) > 0:
+        return step  # a quota's waiting belongs to the machine, and nobody says whose it was
     mine = shares.get(int(trainer.fact("process_group").get("rank", 0))) or known[0]
     together_s = max(one.own_s for one in known) + exchange_s
     least_s = mine.wall_s - sum(one.delay_s for one in known)
@@ -234,6 +236,7 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
         corrected_s=corrected_s,
         low_s=step.low_s * factor,
         high_s=step.high_s * factor,
+        contention_half_width_s=step.contention_half_width_s * factor,
         delay_fraction=max(0.0, 1.0 - corrected_s / step.raw_s),
     )
 

@@ -14,8 +14,11 @@ from typing import Any
 from zlib import crc32
 
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.redaction import may_hold_secrets, redacted_json
+from advisor.collectors.hooks.redaction import redacted_json
+from advisor.collectors.hooks.suspicion import may_hold_secrets
 from advisor.collectors.printable import printable_json
+
+_SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
 
 def parse(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
@@ -65,7 +68,7 @@ def sync_file(path: Path) -> None:
     except OSError:
         return
     try:
-        os.fdatasync(fd)
+        _SYNC(fd)
     except OSError:
         return
     finally:
@@ -130,7 +133,7 @@ class Appender:
     def sync(self) -> None:
         """Bring what was written to the disk."""
         try:
-            os.fdatasync(self._fd)
+            _SYNC(self._fd)
         except OSError:
             self.lost += 1
 

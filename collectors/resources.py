@@ -51,7 +51,7 @@ _COUNTERS: Final[Mapping[str, Callable[[Reading], float]]] = {
 
 def resources(recording: Recording) -> Resources:
     """Return what the recording used from its first step on."""
-    started_s = recording.startup_s or 0.0
+    started_s = recording.startup_raw_s or recording.startup_s or 0.0
     seen = [r for r in recording.readings if r.t_s >= started_s]
     if len(seen) < 2 or seen[-1].t_s <= seen[0].t_s:
         return Resources(interval_s=INTERVAL_S, channels={}, busy_cores=None, cpu_s_per_step=None)

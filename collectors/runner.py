@@ -32,6 +32,7 @@ from advisor.collectors.work import GivenWork
 DEFAULT_LIMIT_S = 120.0
 DEFAULT_INTERVAL_S = 0.2
 PRECISE_FRACTION = 0.02
+_IS_POSIX = os.name == "posix"
 
 
 def plan(
@@ -53,6 +54,7 @@ def plan(
     summary: Literal["none", "text", "json"] = "none",
     workers: int = 1,
     bandwidth_bit_per_s: float | None = None,
+    reader: Literal["proc", "psutil"] | None = None,
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
@@ -91,16 +93,18 @@ def plan(
         Run the command as so many ranks on this machine; see ``local_ranks``.
     bandwidth_bit_per_s : float, optional
         Limit each rank's link, each way; needs root. [bit/s]
+    reader : {"proc", "psutil"}, optional
+        How processes are read; by default through ``/proc`` where this is Linux.
 
     Raises
     ------
     RecordingError
-        If this is not Linux, the run's folder cannot be made, or a link cannot be limited.
+        If this is Windows, the run's folder cannot be made, or a link cannot be limited.
     """
-    if sys.platform != "linux":
+    if not _IS_POSIX:
         raise RecordingError(
-            "recording needs Linux: processes are read through /proc",
-            hint="record in a Linux container or virtual machine; everything else works here",
+            "recording needs Linux or macOS: signals and files work in another way here",
+            hint="record in the Windows Subsystem for Linux; everything else works here",
         )
     local_ranks.check(command, workers, bandwidth_bit_per_s)
     upkeep.clean(run_root)
@@ -129,6 +133,7 @@ def plan(
         summary=summary,
         workers=workers,
         bandwidth_bit_per_s=bandwidth_bit_per_s,
+        reader=reader or ("proc" if sys.platform == "linux" else "psutil"),
     )
 
 
@@ -179,7 +184,8 @@ def run(wanted: RecordingPlan, *, on_progress: Callable[[str], None] | None = No
     plan_fd = replace(wanted, progress_fd=write_fd).open_copy()
     try:
         agent = subprocess.Popen(
-            _agent_command(plan_fd), pass_fds=[plan_fd, *[write_fd] * (write_fd >= 0)]
+            _agent_command(plan_fd, wanted.reader),
+            pass_fds=[plan_fd, *[write_fd] * (write_fd >= 0)],
         )
     finally:
         os.close(plan_fd)
@@ -205,21 +211,26 @@ def _await(agent: subprocess.Popen[bytes]) -> int:
 
 def become_agent(wanted: RecordingPlan) -> NoReturn:
     """Turn this process into the agent, so that nothing but the agent runs beside the script."""
-    command = _agent_command(wanted.open_copy())
+    command = _agent_command(wanted.open_copy(), wanted.reader)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)
 
 
-def _agent_command(plan_fd: int) -> list[str]:
+def _agent_command(plan_fd: int, reader: str) -> list[str]:
     # Isolated and without site: starts in 20 ms, and no user setting can reach it. The agent
     # needs the standard library and this package, whose place is passed on.
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.path += sys.argv[3:]; "
         "from advisor.collectors.agent import main; sys.exit(main(int(sys.argv[2])))"
     )
-    return [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
+    command = [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
+    if reader == "psutil":
+        import psutil
+
+        command.append(str(Path(psutil.__file__).parents[1]))
+    return command
 
 
 def _name_of(command: Sequence[str]) -> str:

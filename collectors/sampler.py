@@ -1,8 +1,8 @@
 """One reading of everything that can be seen from outside, at whatever time it is asked for.
 
 What is cheap is read at every tick; what is dear has its own period: disk every second, network
-every other, pressure and stolen time every fifth, proportional memory as seldom as its cost
-demands. The tree is walked only when somebody was born.
+every other, pressure and stolen time every fifth, shared pages (``proportional``) as seldom as
+their cost demands. The tree is walked only when somebody was born.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import GpuReading, Gpus
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.processes import ProcessTree
+from advisor.collectors.processes import Processes
 from advisor.collectors.procfs import KeptFile
+from advisor.collectors.proportional import Proportional
 from advisor.collectors.recording import Reading
 from advisor.collectors.records import fields
 from advisor.collectors.sockets import TcpCounters
@@ -29,20 +30,14 @@ _DISK_NS = _SECOND_NS
 _GPU_NS = _SECOND_NS
 _PCIE_NS = 10 * _SECOND_NS
 _SYSTEM_NS = 5 * _SECOND_NS
-_PSS_NS = 10 * _SECOND_NS
 _PROCESSES_NS = _SECOND_NS
 _MOST_PROCESSES = 32
-# Proportional memory walks page tables: it may take this share of the time since the start. The
-# cost of the first walk is estimated (4.25 ms for a process of 1 GiB, shared machine, 2026-11-20).
-_PSS_SHARE = 2e-4
-_PSS_NS_PER_BYTE = 4.25e6 / 2**30
 
 
 @dataclass(slots=True)
 class _Slow:
     """What is not read at every tick, as last read; -1 is unknown."""
 
-    pss_bytes: int = -1
     pressure_fraction: float = -1.0
     stolen_ns: int = 0
     machine_cpu_ns: int = 0
@@ -55,15 +50,20 @@ class Sampler:
 
     Parameters
     ----------
-    tree : ProcessTree
+    tree : Processes
     groups : Groups
         The control groups the tree runs in.
     clock : callable
         Monotonic time in ns; injected by tests.
+
+    Attributes
+    ----------
+    memory : Proportional
+        What the processes use together.
     """
 
     def __init__(
-        self, tree: ProcessTree, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns
+        self, tree: Processes, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._tree = tree
         self._groups = groups
@@ -74,7 +74,7 @@ class Sampler:
         kinds = ("tree", "system", "network", "disk", "gpu", "pcie", "processes")
         self._due = dict.fromkeys(kinds, 0)
         self._start_ns = clock()
-        self._due["pss"] = self._start_ns + _PSS_NS
+        self.memory = Proportional(self._start_ns)
         self._throttled_before_ns = groups.throttled_ns()
         self._pressure = KeptFile("/proc/pressure/cpu")
         self._stat = KeptFile("/proc/stat")
@@ -94,13 +94,12 @@ class Sampler:
             self._slow.machine_cpu_ns = busy_ns(stat)
         if self._gpus.names and self._is_due("gpu", now_ns, _GPU_NS):
             self._read_gpus(now_ns)
-        if now_ns >= self._due["pss"]:
-            self._read_pss(now_ns)
         slow = self._slow
         usage = self._tree.read(is_full=self._is_due("disk", now_ns, _DISK_NS))
+        used_bytes = self.memory.used_bytes(self._tree.processes, now_ns)
         return fmt.READING_PAYLOAD.pack(
             now_ns, usage.processes, usage.cpu_ns, usage.run_delay_ns, usage.rss_bytes,
-            slow.pss_bytes, usage.read_bytes, usage.write_bytes,
+            used_bytes, usage.read_bytes, usage.write_bytes,
             self._tcp.received_bytes, self._tcp.sent_bytes,
             max(0, self._groups.throttled_ns() - self._throttled_before_ns),
             slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
@@ -160,17 +159,6 @@ class Sampler:
         self._slow.gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
         if with_pcie:
             self._slow.with_pcie = self._slow.gpu
-
-    def _read_pss(self, now_ns: int) -> None:
-        estimate_ns = self._tree.read(is_full=False).rss_bytes * _PSS_NS_PER_BYTE
-        if (now_ns - self._start_ns) * _PSS_SHARE < estimate_ns:
-            self._due["pss"] = self._start_ns + int(estimate_ns / _PSS_SHARE)
-            return
-        begin_ns = time.thread_time_ns()
-        pss = self._tree.pss_bytes()
-        took_ns = time.thread_time_ns() - begin_ns
-        self._slow.pss_bytes = -1 if pss is None else pss
-        self._due["pss"] = now_ns + max(_PSS_NS, int(took_ns / _PSS_SHARE))
 
 
 def unpack(payload: bytes, start_ns: int) -> Reading:

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import sub
 
 from advisor.collectors.contention import Corrected, Curve, Stretch, correct, total
 from advisor.collectors.hooks import format as fmt
@@ -166,6 +167,32 @@ class Steps:
                 self.wait_delay_ns.append(self.wait_delay_ns[-1] + wait_delay_ns)
                 self.end_ns.append(t_ns)
         self.last_ns, self.last_delay_ns = t_ns, delay_ns
+
+    def add_plain(
+        self,
+        times: Sequence[int],
+        delays: Sequence[int],
+        waits: Sequence[int],
+        wait_delays: Sequence[int],
+    ) -> bool:
+        """Take in ticks of ordinary steps at once, as ``add`` would one by one; see there.
+
+        Returns False, nothing taken in, where one of them is none.
+        """
+        walls = list(map(sub, times, (self.last_ns, *times)))
+        if self.last_ns == 0 or min(walls) <= 0:
+            return False
+        grown = map(sub, delays, (self.last_delay_ns, *delays))
+        corrected = [w - d if d > 0 else w for w, d in zip(walls, grown, strict=False)]
+        for sums, values in (
+            (self.wall_ns, walls), (self.corrected_ns, corrected),
+            (self.wait_ns, waits), (self.wait_delay_ns, wait_delays),
+        ):  # fmt: skip
+            sums.extend(accumulate(values, initial=sums.pop()))
+        self.end_ns.extend(times)
+        self.ticks += len(times)
+        self.last_ns, self.last_delay_ns = times[-1], delays[-1]
+        return True
 
     @property
     def count(self) -> int:

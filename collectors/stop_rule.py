@@ -8,9 +8,11 @@ short, the batch-means interval narrow, and the last two stretches in agreement.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from advisor.collectors.certainty import widest_fraction
 from advisor.collectors.step_time import Mean, Steps, mean
 
 # Why a recording ended by this rule: the one verdict, wherever it is asked for again.
@@ -90,6 +92,9 @@ def _missing(
         return f"±{100 * rule.half_width_fraction:.0f} %"
     if not _agree(steps, rule, now.warmup_steps):
         return "two stretches in agreement"
+    # What settles must be an answer, too: no neighbours' noise without a bound.
+    if math.hypot(now.half_width_s, now.time.half_width_s) > widest_fraction() * now.corrected_s:
+        return "fewer other processes"
     return ""
 
 

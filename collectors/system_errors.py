@@ -14,7 +14,7 @@ _FOLDERS: Final = (
 )
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 _NO_MEMORY_HINT: Final = "raise the limit (ulimit -v, the container's), or ask about less at once"
 
 
@@ -73,6 +73,10 @@ def _damaged(error: BaseException) -> RecordingError:
 def _is_no_memory(error: BaseException) -> bool:
     """Tell whether threads, libraries or an extension in C++ found no memory."""
     text = str(error)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, SystemError):  # C code that found no memory for its own exception
+        return "exception set" in text
     if isinstance(error, ImportError):
         return "cannot allocate memory" in text.lower() or "failed to map segment" in text
     return isinstance(error, RuntimeError) and (

@@ -49,8 +49,6 @@ def total_work(
     counted = count_rounds(events, is_finished=is_finished)
     if counted is not None:
         return _work(counted.rounds, counted.epochs, counted.source, counted.confidence)
-    if is_finished and events.completed and "obeyed" not in events.facts:
-        return _work(events.completed, None, "the run finished by itself", "certain")
     found = events.facts.get("work", [])
     if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
@@ -64,6 +62,19 @@ def total_work(
             if is_episodic(candidate["loops"]):  # an argument would say an episode's length
                 return None
     return _from_arguments(found[-1].get("arguments", {}), events)
+
+
+def as_it_ended(found: TotalWork | None, events: Events, given: GivenWork) -> TotalWork | None:
+    """Return the length of a script that ran to its own end: what it was, whatever was found.
+
+    What the user says is about the whole job, and stays; so does what was found and is right.
+    Frameworks' own rounds know their end themselves.
+    """
+    is_said = given != GivenWork() or "total_work" in events.facts or has_rounds(events)
+    is_right = found is not None and found.steps == events.completed
+    if is_said or is_right or not events.completed or "obeyed" in events.facts:
+        return found
+    return _work(events.completed, None, "the run finished by itself", "certain")
 
 
 def _steps_per_epoch(events: Events) -> float | None:

@@ -29,7 +29,9 @@ class Hooked:
     @property
     def events(self) -> Events:
         """What was recorded until now."""
+        self.session.settle()
         self.session.loaders.flush()
+        self.session.writer.flush()
         (path,) = self._folder.glob("ev-*.bin")
         return read_events(path)
 

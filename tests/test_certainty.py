@@ -17,6 +17,8 @@ from advisor import api
 from advisor.cli import app
 from advisor.collectors import certainty, store, summary
 from advisor.collectors.recording import Recording, StepTime, TotalWork
+from advisor.collectors.step_time import Steps
+from advisor.collectors.stop_rule import StopRule, judge
 from advisor.errors import NotKnownError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
@@ -80,7 +82,7 @@ def test_the_hint_says_how_to_profile_on() -> None:
     assert "--precise" in noisy[1]
     unsure = certainty.shortfall(recording(step(0.6, 1.0, 1.4), "weak"))
     assert unsure is not None
-    assert "--epochs" in unsure[1]
+    assert "--total-steps" in unsure[1]
     assert certainty.shortfall(recording(None)) is None
 
 
@@ -233,3 +235,25 @@ for step in range(400):
     assert seen.total_work is not None
     assert (seen.total_work.steps, seen.total_work.confidence) == (37, "certain")
     assert "finished" in seen.total_work.source
+
+
+@given(
+    wall_ms=st.floats(20.0, 200.0), busy=st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99]),
+    jitter=st.floats(0.0, 0.05), count=st.integers(600, 900),
+)  # fmt: skip
+def test_what_has_settled_is_known_well_enough(
+    wall_ms: float, busy: float, jitter: float, count: int
+) -> None:
+    """However much of the steps was waiting for a core: the two never stand together."""
+    steps, now, waited = Steps(), 1_000_000_000, 0
+    for i in range(count):
+        wall = wall_ms * 1e6 * (1 + jitter * math.sin(i))
+        now, waited = now + int(wall), waited + int(busy * wall)
+        steps.add(now, waited, 0)
+    verdict = judge(steps, StopRule(), epoch_steps=None, epochs_begun=0)
+    if verdict.is_settled:
+        seen = verdict.mean
+        assert seen is not None
+        half = math.hypot(seen.half_width_s, seen.time.half_width_s)
+        known = step(max(0.0, seen.corrected_s - half), seen.corrected_s, seen.corrected_s + half)
+        assert certainty.shortfall(recording(known)) is None

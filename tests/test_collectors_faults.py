@@ -18,6 +18,7 @@ from collecting import MARKED, ROOT, record, record_command
 
 from advisor.collectors.derive import read_events
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.hooks import format as fmt
 from advisor.collectors.profiler_log import read_profiler_log
 from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.store import latest_run, list_runs, read_recording, recover, remove
@@ -89,10 +90,26 @@ def readings_in(run: Path) -> int:
 
 
 def test_a_killed_script_leaves_every_step(tmp_path: Path) -> None:
-    seen = record(tmp_path, marked("for _ in range(25): step()\nos.kill(os.getpid(), 9)"))
+    body = "for _ in range(25): time.sleep(0.02); step()\nos.kill(os.getpid(), 9)"
+    seen = record(tmp_path, marked(body))
     assert (seen.status, seen.exit_code) == ("killed", 137)
     assert seen.step_time is not None
     assert seen.step_time.steps + seen.step_time.warmup_steps == 24
+
+
+def test_a_killed_script_loses_the_steps_of_20_ms_at_most(tmp_path: Path) -> None:
+    body = (
+        "for number in range(2000):\n"
+        "    time.sleep(1e-3); step(); print(time.monotonic_ns())\n"
+        "sys.stdout.flush(); os.kill(os.getpid(), 9)\n"
+    )
+    script = marked(f"sys.stdout = open({str(tmp_path / 'times')!r}, 'w')\n{body}")
+    record(tmp_path, script)
+    (path,) = events_of(tmp_path / "runs")
+    steps = read_events(path)
+    times_ns = [int(line) for line in (tmp_path / "times").read_text().splitlines()]
+    lost = times_ns[steps.completed :]
+    assert not lost or times_ns[-1] - steps.steps.last_ns < 20e6 + (times_ns[-1] - times_ns[-2])
 
 
 def test_a_killed_profiler_leaves_the_script_running_and_a_run_to_recover(tmp_path: Path) -> None:
@@ -357,7 +374,7 @@ print("done", flush=True)
     assert seen.step_time is not None
     (path,) = events_of(tmp_path / "runs")
     assert path.stat().st_size <= 81920
-    assert 1000 < seen.step_time.steps < 81920 // 48
+    assert 1000 < seen.step_time.steps < 81920 // fmt.STEP_PAYLOAD.size
 
 
 @pytest.mark.needs_root

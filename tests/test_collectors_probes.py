@@ -20,7 +20,7 @@ from collecting import ROOT, record_command
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import Gpus
 from advisor.collectors.hooks.writer import start_ticks
-from advisor.collectors.processes import Process, ProcessTree, Usage
+from advisor.collectors.processes import Process, ProcessTree
 from advisor.collectors.sampler import Sampler, stolen_ns, unpack
 from advisor.collectors.sockets import TcpCounters
 
@@ -336,29 +336,6 @@ def test_a_suspended_machine_is_no_reason_for_a_burst() -> None:
     assert [round(reading.t_s, 1) for reading in readings] == [0.2, 0.4, 3600.4, 3600.6]
     assert readings[-1].cpu_s >= readings[0].cpu_s
     assert all(reading.processes >= 1 for reading in readings)
-
-
-def test_the_memory_of_what_is_watched_costs_nothing_before_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Walking the page tables waits until it is a five thousandth of the time."""
-    now = [time.monotonic_ns()]
-    tree = ProcessTree(os.getpid())
-    sampler = Sampler(tree, Groups.of(), clock=lambda: now[0])
-    looks: list[float] = []
-
-    def look() -> int:
-        looks.append((now[0] - start) / 1e9)
-        return 1
-
-    monkeypatch.setattr(tree, "pss_bytes", look)
-    monkeypatch.setattr(tree, "read", lambda **_: Usage(processes=1, rss_bytes=8 << 30))
-    start = now[0]
-    for _ in range(300):
-        now[0] += 1_000_000_000
-        sampler.read()
-    assert len(looks) >= 1
-    assert looks[0] == pytest.approx(8 * 4.25e-3 / 2e-4, abs=1.0)
 
 
 NVML = """

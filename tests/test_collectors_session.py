@@ -14,13 +14,19 @@ from typing import Any
 import pytest
 import torch
 from collecting import give_order, hooked
+from hypothesis import Phase, event, given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.collectors import hooks as hooks_package
+from advisor.collectors.derive import read_events
+from advisor.collectors.events import Events
 from advisor.collectors.hooks import boot
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.chores import Chores
 from advisor.collectors.hooks.clock import RunDelay
+from advisor.collectors.hooks.session import Session
 from advisor.collectors.hooks.writer import Writer
 from advisor.collectors.records import parse
 
@@ -83,8 +89,75 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
         sys.setswitchinterval(before)
     writer.close()
     (path,) = tmp_path.glob("ev-*.bin")
-    kinds = [kind for kind, _, _ in parse(path.read_bytes())]
-    assert (kinds.count(fmt.STEP), kinds.count(fmt.POOL), writer.lost) == (2 * each, 2 * each, 0)
+    records = list(parse(path.read_bytes()))
+    kinds = [kind for kind, _, _ in records]
+    several = sum(len(fmt.steps_of(payload)) for kind, payload, _ in records if kind == fmt.STEPS)
+    assert kinds.count(fmt.STEP) + several == 2 * each
+    assert (kinds.count(fmt.POOL), writer.lost) == (2 * each, 0)
+
+
+Loop = list[tuple[str, int]]
+
+
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["step", "step", "step", "step", "save", "epoch", "backward", "other"]
+            ),
+            st.integers(0, 3_000_000) | st.integers(0, 60_000_000),
+        ),
+        min_size=30,
+        max_size=150,
+    )
+)
+def test_steps_that_are_only_noted_are_recorded_like_others(
+    tmp_path_factory: pytest.TempPathFactory, loop: Loop
+) -> None:
+    quick, noted = events_of(tmp_path_factory.mktemp("quick"), loop, is_quick=True)
+    slow, none = events_of(tmp_path_factory.mktemp("slow"), loop, is_quick=False)
+    assert quick.steps == slow.steps
+    for name in ("completed", "intervals", "backwards", "batches", "samples"):
+        assert getattr(quick, name) == getattr(slow, name)
+    assert quick.loaders == slow.loaders
+    assert quick.fact("released") == slow.fact("released")
+    assert none == 0
+    event(f"noted: {noted > 10}")
+
+
+def events_of(folder: Path, loop: Loop, *, is_quick: bool) -> tuple[Events, int]:
+    """Train by ``loop`` on a clock of the test's own; return events, and steps only noted."""
+    now, noted = [10**9], 0
+    layer = nn.Linear(4, 1)
+    loader = DataLoader(TensorDataset(torch.randn(4000, 4)), batch_size=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic_ns", lambda: now[0])
+        patch.setattr(time, "thread_time_ns", lambda: 0)
+        patch.setattr(RunDelay, "main_ns", lambda _: 0)
+        patch.setattr(RunDelay, "pool_is_due", lambda *_: False)
+        patch.setattr(Chores, "_begin_deep", lambda *_: None)
+        if not is_quick:
+            patch.setattr(Session, "be_quick", lambda *_: None)
+        with hooked(folder) as hooks:
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            batches = iter(loader)
+            for what, pause_ns in [("step", 10**6)] * 20 + loop:
+                now[0] += pause_ns
+                if what == "epoch":
+                    batches = iter(loader)
+                elif what == "save":
+                    torch.save(1, folder / "saved.pt")
+                elif what == "other":
+                    next(batches)
+                else:
+                    (x,) = next(batches)
+                    layer(x).sum().backward()
+                    if what == "step":
+                        optimizer.step()
+                noted += bool(hooks.session._noted)
+            path = next(folder.glob("ev-*.bin"))
+        return read_events(path), noted
 
 
 def test_letting_go_works_in_a_thread_that_trains(tmp_path: Path) -> None:

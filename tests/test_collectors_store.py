@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from advisor.collectors import remote, runner
-from advisor.collectors.derive import _peak_rss
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.profiler_log import ProfilerLog
+from advisor.collectors.memory import advised_memory_bytes, peak_memory_bytes
 from advisor.collectors.recording import Reading
 from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.store import (
@@ -122,16 +119,19 @@ def test_shared_pages_count_once_in_the_peak() -> None:
 
     plain = [reading(0, 300, None), reading(1, 400, None)]
     told = [*plain, reading(2, 400, 220), reading(3, 400, 220)]
-    assert _peak_rss(ProfilerLog(readings=plain, end={"max_rss_bytes": 100})) == 400
-    assert _peak_rss(ProfilerLog(readings=told, end={"max_rss_bytes": 100})) == 220
-    assert _peak_rss(ProfilerLog(readings=told, end={"max_rss_bytes": 250})) == 250
+    assert peak_memory_bytes(plain, 100) == 400
+    assert peak_memory_bytes(told, 100) == 220
+    assert peak_memory_bytes(told, 250) == 250
+    # Looked at from the first reading on: what was found counts, whatever is resident.
+    forked = [reading(0, 100, 100), reading(1, 200, 132), reading(2, 600, 132)]
+    assert peak_memory_bytes(forked, 100) == 132
 
 
-def test_recording_elsewhere_than_on_linux_is_refused_in_words(
+def test_recording_on_windows_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RecordingError, match="needs Linux"):
+    monkeypatch.setattr(runner, "_IS_POSIX", False)
+    with pytest.raises(RecordingError, match="needs Linux or macOS"):
         runner.plan(["true"], run_root=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from advisor.collectors.events import Events
 from advisor.collectors.hooks.switches import device_switches
-from advisor.collectors.hooks.told import Source
+from advisor.collectors.hooks.told import DeviceMentions
 from advisor.collectors.told import Told, on_accelerators, told_of
 
 
-def source(folder: Path, text: str) -> Source:
+def source(folder: Path, text: str) -> DeviceMentions:
     path = folder / "train.py"
     path.write_text(text)
-    return Source(str(path))
+    return DeviceMentions(str(path))
 
 
 FIXED = {
@@ -70,14 +70,16 @@ def test_a_source_that_names_no_device_says_so(tmp_path: Path) -> None:
 def test_what_spreads_a_script_is_seen_by_name(tmp_path: Path) -> None:
     text = "from torch.nn.parallel import DistributedDataParallel as DDP\nimport deepspeed\n"
     assert source(tmp_path, text).spreads == {"DistributedDataParallel", "deepspeed"}
-    assert source(tmp_path, "model(x)\n").spreads == set()
+    assert source(tmp_path, "dist.init_process_group()\n").spreads == {"init_process_group"}
+    own = "class Trainer:\n    pass\nTrainer().fit()\nself.x = Trainer()\n"
+    assert source(tmp_path, own).spreads == set()
 
 
 @pytest.mark.parametrize("text", ["def (", "\0", "x = " + "(" * 300 + ")" * 300])
 def test_what_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
     found = source(tmp_path, text)
     assert (found.fixed, found.mentions) == ([], False)
-    assert Source(str(tmp_path / "gone.py")).fixed == []
+    assert DeviceMentions(str(tmp_path / "gone.py")).fixed == []
 
 
 def told(command: str, **fact: Any) -> Told:

@@ -13,6 +13,7 @@ import pytest
 
 from advisor.collectors.events import Events, LoaderCounts
 from advisor.collectors.hooks import total_work as hook
+from advisor.collectors.recording import TotalWork
 from advisor.collectors.work import GivenWork, length_hint, total_work, unused
 
 PREAMBLE = """
@@ -297,6 +298,18 @@ def four(batch):
         step()
 outer(DataLoader(range(8)))
 """,
+    "a loader that begins again and again": """
+loader = DataLoader(range(10))
+for number, batch in enumerate(itertools.cycle(loader)):
+    if number >= 35:
+        break
+    step()
+""",
+    "a loader beside a range": """
+loader = DataLoader(range(10))
+for number, batch in zip(range(27), itertools.cycle(loader)):
+    step()
+""",
     "broken off at a bound": """
 bound = 17
 n = 0
@@ -386,6 +399,20 @@ batches()
 """
     count, work = look_at(tmp_path, source, last=100)
     assert work is None or abs(work.steps - count) < 0.1 * count
+
+
+def test_sightings_before_the_steps_were_counted_anew_are_no_contradiction(tmp_path: Path) -> None:
+    """A higher clock began: its second step comes after the fifth of the lower one."""
+    inner = {"turns": 10, "text": "range(10)", "where": "t:2", "is_loader": False, "variable": 1}
+    outer = {"turns": 6, "text": "range(6)", "where": "t:1", "is_loader": False, "variable": 0}
+    facts = [
+        {"step": step, "candidates": [{"loops": [inner, {**outer, "variable": turn}],
+                                       "source": "x", "confidence": "likely"}]}
+        for step, turn in ((40, 4), (2, 5))
+    ]  # fmt: skip
+    work = total_work(Events(facts={"work": facts}), GivenWork(), samples_per_step=0.0)
+    assert work is not None
+    assert work.steps == 60
 
 
 def test_a_job_that_goes_on_from_a_checkpoint_counts_what_is_left(tmp_path: Path) -> None:
@@ -579,5 +606,5 @@ def test_a_length_that_cannot_be_used_is_not_dropped_in_silence() -> None:
     assert "--epochs 3 has no effect" in warning
     assert warning.endswith("use --total-steps N or --total-samples N")
     assert "--total-samples 9 has no effect" in unused(GivenWork(total_samples=9), None, seen())
-    given = SimpleNamespace(confidence="given", epochs=None)
+    given = TotalWork(steps=3, epochs=None, source="--epochs", confidence="given")
     assert unused(GivenWork(epochs=3), given, seen()) == ""

@@ -254,3 +254,24 @@ def test_the_hooks_tell_a_limit_from_the_framework_s_choice(
     seen = record(tmp_path, LIMITED.format(before=before))
     assert (seen.limits.threads, seen.limits.threads_source) == said
     assert seen.limits.cores == cores
+
+
+def test_ranks_of_the_advisor_are_not_limited_by_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``--workers`` pins every rank and divides the threads: another machine has more of both."""
+    import os
+
+    from advisor.collectors.hooks import limits as hook
+
+    class Torch:
+        @staticmethod
+        def get_num_threads() -> int:
+            return 1
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert limits_of(hook.facts(Torch, None), 2, 2.0).cores == 1.0
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert limits_of(hook.facts(Torch, None, True), 2, 2.0) == Limits()
+    assert limits_of(hook.facts(Torch, 1, True), 2, 2.0).threads == 1

@@ -294,6 +294,12 @@ def test_a_recorded_example_is_planned_from_the_command_line(runs: Path) -> None
         assert one["training_time_h"]["value"] > one["step_time_s"]["value"] / 3600
 
 
+def test_the_latest_runs_command_is_printed_where_no_job_is_named(runs: Path) -> None:
+    done = cli(runs, "--cluster", "g2-standard-48", "--json")
+    assert done.exit_code == 0, done.output
+    assert "stdlib_transformer.py" in json.loads(done.output)["plans"][0]["commands"][0]["command"]
+
+
 def test_the_recorded_batch_is_the_default(runs: Path) -> None:
     done = cli(runs, "--run", "latest", "--cluster", "g2-standard-48", "--json")
     assert done.exit_code == 0, done.output

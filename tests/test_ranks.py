@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from advisor.collectors import local_ranks, network, summary
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import CommunicationCounts, Events
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.own_sockets import tcp_bytes
+from advisor.collectors.hooks.tensor_groups import buckets, buffers_beside
 from advisor.collectors.ranks import communication_of, corrected_together, ranks_of
 from advisor.collectors.recording import Reading, Recording, StepTime
 from advisor.collectors.resources import resources
@@ -297,6 +301,63 @@ def test_collectives_are_timed_once_however_they_nest(tmp_path: Path) -> None:
         events = hooks.events
     assert events.communication[-1].calls >= 2
     assert events.facts["process_group"][0]["world_size"] == 1
+
+
+def test_own_sockets_tell_what_they_moved() -> None:
+    before_sent, before_received = tcp_bytes()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0] as far,
+    ):
+        for size in (1, 100_000):
+            near.sendall(b"x" * size)
+            left = size
+            while left:
+                left -= len(far.recv(left))
+        deadline = time.monotonic() + 10  # until the last acknowledgement
+        while tcp_bytes()[0] - before_sent < 100_001 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        sent, received = tcp_bytes()
+    assert 100_001 <= sent - before_sent <= 100_003  # handshakes take a sequence number each
+    assert received - before_received == 100_001
+
+
+@given(st.lists(st.tuples(st.integers(0, 6_000_000), st.booleans()), max_size=12))
+def test_buckets_hold_all_in_order_and_are_of_one_type(shapes: list[tuple[int, bool]]) -> None:
+    import torch
+
+    kinds = {True: torch.float32, False: torch.float16}
+    tensors = [torch.empty(size, dtype=kinds[is_wide], device="meta") for size, is_wide in shapes]
+    found = buckets(tensors)
+    for dtype in kinds.values():
+        its = [one for bucket in found for one in bucket if one.dtype is dtype]
+        assert [id(one) for one in its] == [id(one) for one in tensors if one.dtype is dtype]
+    for bucket in found:
+        assert len({one.dtype for one in bucket}) == 1
+        total = sum(one.numel() * one.element_size() for one in bucket)
+        assert len(bucket) == 1 or total <= 25 * 2**20
+
+
+def test_buffers_come_in_the_same_order_on_every_rank() -> None:
+    """Two networks alike but for their numbers: nothing but the parameters tells them apart."""
+    import torch
+
+    def network() -> torch.nn.Module:
+        norm, rest = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4, affine=False)
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), norm, rest)
+
+    orders = []
+    for is_swapped in (False, True):
+        made = [network(), network()][:: -1 if is_swapped else 1]  # as they lie in memory
+        for number, one in enumerate(made):
+            for name, buffer in one.named_buffers():
+                if buffer.is_floating_point():
+                    buffer.fill_(10 * number + ("1." in name) + 2 * ("var" in name))
+        found = buffers_beside([one for part in made for one in part.parameters()])
+        orders.append([float(buffer[0]) for buffer in found])
+    assert orders[0] == orders[1]
+    assert len(set(orders[0])) == len(orders[0]) == 8
 
 
 # Real ranks.

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, cast
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def unpack(content: bytes, path: Path) -> str:
     try:
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-                content = bounded.read_bytes(file, most_bytes=MAX_BYTES)
+                content = bounded.read_bytes(cast(IO[bytes], file), most_bytes=MAX_BYTES)
         return content.decode()
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CatalogueError(

@@ -17,6 +17,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from advisor.collectors.system_errors import explain  # now: later there may be no memory to do so
+
 # Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
 # with verbs of its own) or a function ``command``.
 VERBS: Final[dict[str, tuple[str, str]]] = {
@@ -60,8 +62,6 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except EOFError as error:
-            from advisor.collectors.system_errors import explain
-
             raise explain(error) or error from error
 
 
@@ -122,8 +122,6 @@ def _report(error: Exception) -> int:
         raise error
     found: Any = error
     if not hasattr(error, "exit_code"):
-        from advisor.collectors.system_errors import explain
-
         found = explain(error)
     if found is None:
         raise error

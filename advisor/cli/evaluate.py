@@ -40,6 +40,7 @@ def command(
         int, typer.Option(help="Of more jobs, types or pairs as many are left out, evenly spread.")
     ] = 24,
     seed: Annotated[int, typer.Option(help="Of models and random split.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit on all but what is left out, predict that, and score it: four splits, baselines."""
@@ -51,7 +52,7 @@ def command(
         raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
     records = read_runs(runs, fmt)
     wanted = _SPLITS if split == "all" else (split,)
-    with workers(backend, address), progress():
+    with workers(backend, address), progress(is_quiet=quiet or as_json):
         results = [
             r for s in wanted if (r := _scored(records, model, target, s, jobs, seed, folds))
         ]

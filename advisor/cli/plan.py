@@ -61,9 +61,10 @@ def _job(question: Question) -> tuple[Job, tuple[str, ...]]:
     from advisor.jobs.described import NO_LENGTH
 
     spec = question.job
-    if spec.run is None:
+    if spec.run is None and spec.names_a_job:
         return job_of(spec, question.setup), ()
-    path = store.latest_run() if spec.run == "latest" else store.find_run(str(spec.run))
+    is_latest = spec.run in (None, "latest")
+    path = store.latest_run() if is_latest else store.find_run(str(spec.run))
     recording = store.read_recording(path)
     spec = replace(spec, run=str(path))
     if recording.total_work is not None or spec.has_length:

@@ -173,7 +173,7 @@ def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -
             from advisor.learned.conformal import Calibration
 
             model.calibration_ = Calibration.from_state(learned["calibration"])
-    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
+    except (OSError, KeyError, TypeError, ValueError, IndexError, UsageError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
     return model
 
@@ -311,9 +311,13 @@ def _arrays(path: Path) -> dict[str, Any]:
 
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
     except zipfile.BadZipFile as error:
         raise ModelError(f"{path}: {error}", hint=_HINT) from error
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise ModelError(f"{path}: {name} holds what is not a number", hint=_HINT)
+    return arrays
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from advisor.errors import ModelError
 from advisor.learned.base import Floats, RunRegressor, State
 from advisor.learned.scaling import Scaling
 from advisor.learned.splits import group_folds
+from advisor.learned.tasks import tell_inside
 
 Loss = Literal["huber", "poisson"]
 Branch = Literal["gru", "tcn"]
@@ -153,6 +154,7 @@ class SequenceNetwork(RunRegressor):
         order = np.random.default_rng(self.random_state)
         best, best_loss, best_epoch = None, np.inf, 0
         for epoch in range(1, self.epochs + 1):
+            tell_inside("epochs of the network", epoch - 1, self.epochs)
             network.train()
             for rows in np.array_split(
                 order.permutation(train), max(1, round(len(train) / self.batch))

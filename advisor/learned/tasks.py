@@ -36,6 +36,8 @@ class _Supervision:
 
 
 _SUPERVISION: ContextVar[_Supervision | None] = ContextVar("supervision", default=None)
+# The same, but also inside of a fit: only that process sees it in which the fit runs.
+_WATCHED: ContextVar[_Supervision | None] = ContextVar("watched", default=None)
 
 
 @contextlib.contextmanager
@@ -51,11 +53,20 @@ def supervised(tell: Tell, folder: Path | None = None) -> Iterator[None]:
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    token = _SUPERVISION.set(_Supervision(tell, folder))
+    supervision = _Supervision(tell, folder)
+    token, watched = _SUPERVISION.set(supervision), _WATCHED.set(supervision)
     try:
         yield
     finally:
         _SUPERVISION.reset(token)
+        _WATCHED.reset(watched)
+
+
+def tell_inside(what: str, done: int, total: int) -> None:
+    """Tell how far a single fit is, if somebody watches this process."""
+    watched = _WATCHED.get()
+    if watched is not None and done < total:
+        watched.tell(what, done, total)
 
 
 def run(

@@ -113,10 +113,16 @@ class TrainedModel:
         Raises
         ------
         ModelError
-            If a run lacks what the target is relative to (a partial run).
+            If a run lacks what the target is relative to (a partial run), or the answer is not a
+            number: the weights were not made by training.
         """
         asked = self._problem(records)
         low, value, high = asked.predict_band(self.estimator, slice(None), coverage).T
+        if not np.isfinite(value).all():
+            raise ModelError(
+                f"the model {self.name} answers with what is not a number",
+                hint="fit it again: advisor train models",
+            )
         outside = np.zeros(len(value), bool)
         if hasattr(self.estimator, "is_outside"):
             outside = self.estimator.is_outside(asked.X)

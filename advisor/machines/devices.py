@@ -52,9 +52,11 @@ def device_parameters(path: Path | None = None) -> DeviceParameters:
         If the file is missing, not JSON, of another version, or lacks a constant.
     """
     try:
-        return parameters_of(_read(path))
-    except (KeyError, TypeError) as error:
-        raise _unreadable(path, f"lacks {error}") from error
+        record = _read(path)
+        bounded.check_numbers(record["parameters"], but=("fitted_architectures", "fitted_kinds"))
+        return parameters_of(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(path, f"lacks or spoils a constant: {error}") from error
 
 
 def parameters_of(record: Mapping[str, Any]) -> DeviceParameters:
@@ -90,9 +92,11 @@ def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
         As ``device_parameters``.
     """
     try:
-        return CalibrationParameters(**_read(path)["calibration"])
-    except (KeyError, TypeError) as error:
-        raise _unreadable(path, f"lacks {error}") from error
+        found = _read(path)["calibration"]
+        bounded.check_numbers(found)
+        return CalibrationParameters(**found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(path, f"lacks or spoils a constant: {error}") from error
 
 
 def accelerator_devices(path: Path | None = None) -> dict[str, Device]:

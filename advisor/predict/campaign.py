@@ -58,6 +58,7 @@ def load(file: Path | None = None) -> CampaignModel:
     try:
         record = bounded.read_json(file)
         found = record["schema_version"]
+        bounded.check_numbers({"law": record["law"], "folds": record["folds"]})
         model = CampaignModel(
             version=record["version"],
             law=CampaignLaw(**record["law"]),

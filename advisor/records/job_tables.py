@@ -292,8 +292,9 @@ def _table(path: Path, text: str) -> Iterator[_Job | str]:
         for wanted in (SUBMIT_COLUMNS, DEVICE_COLUMNS, DURATION_COLUMNS)
     )
     if submit is None or devices is None or duration is None:
+        there = ", ".join(names)[:200] or "(none)"
         raise TraceError(
-            f"{path.name} has the columns {', '.join(names) or '(none)'}: no known form of jobs",
+            f"{path.name} has the columns {there}: no known form of jobs",
             hint="name the columns submit_time, num_gpu, duration (seconds or dates)",
         )
     for row in reader:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import Any, Final, Literal, get_args
@@ -73,12 +75,30 @@ def _ray(address: str | None) -> Iterator[None]:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
         register: Any = ray_joblib.register_ray
         register()
-        with joblib.parallel_config(backend="ray"):
+        with _ending_quietly(), joblib.parallel_config(backend="ray"):
             yield
     except (ConnectionError, ray.exceptions.RayError) as error:
         raise _gone("Ray", address, error) from error
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Let SIGTERM end the command; Ray's own handler prints the stacks of native threads."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)  # as shells say it
+
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _gone(name: str, address: str | None, error: BaseException) -> ModelError:

@@ -61,6 +61,7 @@ def command(
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
@@ -68,7 +69,7 @@ def command(
         _spread(runs, fmt, target, out, backend, address, seed, as_json)
         return
     records = read_runs(runs, fmt)
-    with workers(backend, address), progress(checkpoints):
+    with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )

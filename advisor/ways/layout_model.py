@@ -119,6 +119,7 @@ def load(file: Path | None = None) -> LayoutModel:
                 f"{file} has schema version {record['schema_version']}, not {SCHEMA_VERSION}",
                 hint="run `advisor train layout-model`",
             )
+        bounded.check_numbers({n: record[n] for n in ("parameters", "folds")})
         return LayoutModel(
             version=record["version"],
             parameters=LayoutParameters(**record["parameters"]),

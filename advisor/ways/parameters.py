@@ -63,8 +63,10 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
         raise _unusable(path, f"not of schema version {SCHEMA_VERSION}", command)
     values = record.get("parameters")
-    if not isinstance(values, dict):
-        raise _unusable(path, "it has no 'parameters'", command)
+    try:
+        bounded.check_numbers(values)
+    except ValueError as error:
+        raise _unusable(path, str(error), command) from error
     return dict(values)
 
 

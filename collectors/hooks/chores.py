@@ -128,7 +128,7 @@ class Chores:
             state.fact("told", **told.facts(state.switches))
         except Exception as error:
             state.failed("told", error)
-        state.fact("limits", **limits.facts(torch, state.threads_called))
+        state.fact("limits", **limits.facts(torch, state.threads_called, state.is_rank))
 
     def look_again(self) -> None:
         """Look at the loops once more at the last step: do they turn as they should."""

@@ -6,7 +6,7 @@ A file is a sequence of frames, each written at once::
 
 little-endian; the checksum covers the payload and starts from the kind. A reader that meets
 anything else looks for the next magic whose checksum holds, so a torn tail or a flipped bit costs
-the frame it hits and no other; zeros behind the last frame are space reserved for more.
+the frame it hits and no other; zeros behind the last frame are space that earlier versions kept.
 
 Every file begins with a ``HEADER`` frame that names the schema version. Kinds are never reused
 and fields only ever added at the end of a payload: a reader takes the fields it knows.
@@ -23,13 +23,15 @@ FRAME = struct.Struct("<2sBxII")
 LARGEST_PAYLOAD = 64 * 2**20
 
 # Kinds. HEADER, FACT and END carry JSON objects; the others the structures below.
-HEADER, FACT, END, STEP, POOL, LOADER, DEVICE_STEP, READING, PROCESS = range(1, 10)
+HEADER, FACT, END, STEP, POOL, LOADER, DEVICE_STEP, READING, PROCESS, STEPS = range(1, 11)
 COMMUNICATION = 20
 
 # One step of a clock: time and the main thread's wait for a core, both monotonic [ns]; index from
 # 1; clock; flags; which optimizer; backward passes and loader batches since the step before; time
 # in those loader batches [us]; samples in them; the main thread's wait for a core in them [us].
 STEP_PAYLOAD = struct.Struct("<QQIBBHHHIII")
+# Several steps in one record: the size of each one's payload, and the payloads.
+STEPS_HEAD = struct.Struct("<H")
 # A time, and the wait for a core accumulated by then: of the slowest thread of the pool over each
 # interval between two such records, and of the main thread. [ns]
 POOL_PAYLOAD = struct.Struct("<QQQ")
@@ -83,6 +85,16 @@ ACTION_STOP, ACTION_DETACH = 1, 2
 # Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
 # which the hooks may bring them together.
 WRAP_VARIABLE = "ADVISOR_WORKERS"
+
+
+def steps_of(payload: bytes) -> list[tuple[int, ...]]:
+    """Return every step's values in a ``STEPS`` payload; fields of later versions are left out."""
+    (size,) = STEPS_HEAD.unpack_from(payload)
+    if size < STEP_BYTES:
+        return []
+    starts = range(STEPS_HEAD.size, len(payload) - size + 1, size)
+    whole = (payload[at : at + size].ljust(STEP_PAYLOAD.size, b"\0") for at in starts)
+    return [STEP_PAYLOAD.unpack_from(one) for one in whole]
 
 
 def frame(kind: int, payload: bytes) -> bytes:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def facts(torch: Any, called: int | None) -> dict[str, Any]:
+def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, Any]:
     """Return the limits in force.
 
     Parameters
@@ -21,12 +21,16 @@ def facts(torch: Any, called: int | None) -> dict[str, Any]:
         Where it is imported.
     called : int or None
         What the script last passed to ``torch.set_num_threads``.
+    is_rank : bool
+        The profiler made this process, one of several (``--workers``).
     """
     try:
         affinity = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on Linux
         affinity = os.cpu_count() or 1
     said = {name: os.environ.get(name, "").split(",")[0].strip() for name in _VARIABLES}
+    if is_rank:  # the cores of this machine are shared out: no limit of the script
+        affinity, said = os.cpu_count() or 1, {}
     return {
         "threads": None if torch is None else torch.get_num_threads(),
         "called": called,

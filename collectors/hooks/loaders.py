@@ -27,6 +27,7 @@ class Loader:
         self.inside_ns = self.inside_cpu_ns = 0
         self.batch_cpu_ns = self.batch_ns = 0
         self.has_tasks = False
+        self.is_quick = False  # after a batch that took little time, made in this process
         self.workers_cpu_ns = self.workers_delay_ns = self.helpers_delay_ns = 0
         self.is_described = False
         self.axis = 0  # along which samples lie
@@ -83,6 +84,9 @@ class Loaders:
         Whether the next batch's CPU time and waiting are to be taken. That is a call into the
         kernel, unlike reading a clock: quick batches, whose cost it would add to, count as the
         last one measured.
+    noted : list of (int, int, int, Loader)
+        Batches that were only noted, while steps are: when each was there, the time inside the
+        iterator [ns], its samples, its loader. To be counted by ``settle``.
     """
 
     _RECORD_NS = 1_000_000_000
@@ -99,6 +103,7 @@ class Loaders:
         self.wait_ns = self.wait_delay_ns = self.batches = self.samples = 0
         self.has_begun = False
         self.asks_cpu = True
+        self.noted: list[tuple[int, int, int, Loader]] = []
         self._begin_delay_ns = 0
 
     def begun(self, loader: Any, iterator: Any) -> None:
@@ -138,10 +143,7 @@ class Loaders:
             known.is_described = True
             known.axis = _sample_axis(batch, known.reference())
             self._writer.fact("batch", loader=known.number, **_batch_facts(batch, known.axis))
-        # Nearly always the batch is a list that begins with a tensor, or a tensor.
-        first = batch[0] if type(batch) in (list, tuple) and batch else batch
-        shape = getattr(first, "shape", None)
-        samples = shape[known.axis] if shape else _leading_size(batch, known.axis)
+        samples = samples_in(batch, known.axis)
         known.is_recorded = False
         known.batches += 1
         known.samples += samples
@@ -156,6 +158,7 @@ class Loaders:
             # waiting was last read, a short while ago.
             self.wait_delay_ns += min(self._waited(self.delay.latest_ns), took_ns - known.batch_ns)
         known.inside_cpu_ns += known.batch_cpu_ns
+        known.is_quick = took_ns <= self._QUICK_NS and not known.has_tasks
         self.asks_cpu = took_ns > self._QUICK_NS or known.batches % self._MEASURED == 0
         self.last = known
         self.wait_ns += took_ns
@@ -166,6 +169,42 @@ class Loaders:
             known.count_workers(iterator)
             self._writer.write(fmt.LOADER, known.record(now_ns))
             self._next_record_ns = now_ns + self._RECORD_NS
+
+    def note(self, iterator: Any, batch: Any, begin_ns: int) -> bool:
+        """Note a quick batch, to be counted by ``settle``; False if it has to be counted now."""
+        try:
+            known = iterator._advisor_loader
+            if not known.is_quick:
+                return False
+            now_ns = time.monotonic_ns()
+            if now_ns - begin_ns > self._QUICK_NS:
+                return False
+            self.noted.append((now_ns, now_ns - begin_ns, samples_in(batch, known.axis), known))
+        except Exception:  # not begun under our eyes, or a batch of the script's own making
+            return False
+        return True
+
+    def settle(self) -> list[tuple[int, int, int, Loader]]:
+        """Count the batches that were only noted, for their loaders, and return them."""
+        noted = self.noted[:]
+        if noted:
+            del self.noted[: len(noted)]  # threads append to it meanwhile
+            self.asks_cpu = True
+        for _, took_ns, samples, known in noted:
+            known.is_recorded = False
+            known.batches += 1
+            known.samples += samples
+            known.inside_ns += took_ns
+            known.inside_cpu_ns += known.batch_cpu_ns
+        return noted
+
+    def carry(self, noted: list[tuple[int, int, int, Loader]]) -> None:
+        """Count settled batches for the step that is under way."""
+        for _, took_ns, samples, known in noted:
+            self.wait_ns += took_ns
+            self.batches += 1
+            self.samples += samples
+            self.last = known
 
     def tick(self, completes: bool) -> None:
         """Begin new counts after a tick; a whole step is the last fetched loader's."""
@@ -248,6 +287,13 @@ def _sample_axis(batch: Any, loader: Any) -> int:
     shapes = [tensor.shape for tensor in _tensors(batch)]
     comes_second = all(len(shape) > 1 and shape[0] != size == shape[1] for shape in shapes)
     return 1 if shapes and comes_second else 0
+
+
+def samples_in(batch: Any, axis: int = 0) -> int:
+    """Return the samples in a batch; nearly always it is a list that begins with a tensor."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    shape = getattr(first, "shape", None)
+    return int(shape[axis]) if shape else _leading_size(batch, axis)
 
 
 def _leading_size(batch: Any, axis: int = 0) -> int:

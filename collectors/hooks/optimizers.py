@@ -129,9 +129,13 @@ class Optimizers:
         only = self._only
         if only is None or only.reference() is not optimizer:
             return False
-        self._ticks += 1
-        only.count += 1
+        self.count_only(1)
         return True
+
+    def count_only(self, steps: int) -> None:
+        """Count steps of the only optimizer there is."""
+        self._ticks += steps
+        self._only.count += steps
 
     def stepped(self, optimizer: Any) -> tuple[int, int]:
         """Count a step of one of several optimizers.

@@ -113,6 +113,8 @@ def _loader(session: Session, module: Any) -> None:
         except BaseException:
             session.batch_missing()
             raise
+        if session.quick_id and cpu_ns < 0 and loaders.note(self, batch, begin_ns):
+            return batch
         session.batch_fetched(self, batch, begin_ns, cpu_ns)
         return batch
 

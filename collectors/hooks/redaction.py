@@ -16,19 +16,14 @@ from __future__ import annotations
 import math
 import re
 
+from .suspicion import may_hold_secrets
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
 HIDDEN = "REDACTED"
-
-# What can be a secret at all has one of these in it; most texts have none and are left at once.
-_SUSPICIOUS = re.compile(
-    r"pass|pwd|token|secret|key|cred|auth|cookie|otp|bearer|basic|sig|@|"
-    r"A[KS]IA|AIza|hf_|gh[pousr]_|sk-|xox|eyJ|glpat|pypi-|npm_|ya29|PRIVATE",
-    re.IGNORECASE,
-)
 
 # The forms that issuers give their keys.
 _FORMS = re.compile(
@@ -96,7 +91,7 @@ _OF_MODELS = re.compile(
 
 def redacted(text: str) -> str:
     """Return a text (a line, an error, a URL) with the secrets in it hidden."""
-    if not _SUSPICIOUS.search(text):
+    if not may_hold_secrets(text):
         return text
     text = _FORMS.sub(HIDDEN, text)
     text = _USER_AND_PASSWORD.sub(r"\1:" + HIDDEN + "@", text)
@@ -140,11 +135,6 @@ def redacted_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [redacted_json(each) for each in value]
     return value
-
-
-def may_hold_secrets(text: str) -> bool:
-    """Whether a text is worth looking at; one search."""
-    return _SUSPICIOUS.search(text) is not None
 
 
 def _value_hidden(match: Any) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import struct
 import threading
 import time
 
 from . import format as fmt
-from .chores import Chores
-from .state import ProcessState
+from .noting import Noting
 from .switches import device_switches
+from .writer import MOST_HELD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_SAVES = 100
 
 
-class Session(ProcessState):
+class Session(Noting):
     """What the patches call in this process.
 
     Notes
@@ -34,10 +33,7 @@ class Session(ProcessState):
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
-        self._chores = Chores(self, folder)
         self._release: list[Callable[[], None]] = []
-        self._ticks = [0] * len(fmt.CLOCKS)
-        self._flags = 0
         self._saves = 0
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
@@ -48,12 +44,24 @@ class Session(ProcessState):
     def optimizer_made(self, optimizer: Any) -> None:
         """Take in a new optimizer."""
         try:
+            self.settle()
             self.optimizers.made(optimizer)
         except Exception as error:
             self.failed("optimizer", error)
 
     def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         """Count an optimizer's update; this is the framework's post-hook itself."""
+        if id(optimizer) == self.quick_id:
+            now_ns = time.monotonic_ns()
+            noted, loaders = self._noted, self.loaders
+            if now_ns < self._quick_until_ns and len(noted) < MOST_HELD:
+                noted.append((
+                    now_ns, self.backwards, loaders.batches, loaders.wait_ns, loaders.samples,
+                    loaders.wait_delay_ns, loaders.last,
+                ))  # fmt: skip
+                self.backwards = loaders.batches = loaders.samples = 0
+                loaders.wait_ns = loaders.wait_delay_ns = 0
+                return
         if self.is_released:
             return
         try:
@@ -61,6 +69,7 @@ class Session(ProcessState):
                 self.deep.optimizer_runs(False)
             if self.optimizers.is_only(optimizer):
                 self._tick(fmt.CLOCK_OPTIMIZER)
+                self.be_quick(optimizer)
             else:
                 self._tick(fmt.CLOCK_OPTIMIZER, *self.optimizers.stepped(optimizer))
         except Exception as error:
@@ -76,6 +85,7 @@ class Session(ProcessState):
         if self.is_released or self._saves >= _MOST_SAVES:
             return
         try:
+            self.settle()
             delay_s = (self.loaders.delay.main_ns() - delay_ns) / 1e9
             took_s = (time.monotonic_ns() - begin_ns) / 1e9
             size: Any = None
@@ -109,6 +119,7 @@ class Session(ProcessState):
     def batch_missing(self) -> None:
         """Note that a loader has come to its end."""
         try:
+            self.settle()
             if self.deep is not None:
                 self.deep.loader_runs(False)
             if not self.is_released:
@@ -136,6 +147,7 @@ class Session(ProcessState):
         if self.is_released:
             return
         try:
+            self.settle()
             self.loaders.begun(loader, iterator)
         except Exception as error:
             self.failed("loader", error)
@@ -213,6 +225,7 @@ class Session(ProcessState):
         """Take every hook out; the script goes on as if never recorded."""
         if self.is_released:
             return
+        self.settle()
         self._chores.end_deep()
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self.loaders.flush()
@@ -238,6 +251,8 @@ class Session(ProcessState):
         rank = fmt.CLOCK_RANK[clock]
         if rank < self.rank:
             return
+        if self.quick_id:
+            self.settle()
         now_ns = time.monotonic_ns() if at_ns is None else at_ns
         chores = self._chores
         completes = bool(flags & fmt.FLAG_COMPLETES)
@@ -256,14 +271,11 @@ class Session(ProcessState):
             flags |= fmt.FLAG_BOUNDARY
         if self.deep is not None:
             flags |= fmt.FLAG_DEEP
-        try:
-            self.writer.step(
-                now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
-                self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
-                loaders.wait_delay_ns // 1000,
-            )  # fmt: skip
-        except struct.error:  # a count outgrew its field, e.g. 65 536 batches between two steps
-            self.writer.lost += 1
+        self.writer.step(
+            now_ns, chores.delay_ns, self._ticks[clock], clock, flags, number,
+            self.backwards, loaders.batches, loaders.wait_ns // 1000, loaders.samples,
+            loaders.wait_delay_ns // 1000,
+        )  # fmt: skip
         loaders.tick(completes)
         self.backwards = 0
         if is_first:
@@ -299,6 +311,7 @@ class Session(ProcessState):
             self.failed("exit", error)
 
     def _forked(self) -> None:
+        self.forget_noted()
         self._chores.forget()
         if self.deep is not None:  # the trace is the parent's; here it only lets through
             self.deep.abandon()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from . import format as fmt
 from .communication import Communication
 from .control import NEVER
 from .loaders import Loaders
@@ -37,6 +40,8 @@ class ProcessState:
         Backward passes since the last tick.
     threads_called : int or None
         What the script's main thread last passed to ``torch.set_num_threads``.
+    is_rank : bool
+        The profiler made this process, one of several (``--workers``).
     last_step : int
         After which the profiler wants the script to stop, or to be let go.
     is_released : bool
@@ -57,6 +62,7 @@ class ProcessState:
         self.steps = 0
         self.backwards = 0
         self.threads_called: int | None = None
+        self.is_rank = fmt.WRAP_VARIABLE in os.environ
         self.last_step = NEVER
         self.is_released = False
         self._failures: set[str] = set()

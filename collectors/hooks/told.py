@@ -51,7 +51,7 @@ def facts(switches: dict[str, Any]) -> dict[str, Any]:
     mentions = False
     files = 0
     for path in _own_files():
-        source = Source(path)
+        source = DeviceMentions(path)
         files += 1
         fixed += source.fixed
         spreads |= source.spreads
@@ -76,7 +76,7 @@ def _own_files() -> Iterator[str]:
     yield from own[:_MOST_FILES]
 
 
-class Source:
+class DeviceMentions:
     """What one file says of devices.
 
     Attributes
@@ -120,9 +120,10 @@ class Source:
             pending += [(child, certain) for child in ast.iter_child_nodes(node)]
 
     def _look(self, node: Any, certain: bool) -> None:
+        is_others = isinstance(node, (ast.alias, ast.Attribute))  # not a class of the script's own
         for word in _words(node):
             self.mentions |= any(part in word.lower() for part in _MENTIONS)
-            if word in _SPREADS:
+            if is_others and word in _SPREADS:
                 self.spreads.add(word)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -16,7 +16,7 @@ import sys
 from . import frameworks
 from .bounds import Exits
 from .expressions import dotted
-from .turns import turns_of_for, turns_of_while, value_of_counter
+from .turns import is_endless, turns_of_for, turns_of_while, value_of_counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
     Each candidate has ``source`` and ``confidence`` and either ``steps`` (framework state) or
     ``loops``, innermost first: ``turns`` (None: unknown), ``text``, ``where``, ``is_loader``
     (turns are batches), ``variable`` (value of the loop's counter now, where there is one),
-    ``bound`` (where it breaks off) and ``may_end`` (it may break off elsewhere; see ``bounds``).
+    ``bound`` (where it breaks off), ``may_end`` (it may break off elsewhere; see ``bounds``) and
+    ``is_endless`` (it would not end by itself).
     """
     candidates = []
     loops: list[dict[str, Any]] = []
@@ -175,6 +176,7 @@ def _loop(node: Any, owner: Any, frame: FrameType, source: str) -> dict[str, Any
         "turns": turns,
         "bound": exits.bound,
         "may_end": exits.may_end,
+        "is_endless": isinstance(node, ast.While) or is_endless(node.iter),
         "text": " ".join(text.split())[:80],
         "target": dotted(getattr(node, "target", None)),
         "where": where,

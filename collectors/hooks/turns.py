@@ -24,7 +24,7 @@ def value_of_counter(loop: Any, scope: dict[str, Any]) -> int | None:
     if not is_count(value):
         return None
     known = own_variable(loop, scope)
-    return value if known is None else (value - known[1]) // known[2]
+    return int(value) if known is None else int(value - known[1]) // known[2]
 
 
 def _range_bounds(node: Any, scope: dict[str, Any]) -> list[int]:
@@ -81,14 +81,23 @@ def _start(owner: Any, name: str) -> int:
     for node in ast.walk(owner):
         if isinstance(node, ast.Assign) and any(dotted(one) == name for one in node.targets):
             value = getattr(node.value, "value", None)
-            if isinstance(node.value, ast.Constant) and is_count(value):
-                return int(value)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
     return 0
 
 
 # Calls that hand on their first argument's elements one by one.
 _TRANSPARENT = frozenset(["enumerate", "tqdm", "iter", "list", "reversed", "sorted", "track",
-                          "prefetch", "cycle", "progress_bar"])  # fmt: skip
+                          "prefetch", "progress_bar"])  # fmt: skip
+
+
+def is_endless(node: Any) -> bool:
+    """Return whether iterating over this expression never ends: ``count()``, ``cycle(loader)``."""
+    if not isinstance(node, ast.Call):
+        return False
+    if _called(node) == "enumerate" and node.args:
+        return is_endless(node.args[0])
+    return _called(node) in ("count", "cycle", "repeat")
 
 
 def turns_of_for(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
@@ -105,6 +114,8 @@ def turns_of_for(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
         if name == "islice" and len(node.args) == 2:
             bound = value_of(node.args[1], scope)
             return (bound if isinstance(bound, int) else None), False
+        if name == "cycle" and node.args:
+            return None, turns_of_for(node.args[0], scope)[1]
         if name in _TRANSPARENT and node.args:
             return turns_of_for(node.args[0], scope)
         return None, False

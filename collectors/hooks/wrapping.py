@@ -23,6 +23,7 @@ import sys
 import weakref
 
 from . import format as fmt
+from .tensor_groups import buckets, buffers_beside, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-_BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's own default
 # Optimizers that decide by the value of the loss, which is each rank's own: ranks would part.
 _BY_LOSS = ("LBFGS",)
 _SHARED = "DistributedSampler"
@@ -83,7 +83,7 @@ class Wrapping:
         """Give a loader that shuffles the rank's share of its data."""
         if not self._is_on() or loader.batch_size is None:
             return
-        sampler = getattr(loader, "sampler", None)
+        sampler: Any = getattr(loader, "sampler", None)
         if type(sampler).__name__ != "RandomSampler" or sampler.replacement:
             return
         if sampler.num_samples != len(loader.dataset):
@@ -92,7 +92,7 @@ class Wrapping:
         from torch.utils.data.distributed import DistributedSampler
 
         rank = int(os.environ["RANK"])
-        mine = DistributedSampler(loader.dataset, self._workers, rank, shuffle=True)
+        mine: Any = DistributedSampler(loader.dataset, self._workers, rank, shuffle=True)
         names = "sampler", "batch_sampler"
         self._shared.append((loader, {name: loader.__dict__[name] for name in names}))
         # Past the loader's own ``__setattr__``, which lets nobody change these.
@@ -103,7 +103,7 @@ class Wrapping:
         """Begin with common parameters, and each epoch with a new order."""
         if not self._is_on():
             return
-        sampler = getattr(loader, "sampler", None)
+        sampler: Any = getattr(loader, "sampler", None)
         if type(sampler).__name__ == _SHARED and any(loader is one for one, _ in self._shared):
             sampler.set_epoch(sampler.epoch + 1)
         self._align()
@@ -225,22 +225,22 @@ class Wrapping:
         for parameter in chosen:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        for bucket in _buckets([one.grad for one in chosen]):
+        for bucket in buckets([one.grad for one in chosen]):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             self._dist.all_reduce(flat)
             flat /= self._workers
-            at = 0
-            for gradient in bucket:
-                size = gradient.numel()
-                gradient.copy_(flat[at : at + size].view_as(gradient))
-                at += size
+            unpack(flat, bucket)
         self._send_buffers()
 
     def _send_buffers(self) -> None:
         if self._buffers is None:
-            self._buffers = _buffers_beside(self._parameters)
-        for buffer in self._buffers:
-            self._dist.broadcast(buffer.data, 0)
+            self._buffers = buffers_beside(self._parameters)
+        import torch
+
+        for bucket in buckets([one.data for one in self._buffers]):
+            flat = torch.cat([buffer.reshape(-1) for buffer in bucket])
+            self._dist.broadcast(flat, 0)
+            unpack(flat, bucket)
 
     def _refuse(self, why: str) -> None:
         """End the script: what it would compute is not what N ranks compute together."""
@@ -248,50 +248,6 @@ class Wrapping:
         self.is_off = True
         self._session.release()
         raise SystemExit(2)
-
-
-def _buckets(gradients: list[Any]) -> list[list[Any]]:
-    """Return the gradients in groups of one type and device, each of some 25 MiB."""
-    groups: dict[Any, list[list[Any]]] = {}
-    sizes: dict[Any, int] = {}
-    for gradient in gradients:
-        kind = gradient.dtype, gradient.device
-        size = gradient.numel() * gradient.element_size()
-        buckets = groups.setdefault(kind, [[]])
-        if buckets[-1] and sizes.get(kind, 0) + size > _BUCKET_BYTES:
-            buckets.append([])
-            sizes[kind] = 0
-        buckets[-1].append(gradient)
-        sizes[kind] = sizes.get(kind, 0) + size
-    return [bucket for buckets in groups.values() for bucket in buckets]
-
-
-def _buffers_beside(parameters: list[Any]) -> list[Any]:
-    """Return the floating-point buffers of the modules that hold any of the parameters.
-
-    In an order that all ranks agree on: by the innermost module's parameters, then by name.
-    """
-    import gc
-
-    import torch
-
-    place = {id(one): number for number, one in enumerate(parameters)}
-    found: dict[int, tuple[Any, Any]] = {}
-    for module in gc.get_objects():
-        if not issubclass(type(module), torch.nn.Module):  # asks no object for its class
-            continue
-        places = [place[id(one)] for one in module.parameters() if id(one) in place]
-        for name, buffer in module.named_buffers() if places else ():
-            if buffer.is_floating_point():
-                key = len(places), min(places), len(name), name
-                found[id(buffer)] = min(
-                    found.get(id(buffer), (key, buffer)), (key, buffer), key=_first
-                )
-    return [buffer for _, buffer in sorted(found.values(), key=_first)]
-
-
-def _first(pair: tuple[Any, Any]) -> Any:
-    return pair[0]
 
 
 def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> None:

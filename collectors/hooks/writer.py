@@ -1,13 +1,12 @@
-"""Append one process's records to its own file: one write each, never an exception."""
+"""Append one process's records to its own file, steps several at a time; never an exception."""
 
 from __future__ import annotations
 
-import mmap
 import os
+import struct
 import sys
 import threading
 import time
-from zlib import crc32
 
 from . import format as fmt
 
@@ -16,33 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_ROOM = 64 * 1024
-
-# Looked up once: a step's record is made where every look-up may miss the caches.
-_MAGIC, _STEP = fmt.MAGIC, fmt.STEP
-_PACK_STEP, _PACK_HEAD = fmt.STEP_PAYLOAD.pack, fmt.FRAME.pack
-_PAYLOAD_BYTES = fmt.STEP_PAYLOAD.size
-_STEP_BYTES = fmt.FRAME.size + fmt.STEP_PAYLOAD.size
-
-# File systems on which reserved space cannot be lost under a map. Over a network it can, and where
-# a write is a copy a full disk can take it back, which would end the script with a bus error; an
-# overlay may lie on any of these.
-_LOCAL = ("ext4", "xfs", "tmpfs")
-
-
-def _is_local(folder: str) -> bool:
-    """Whether ``folder`` lies on a local file system that keeps what it reserves."""
-    longest, kind = "", ""
-    try:
-        with open("/proc/self/mounts") as mounts:
-            for line in mounts:
-                point, its_kind = line.split()[1:3]
-                is_above = (folder + "/").startswith(point.rstrip("/") + "/")
-                if is_above and len(point) >= len(longest):
-                    longest, kind = point, its_kind
-    except (OSError, ValueError):
-        return False
-    return kind in _LOCAL
+# Steps are kept back for so long, or so many of them, and written as one record (see ``noting``).
+# A script that is killed loses those. Slower steps are written as they come.
+HOLD_NS = 20_000_000
+MOST_HELD = 64
 
 
 def start_ticks(pid: int) -> int:
@@ -78,11 +54,10 @@ class Writer:
         self.folder = folder
         self.lost = 0
         self._fd = -1
+        self._at = 0
         self._lock = threading.RLock()
-        self._at = self._reserved = 0
-        self._map: Any = None
-        self._map_start = self._mapped_end = 0
-        self._is_mappable = _is_local(folder)
+        self._held: list[tuple[int, ...]] = []
+        self._due_ns = 0
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -91,8 +66,8 @@ class Writer:
         if self._fd >= 0:
             os.close(self._fd)
         self._lock = threading.RLock()
-        self._fd, self._at, self._reserved = -1, 0, 0
-        self._map, self._mapped_end = None, 0
+        self._fd, self._at = -1, 0
+        self._held = []
 
     def hello(self) -> None:
         """Begin the file now: its being there tells the profiler that the hooks are up."""
@@ -106,67 +81,50 @@ class Writer:
         """Append one record; one that does not fit is lost, and the next takes its place."""
         frame = fmt.frame(kind, payload)
         with self._lock:
+            if self._held:
+                self.flush()
             try:
                 if self._fd < 0:
                     self._open()
-                end = self._at + len(frame)
-                if end > self._reserved:
-                    self._reserve(end)
                 if os.pwrite(self._fd, frame, self._at) == len(frame):
-                    self._at = end
+                    self._at += len(frame)
                 else:
                     self.lost += 1
             except OSError:
                 self.lost += 1
 
     def step(self, *values: int) -> None:
-        """Append a ``STEP`` record: ``write`` without the pieces, for there is one every step."""
-        payload = _PACK_STEP(*values)
+        """Append a step: the values of a ``STEP`` record, the time first."""
+        self._held.append(values)
+        if values[0] >= self._due_ns or len(self._held) >= MOST_HELD:
+            self._due_ns = values[0] + HOLD_NS
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the steps that were kept back."""
         with self._lock:
-            end = self._at + _STEP_BYTES
-            if end <= self._mapped_end:
-                start = self._at - self._map_start
-                head = _PACK_HEAD(_MAGIC, _STEP, _PAYLOAD_BYTES, crc32(payload, _STEP))
-                self._map[start : start + _STEP_BYTES] = head + payload
-                self._at = end
-                return
-        self.write(_STEP, payload)
-
-    def _reserve(self, end: int) -> None:
-        """Reserve space up to ``end`` and beyond, and map it where that is safe.
-
-        A step's record is then a store into the page cache, which outlives the process as a write
-        does and takes a third of its time; what was written at a position is seen in the map and
-        the other way round. The reader passes over the zeros behind the last record.
-        """
-        self._map, self._mapped_end = None, 0
-        self._reserved = end + _ROOM
-        try:
-            os.posix_fallocate(self._fd, self._at, self._reserved - self._at)
-        except (OSError, AttributeError):  # no such room, or not here: the file grows as it can
-            self._reserved = end
-            return
-        if self._is_mappable:
-            self._map_start = self._at - self._at % mmap.PAGESIZE
-            length = self._reserved - self._map_start
-            try:
-                self._map = mmap.mmap(self._fd, length, offset=self._map_start)
-                self._mapped_end = self._reserved
-            except (OSError, ValueError):  # no address space left: written instead
-                self._is_mappable = False
+            held = self._held[:]
+            del self._held[: len(held)]  # threads append to it meanwhile
+            payloads = []
+            for values in held:
+                try:
+                    payloads.append(fmt.STEP_PAYLOAD.pack(*values))
+                except struct.error:  # a count outgrew its field: 65 536 batches between two steps
+                    self.lost += 1
+            if len(payloads) == 1:
+                self.write(fmt.STEP, payloads[0])
+            elif payloads:
+                head = fmt.STEPS_HEAD.pack(fmt.STEP_PAYLOAD.size)
+                self.write(fmt.STEPS, head + b"".join(payloads))
 
     def close(self) -> None:
-        """Give back the space that was reserved for nothing, and close the file."""
+        """Write what was kept back, and close the file."""
         with self._lock:
-            if self._fd < 0:
-                return
-            self._map, self._mapped_end = None, 0
-            try:
-                os.ftruncate(self._fd, self._at)
-            except OSError:  # the zeros stay
-                self.lost += 1
-            os.close(self._fd)
-            self._fd = -1
+            if self._held:
+                self.flush()
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def fact(self, name: str, **values: Any) -> None:
         """Append a named JSON object."""
@@ -176,11 +134,13 @@ class Writer:
         """Append a JSON object."""
         import json
 
-        from .redaction import may_hold_secrets, redacted_json
+        from .suspicion import may_hold_secrets
 
         try:
             text = json.dumps(value, default=repr)
             if may_hold_secrets(text):
+                from .redaction import redacted_json
+
                 text = json.dumps(redacted_json(json.loads(text)))
             payload = text.encode()
         except Exception:  # a key or a repr of the script's own making
@@ -194,7 +154,7 @@ class Writer:
         path = os.path.join(self.folder, "ev-%d-%d.bin" % (pid, ticks))
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(path, flags, 0o600)
-        self._at = self._reserved = os.fstat(self._fd).st_size
+        self._at = os.fstat(self._fd).st_size
         if self._at == 0:
             header = {
                 "schema_version": fmt.SCHEMA_VERSION,

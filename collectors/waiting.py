@@ -1,0 +1,66 @@
+"""Sleep until a signal comes: no signal interrupts anything else.
+
+Where the system has ``sigtimedwait`` signals are blocked and waited for. macOS has not: there
+handlers that do nothing have a pipe written to, which is what is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+_WATCHED: Final = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground group has it already
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A signal that came.
+
+    Attributes
+    ----------
+    number : int
+    is_shared : bool
+        It came from the terminal: the whole foreground group has it.
+    """
+
+    number: int
+    is_shared: bool = False
+
+
+class SignalWait:
+    """The signals that end a recording, and that of a child that ended; one for the process."""
+
+    def __init__(self) -> None:
+        self._pipe = -1
+        if hasattr(signal, "sigtimedwait"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+            return
+        self._pipe, write = os.pipe()
+        os.set_blocking(self._pipe, False)
+        os.set_blocking(write, False)
+        for number in _WATCHED:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def wait(self, pause_s: float) -> Received | None:
+        """Return the next signal; None if none comes.
+
+        Parameters
+        ----------
+        pause_s : float
+            For how long to wait. [s]
+        """
+        if self._pipe < 0:
+            info = signal.sigtimedwait(_WATCHED, pause_s)
+            if info is None:
+                return None
+            return Received(number=info.si_signo, is_shared=info.si_code == _SI_KERNEL)
+        if not select.select([self._pipe], [], [], pause_s)[0]:
+            return None
+        (number,) = os.read(self._pipe, 1)
+        # Who sent it is not told: an interrupt at a terminal is taken for the terminal's.
+        return Received(number=number, is_shared=number == signal.SIGINT and os.isatty(0))
