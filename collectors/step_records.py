@@ -52,6 +52,10 @@ def take_all(events: Events, data: bytes) -> None:
         if is_more and len(ticks) < _MOST:
             continue
         record = None if is_more else next(parse(data, at), None)
+        if record is not None and record[0] == fmt.STEPS and len(ticks) < _MOST:
+            ticks += _gathered(record[1])
+            at = record[2]
+            continue
         if is_more or record is None or record[0] not in _BESIDE:
             _take_ticks(events, ticks)
             ticks = []
@@ -60,6 +64,13 @@ def take_all(events: Events, data: bytes) -> None:
             events.take(kind, payload)
         elif not is_more:
             return
+
+
+def _gathered(payload: bytes) -> list[bytes]:
+    """Return the steps in a record of several, in today's layout."""
+    if len(payload) < fmt.STEPS_HEAD.size:
+        return []
+    return [fmt.STEP_PAYLOAD.pack(*values) for values in fmt.steps_of(payload)]
 
 
 def _take_ticks(events: Events, payloads: list[bytes]) -> None:

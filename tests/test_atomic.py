@@ -298,6 +298,7 @@ class TestManners:
 OWN_WRITERS = {
     "collectors/atomic.py": "the writer",
     "collectors/records.py": "append-only records with checksums",
+    "collectors/plan.py": "an anonymous file, gone when it is closed",
     "collectors/orders.py": "a few bytes rewritten in place, so that a full disk does no harm",
     "collectors/hooks/writer.py": "append-only records, inside the user's process",
     "collectors/minicloud/limits.py": "files of the kernel",

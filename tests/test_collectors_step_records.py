@@ -51,6 +51,11 @@ def files(draw: st.DrawFn) -> bytes:
             payload = fmt.STEP_PAYLOAD.pack(*fields)
             made.append(fmt.frame(fmt.STEP, payload[: draw(st.sampled_from([99] * 9 + [36]))]))
         made.append(draw(others))
+        if draw(st.booleans()):
+            rows = [(t_ns + i, delay_ns, i, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 8)
+                    for i in range(20)]  # fmt: skip
+            packed = b"".join(fmt.STEP_PAYLOAD.pack(*row, 1) for row in rows)
+            made.append(fmt.frame(fmt.STEPS, fmt.STEPS_HEAD.pack(fmt.STEP_PAYLOAD.size) + packed))
     data = bytearray(b"".join(made))
     for _ in range(draw(st.integers(0, 2)) if data else 0):
         data[draw(st.integers(0, len(data) - 1))] ^= 1 << draw(st.integers(0, 7))
