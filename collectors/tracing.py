@@ -68,7 +68,7 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
 
 def _contention(facts: list[dict[str, Any]]) -> float:
     """Return the share of its time that the calmest trace waited for a core."""
-    shares = (one.get("delay_ns", 0) / max(one.get("duration_ns", 0), 1) for one in facts)
+    shares = [float(one.get("delay_ns", 0) / max(one.get("duration_ns", 0), 1)) for one in facts]
     return min(1.0, max(0.0, min(shares)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from advisor.collectors import ending
+from advisor.collectors.contention import Corrected
 from advisor.collectors.live import fitted, step_parts
 from advisor.collectors.plan import RecordingPlan
 from advisor.collectors.step_time import Mean
@@ -65,7 +66,8 @@ def test_a_program_without_steps_has_its_limit_from_the_start() -> None:
 
 
 def test_what_is_waited_for_is_said(clock: list[float]) -> None:
-    mean = Mean(corrected_s=0.01, raw_s=0.02, half_width_s=0.001, steps=40, warmup_steps=1)
+    time = Corrected(raw_s=0.02, corrected_s=0.01, raw_wait_s=0.0, wait_s=0.0, half_width_s=0.0)
+    mean = Mean(time=time, half_width_s=0.001, steps=40, warmup_steps=1)
     script = Script(first_ns=int(990e9), count=41)
     assert limits(Script()).until(10.0) == "until the first step, 50 s at most"
     script.verdict = Verdict(is_settled=False, mean=mean, waiting_for="±5 %")

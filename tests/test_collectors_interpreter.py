@@ -14,6 +14,7 @@ from collecting import ROOT
 
 from advisor.collectors import benchmark
 from advisor.collectors.interpreter import interpreter_for, missing_modules
+from advisor.collectors.recording import HostBenchmark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -46,7 +47,7 @@ def profiled(folder: Path, *words: str, **variables: str) -> subprocess.Complete
     path = cache / "advisor" / benchmark.cache_path().name
     if not path.exists():
         path.parent.mkdir(parents=True)
-        names = list(benchmark.HostBenchmark.__dataclass_fields__)
+        names = list(HostBenchmark.__dataclass_fields__)
         path.write_text(json.dumps({**dict.fromkeys(names, 1e9), "measured_at": "2026-11-21"}))
     kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     return subprocess.run(

@@ -24,7 +24,8 @@ class Recurrent(nn.Module):
         self.out = nn.Linear(WIDTH, 50)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.out(self.rnn(self.embed(tokens))[0]).view(-1, 50)
+        words: torch.Tensor = self.out(self.rnn(self.embed(tokens))[0])
+        return words.view(-1, 50)
 
 
 def train(folder: Path, model: nn.Module, batches: Any) -> dict[str, Any]:
@@ -55,15 +56,18 @@ def test_a_transformer_on_time_first_batches(tmp_path: Path) -> None:
             self.out = nn.Linear(WIDTH, 50)
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return self.out(self.layer(self.embed(tokens))).view(-1, 50)
+            words: torch.Tensor = self.out(self.layer(self.embed(tokens)))
+            return words.view(-1, 50)
 
     batches = [torch.randint(0, 50, (TIME, BATCH)) for _ in range(10)]
     assert train(tmp_path, Encoder(), batches)["samples"] == BATCH
 
 
 def test_a_loader_that_collates_time_first_counts_its_batch(tmp_path: Path) -> None:
-    data = [torch.randint(0, 50, (TIME,)) for _ in range(10 * BATCH)]
-    loader = DataLoader(data, batch_size=BATCH, collate_fn=lambda rows: torch.stack(rows, dim=1))
+    dataset: Any = [torch.randint(0, 50, (TIME,)) for _ in range(10 * BATCH)]
+    loader: DataLoader[torch.Tensor] = DataLoader(
+        dataset, batch_size=BATCH, collate_fn=lambda rows: torch.stack(rows, dim=1)
+    )
     facts = train(tmp_path, Recurrent(), loader)
     assert facts["samples"] == BATCH
 
@@ -81,11 +85,11 @@ def test_an_optimizer_that_evaluates_the_loss_itself_repeats_one_micro_batch(
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x), y)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
         for _ in range(6):
-            optimizer.step(closure)
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
         facts = hooks.deep()
     assert (facts["samples"], facts["micro_batches"]) == (16, 1)
     forward = [one for one in facts["operators"] if one["phase"] == "forward" and one["flop"]]

@@ -75,6 +75,10 @@ NOUNS = [
 FIELDS = [(noun, name) for noun, names in NOUNS for name in names.split()]
 
 
+def changed(noun: Any, name: str, amount: float) -> Any:
+    return replace(noun, **{name: amount})
+
+
 @pytest.mark.parametrize("amount", [NAN, -1.0])
 @pytest.mark.parametrize(("noun", "name"), FIELDS, ids=lambda x: x if isinstance(x, str) else "")
 def test_no_noun_holds_an_amount_that_makes_no_sense(noun: Any, name: str, amount: float) -> None:
@@ -111,8 +115,8 @@ def test_search_refuses_machines_with_no_rate(name: str, amount: float) -> None:
 @pytest.mark.parametrize("name", ["all_gather_s", "reduce_scatter_s"])
 def test_cephalo_refuses_links_that_are_none(name: str) -> None:
     with pytest.raises(PlanningError):
-        replace(UNEVEN, **{name: NAN})
-    slow = plan([WORKER, WORKER], replace(UNEVEN, **{name: 1e9}))
+        changed(UNEVEN, name, NAN)
+    slow = plan([WORKER, WORKER], changed(UNEVEN, name, 1e9))
     assert slow.step_s > plan([WORKER, WORKER], UNEVEN).step_s
 
 

@@ -83,7 +83,7 @@ def test_programs_see_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reader_that_went_away_ends_no_fit() -> None:
     out = io.StringIO()
-    out.write = lambda _: (_ for _ in ()).throw(BrokenPipeError())  # type: ignore[assignment,method-assign]
+    out.write = lambda _: (_ for _ in ()).throw(BrokenPipeError())  # type: ignore[method-assign]
     ProgressLines(out, Clock()).tell("folds", 1, 1)
 
 

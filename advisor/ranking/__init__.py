@@ -104,7 +104,7 @@ def recommend(
         made = (candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
         return tuple(_placed(one, request, len(places)) for one in made)
 
-    front, missed = show(shown), show(nearest)
+    ranked, missed = show(shown), show(nearest)
     return Recommendation(
         run=job.name,
         job=job.facts(),
@@ -116,7 +116,7 @@ def recommend(
         + rejected["no_price"]
         + (mixed.considered if mixed is not None else 0),
         rejected={reason: number for reason, number in rejected.items() if number},
-        front=front,
+        front=ranked,
         nearest=missed,
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(

@@ -67,6 +67,8 @@ def _read(path: Path, command: str) -> dict[str, Any]:
         bounded.check_numbers(values)
     except ValueError as error:
         raise _unusable(path, str(error), command) from error
+    if not isinstance(values, dict):
+        raise _unusable(path, "its parameters are no object", command)
     return dict(values)
 
 

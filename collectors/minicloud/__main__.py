@@ -59,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
             )  # fmt: skip
     except (RecordingError, OSError, MemoryError) as error:
         found = error if isinstance(error, RecordingError) else explain(error)
+        if found is None:
+            raise
         sys.stderr.write(f"error: {found}\nhint: {found.hint}\n")
         return found.exit_code
     except KeyboardInterrupt:
