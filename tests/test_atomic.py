@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import functools
 import itertools
 import os
 import signal
@@ -155,7 +156,7 @@ def hold_at_every_moment(tmp_path: Path, write: Write, read: Read) -> int:
         os.environ["XDG_CACHE_HOME"] = str(folder)
         write(folder, 1)
         assert read(folder) == 1
-        was_killed = killed_at(moment, lambda folder=folder: write(folder, 2))
+        was_killed = killed_at(moment, functools.partial(write, folder, 2))
         assert read(folder) in (1, 2), f"neither after a kill before operation {moment}"
         write(folder, 3)
         assert read(folder) == 3
@@ -205,7 +206,7 @@ def test_a_journal_never_loses_a_line_that_was_written(tmp_path: Path) -> None:
     for moment in itertools.count(1):
         folder = tmp_path / str(moment)
         append_actual(folder, actual(1))
-        was_killed = killed_at(moment, lambda folder=folder: append_actual(folder, actual(2)))
+        was_killed = killed_at(moment, functools.partial(append_actual, folder, actual(2)))
         append_actual(folder, actual(3))
         steps = [one.step_s for one in read_actuals(folder, "r")]
         assert steps in ([1, 3], [1, 2, 3])

@@ -191,7 +191,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "cluster trace": read_cluster_trace,
     "configuration": read_model,
     "project": lambda path: read_project(path.rename(path.with_name("advisor.toml")).parent),
-} | {f"runs import {name}": lambda path, name=name: read(name, path) for name in FORMATS}  # type: ignore[misc]
+} | {f"runs import {name}": lambda path, name=name: read(name, path) for name in FORMATS}
 NASTY = {
     "brackets": "[" * 100_000,
     "objects": '{"a":' * 100_000,

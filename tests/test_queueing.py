@@ -199,7 +199,9 @@ def shortest_in_words(
 ) -> list[int]:
     """Write the rule down: at every event sort stably, then let run what fits."""
     left = {job: duration for job, (_, _, duration) in enumerate(rows)}
-    finish, line, runs, now = [0] * len(rows), [], [], 0
+    finish, now = [0] * len(rows), 0
+    line: list[int] = []
+    runs: list[int] = []
     while left:
         ends = [now + left[job] for job in runs]
         arrivals = [t for t, _, _ in rows if t > now or (t == now and not line and not runs)]
