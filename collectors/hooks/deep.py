@@ -117,6 +117,7 @@ class DeepTrace:
         self._storages = Storages()
         self._modules = Modules()
         self._backwards = 0
+        self._has_evaluated = False  # the optimizer itself
         self._saved: list[list[tuple[int, int, int]]] = []
         parameters = optimizers.parameters()
         self._device = parameters[0].device.type if parameters else _default_device()
@@ -161,10 +162,12 @@ class DeepTrace:
     def backward_begins(self) -> None:
         """Take stock: what lives now is what the forward pass keeps for the backward pass.
 
-        An optimizer that evaluates the loss itself (LBFGS) repeats one micro-batch.
+        An optimizer that evaluates the loss itself is given a micro-batch (Lightning gives every
+        optimizer the last one), which it may repeat (LBFGS).
         """
-        if not self._trace.is_in_optimizer:
+        if not (self._trace.is_in_optimizer and self._has_evaluated):
             self._backwards += 1
+        self._has_evaluated |= self._trace.is_in_optimizer
         self._saved.append(self._storages.living())
 
     def abandon(self) -> None:
