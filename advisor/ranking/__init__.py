@@ -121,7 +121,7 @@ def recommend(
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
             *job.notes,
-            *script_notes(job, map(_placing, front or missed)),
+            *script_notes(job, map(_placing, ranked or missed)),
             *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
             *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
         ),
