@@ -94,7 +94,9 @@ def _derive(run: Path) -> Recording:
     if step_time is not None:
         step_time = corrected_together(step_time, trainer, processes)
     loading = _loading(trainer, timed)
-    computing_s = step_time and step_time.corrected_s - (loading.wait_s if loading else 0.0)
+    computing_s = None
+    if step_time is not None:
+        computing_s = step_time.corrected_s - (loading.wait_s if loading else 0.0)
     deep = deep_step(trainer.facts.get("deep_step", []), computing_s)
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
@@ -126,12 +128,12 @@ def _derive(run: Path) -> Recording:
         accumulation_steps=_accumulation_steps(trainer, deep),
         peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
-        startup_s=startup and startup.corrected_s,
-        startup_raw_s=startup and startup.raw_s,
-        startup_half_width_s=startup and startup.half_width_s,
-        boundary_s=boundary and boundary.corrected_s,
-        boundary_raw_s=boundary and boundary.raw_s,
-        boundary_half_width_s=boundary and boundary.half_width_s,
+        startup_s=None if startup is None else startup.corrected_s,
+        startup_raw_s=None if startup is None else startup.raw_s,
+        startup_half_width_s=None if startup is None else startup.half_width_s,
+        boundary_s=None if boundary is None else boundary.corrected_s,
+        boundary_raw_s=None if boundary is None else boundary.raw_s,
+        boundary_half_width_s=None if boundary is None else boundary.half_width_s,
         boundaries=len(trainer.steps.boundaries()),
         busy_s=whole.corrected_s,
         contention=1.0 - whole.corrected_s / whole.raw_s if whole.raw_s else 0.0,

@@ -252,10 +252,11 @@ def test_the_parts_add_up_to_the_whole(tmp_path: Path) -> None:
     assert parts_s + TAIL / 1e3 == pytest.approx(seen.busy_s)
     assert boundary_s == pytest.approx(SAVE / 1e3)
     assert seen.saves is not None
-    assert (seen.saves.count, seen.saves.seconds) == (6, pytest.approx(SAVE / 1e3))
+    assert seen.saves.count == 6
+    assert seen.saves.seconds == pytest.approx(SAVE / 1e3)
     raw = seen.startup_raw_s, seen.boundary_raw_s, seen.saves.raw_seconds
     told = seen.startup_s, seen.boundary_s, seen.saves.seconds
-    assert all(one is not None and one > other for one, other in zip(raw, told, strict=True))
+    assert all((one or 0.0) > (other or 0.0) for one, other in zip(raw, told, strict=True))
     assert seen.loading is not None
     assert seen.loading.raw_wait_s > seen.loading.wait_s == pytest.approx(0.005)
 

@@ -258,7 +258,8 @@ def test_the_interval_is_that_of_batch_means(times: list[int]) -> None:
     now = mean(ticked(np.array(times, float)))
     assert now is not None
     used = np.array(times[now.warmup_steps :]) / 1e3
-    assert (now.steps, now.corrected_s) == (len(used), pytest.approx(used.mean()))
+    assert now.steps == len(used)
+    assert now.corrected_s == pytest.approx(used.mean())
     batches = min(10, len(used))
     if batches == 1:
         assert now.half_width_s == now.corrected_s
