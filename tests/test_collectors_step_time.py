@@ -334,10 +334,14 @@ def test_few_steps_have_the_quantile_of_their_number(steps: int, quantile: float
 
 
 def test_a_stretch_from_a_later_step_on_holds_those_steps_alone() -> None:
-    ticks = [  # fmt: skip
-        (40, 4, 8, 2, ORDINARY), (50, 5, 9, 3, BOUNDARY), (60, 6, 10, 4, ORDINARY),
-        (70, 7, 11, 5, TRACED), (80, 8, 12, 6, ORDINARY), (90, 9, 9, 7, BOUNDARY),
-    ]  # fmt: skip
+    ticks = [
+        (40, 4, 8, 2, ORDINARY),
+        (50, 5, 9, 3, BOUNDARY),
+        (60, 6, 10, 4, ORDINARY),
+        (70, 7, 11, 5, TRACED),
+        (80, 8, 12, 6, ORDINARY),
+        (90, 9, 9, 7, BOUNDARY),
+    ]
     steps = Clock(ticks).steps
     for end in (steps.first_ns, steps.last_ns):
         steps.others.beyond.add(end, float(end))
