@@ -125,13 +125,21 @@ def _report(error: Exception) -> int:
         found = explain(error)
     if found is None:
         raise error
-    from advisor.collectors.printable import shown
-
-    hint = shown(getattr(found, "hint", ""))
+    hint = _shown(getattr(found, "hint", ""))
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"error: {shown(str(found))}\n" + (f"hint: {hint}\n" if hint else ""))
+        sys.stderr.write(f"error: {_shown(str(found))}\n" + (f"hint: {hint}\n" if hint else ""))
         sys.stderr.flush()
     return int(found.exit_code)
+
+
+def _shown(text: str) -> str:
+    """Return a text without what a terminal would obey."""
+    try:
+        from advisor.collectors.printable import shown
+
+        return shown(text)
+    except (MemoryError, SystemError):  # not even that fits
+        return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _flushed(code: int | str | None) -> int | str | None:
