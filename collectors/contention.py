@@ -5,7 +5,7 @@ name           meaning, all of one stretch [ns]
 =============  ================================================================================
 wall           time on the monotonic clock
 delay          the main thread's waiting for a core (``run_delay``)
-beyond         what the slowest thread of its pool waited beyond that
+beyond         what the slowest other thread of its pool waited while it did not
 kept           the part of the waiting that is the machine's or the job's own: a quota's
                throttling, and what no neighbour can have caused
 wait           the part of the wall time inside the data loader
@@ -43,6 +43,8 @@ from typing import Final
 LEFT_OVER: Final = 0.05
 # The slowest thread of a pool may wait where nobody waits for it: never all of the time is its.
 _LARGEST_BEYOND: Final = 0.95
+# How much of two threads' waiting was at once is taken from chance; it may be off by this share.
+_OVERLAP_DOUBT: Final = 0.15
 # Whoever made steps computed something.
 _MOST_LOST: Final = 0.999
 
@@ -180,7 +182,8 @@ def correct(seen: Stretch) -> Corrected:
     passed_on = wait - inside - lost_share * max(seen.chain_ns, 0.0)
     waiting = max(0.0, paced, (1.0 - active / wall) * passed_on if wall else 0.0)
     corrected = computing + waiting
-    half = LEFT_OVER * (wall - corrected) + max(seen.unseen_ns, 0.0)
+    doubt = _OVERLAP_DOUBT * lost_share * beyond + max(seen.unseen_ns, 0.0)
+    half = LEFT_OVER * (wall - corrected) + doubt
     return Corrected(
         raw_s=wall / 1e9,
         corrected_s=corrected / 1e9,

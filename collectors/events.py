@@ -123,8 +123,10 @@ class Events:
                 self._take_tick(*values)
         elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
-        elif kind == fmt.POOL and len(payload) >= fmt.POOL_PAYLOAD.size:
-            self.others.take_pool(*fmt.POOL_PAYLOAD.unpack_from(payload))
+        elif kind == fmt.POOL and len(payload) >= fmt.POOL_BYTES:
+            *waited, others_ns = fields(fmt.POOL_PAYLOAD, payload)
+            is_old = len(payload) < fmt.POOL_PAYLOAD.size
+            self.others.take_pool(*waited, None if is_old else others_ns)
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
         elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:

@@ -42,7 +42,7 @@ class Others:
     Attributes
     ----------
     beyond : Curve
-        What the slowest thread of the pool waited beyond the main thread. [ns]
+        What the slowest other thread of the pool waited while the main thread did not. [ns]
     workers, active, chain : Curve
         What one loader worker waited, and what it computed or waited, the mean of them; what all
         threads of all workers waited. [ns]
@@ -53,10 +53,33 @@ class Others:
     active: Curve = field(default_factory=Curve)
     chain: Curve = field(default_factory=Curve)
     _seen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    _pool: tuple[int, int, int] | None = None
 
-    def take_pool(self, t_ns: int, slowest_ns: int, main_ns: int) -> None:
-        """Take in what the pool's slowest thread and the main thread have waited so far."""
-        self.beyond.add(t_ns, float(slowest_ns - main_ns))
+    def take_pool(
+        self, t_ns: int, slowest_ns: int, main_ns: int, others_ns: int | None = None
+    ) -> None:
+        """Take in what threads of the pool have waited so far.
+
+        A parallel region ends with its last thread: whoever waits for a core holds all of them up.
+        That the threads wait independently of each other says how much of it is at once.
+
+        Parameters
+        ----------
+        t_ns : int
+        slowest_ns, main_ns, others_ns : int
+            Of the slowest thread in each interval, of the main one, and of the slowest but it;
+            None in recordings of earlier versions.
+        """
+        if others_ns is None:
+            self.beyond.add(t_ns, float(slowest_ns - main_ns))
+            return
+        before, self._pool = self._pool, (t_ns, main_ns, others_ns)
+        if before is None:
+            self.beyond.add(t_ns, 0.0)
+            return
+        elapsed, main, others = (now - b for now, b in zip(self._pool, before, strict=True))
+        alone = 1.0 - min(1.0, max(0, main) / elapsed) if elapsed > 0 else 0.0
+        self.beyond.grow(t_ns, max(0, others) * alone)
 
     def take_workers(
         self, t_ns: int, number: int, counts: tuple[int, int, int], workers: int

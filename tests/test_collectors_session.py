@@ -75,7 +75,7 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
             if number % 2:
                 writer.step(index, number, 0, 2, 8, 0, 0, 0, 0, 0, 0)
             else:
-                writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(index, number, 0))
+                writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(index, number, 0, 0))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     before = sys.getswitchinterval()

@@ -74,7 +74,7 @@ class Chores:
             state.last_step = self.control.from_step
         if self._delay.pool_is_due(now_ns):
             times = time.monotonic_ns(), self._delay.read_pool(), self._delay.main_ns()
-            state.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times))
+            state.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times, self._delay.others_ns))
         self.record_communication(now_ns)
         # Passes of an accumulated step come before the optimizer's first: they are no steps.
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for

@@ -24,14 +24,14 @@ class RunDelay:
         self._main = _open("/proc/self/schedstat")
         self._threads: dict[str, tuple[int, int]] = {}  # tid -> (fd, delay when last read)
         self._next_pool_ns = 0
-        self.pool_ns = 0
+        self.pool_ns = self.others_ns = 0
         self.latest_ns = 0
 
     def forget(self) -> None:
         """Open everything anew: after a fork the descriptors show the parent."""
         self._close()
         self._main = _open("/proc/self/schedstat")
-        self._next_pool_ns = self.pool_ns = self.latest_ns = 0
+        self._next_pool_ns = self.pool_ns = self.others_ns = self.latest_ns = 0
 
     def main_ns(self) -> int:
         """Return the main thread's waiting since it began; 0 where the kernel does not tell.
@@ -46,11 +46,15 @@ class RunDelay:
         return now_ns >= self._next_pool_ns
 
     def read_pool(self) -> int:
-        """Return the accumulated delay of the slowest thread over the intervals read so far."""
+        """Return the accumulated delay of the slowest thread over the intervals read so far.
+
+        ``others_ns`` is then the same of the slowest thread but the main one.
+        """
         begin = time.monotonic_ns()
         first = not self._threads
+        main = str(os.getpid())
         seen = {}
-        largest = 0
+        largest = slowest_other = 0
         for tid in _listdir("/proc/self/task"):
             fd, before = self._threads.pop(tid, (-1, -1))
             if fd < 0:
@@ -59,12 +63,15 @@ class RunDelay:
             seen[tid] = (fd, now)
             if before >= 0:
                 largest = max(largest, now - before)
+                if tid != main:
+                    slowest_other = max(slowest_other, now - before)
         for fd, _ in self._threads.values():
             if fd >= 0:
                 os.close(fd)
         self._threads = seen
         if not first:
             self.pool_ns += largest
+            self.others_ns += slowest_other
         end = time.monotonic_ns()
         self._next_pool_ns = end + int((end - begin) / self._POOL_SHARE)
         return self.pool_ns
