@@ -48,7 +48,7 @@ from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker", "fit", "round")
 _CONTENDED = 0.2
 # Four scripts on two threads beside two burners, corrected over quiet: 1.24, 1.4, 1.9 and 2.0,
-# where the pool waited for a fifth of the time and more while the main thread did not (2026-11-22).
+# where the pool waited for a fifth of the time and more while the main one did not (2026-11-22).
 _POOL_DOUBT = 2.0
 _POOL_BUSY = 0.2
 _CONTRADICTIONS = (
