@@ -233,7 +233,12 @@ def _profiled(row: Row, done: subprocess.CompletedProcess[str]) -> Row:
 
 def environment_of(folder: Path) -> dict[str, str]:
     """Return the variables with which this checkout's advisor keeps its runs in a folder."""
-    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+    # Not the checkout itself: its data folder ``datasets`` hides Hugging Face's package.
+    package = folder.parent / "package"
+    package.mkdir(parents=True, exist_ok=True)
+    if not (package / "advisor").exists():
+        (package / "advisor").symlink_to(ROOT / "advisor")
+    paths = (str(package), os.environ.get("PYTHONPATH", ""))
     found = {"ADVISOR_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # The script runs where this runs.
     return found | ({"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {})

@@ -133,6 +133,7 @@ def _derive(run: Path) -> Recording:
         peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
         startup_s=None if startup is None else startup.corrected_s,
+        ending_s=_ending_s(trainer, log, timed),
         startup_raw_s=None if startup is None else startup.raw_s,
         startup_half_width_s=None if startup is None else startup.half_width_s,
         boundary_s=None if boundary is None else boundary.corrected_s,
@@ -170,6 +171,14 @@ def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog, timed: Times
     if seen is None or timed.tail is None or not _is_finished(log):
         return seen
     return replace(seen, tail_s=timed.tail.corrected_s)
+
+
+def _ending_s(trainer: Events, log: ProfilerLog, timed: Times) -> float | None:
+    """Return how long the program took to leave; None where it did not by itself [s]."""
+    has_obeyed = bool(trainer.fact("obeyed").get("stops"))
+    if timed.tail is None or not (_is_finished(log) or has_obeyed):
+        return None
+    return timed.tail.corrected_s
 
 
 def _is_finished(log: ProfilerLog) -> bool:

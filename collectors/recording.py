@@ -366,6 +366,8 @@ class Recording:
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
     ``"wrapped"``, ``"refused: ..."``.
 
+    ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
+
     All times are those without neighbours (module ``contention``), what the clock said beside them
     as ``raw``, and how far the correction may be off as ``half_width``. ``duration_s`` is by the
     clock, ``busy_s`` the same without neighbours, ``contention`` the share of it that they took,
@@ -398,6 +400,7 @@ class Recording:
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
     saves: Saves | None = None
+    ending_s: float | None = None
     startup_raw_s: float | None = None
     startup_half_width_s: float | None = None
     boundary_raw_s: float | None = None

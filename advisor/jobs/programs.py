@@ -158,7 +158,7 @@ def _beside_s(
     """
     start_s = max(0.0, (recording.startup_s or 0.0) - step.corrected_s)
     if tail_s is None:
-        return start_s
+        return start_s + (recording.ending_s or 0.0)
     if recording.busy_s is None:
         return start_s + tail_s
     rounds_s = total * step.corrected_s + ends * (recording.boundary_s or 0.0)

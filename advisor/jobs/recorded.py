@@ -111,7 +111,8 @@ def job_from_recording(
         measured=_measured(recording, recording.step_time, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
-        startup_s=recording.startup_s or 0.0,
+        # Once each, whatever the number of steps: the start, and the end after the last step.
+        startup_s=(recording.startup_s or 0.0) + (recording.ending_s or 0.0),
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
         resources=resources(recording),

@@ -299,7 +299,7 @@ class Session(Noting):
             return
         if clock != fmt.CLOCK_LOADER:
             self._chores.look_again()
-        self.fact("obeyed", steps=self.steps)
+        self.fact("obeyed", steps=self.steps, stops=action == fmt.ACTION_STOP)
         self.release()
         if action == fmt.ACTION_STOP:
             raise SystemExit(0)
