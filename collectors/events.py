@@ -124,9 +124,9 @@ class Events:
         elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
         elif kind == fmt.POOL and len(payload) >= fmt.POOL_BYTES:
-            *waited, others_ns = fields(fmt.POOL_PAYLOAD, payload)
+            t_ns, slowest_ns, main_ns, others_ns = fields(fmt.POOL_PAYLOAD, payload)
             is_old = len(payload) < fmt.POOL_PAYLOAD.size
-            self.others.take_pool(*waited, None if is_old else others_ns)
+            self.others.take_pool(t_ns, slowest_ns, main_ns, None if is_old else others_ns)
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
         elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:

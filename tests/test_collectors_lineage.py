@@ -98,6 +98,7 @@ def test_who_is_no_descendant_of_the_profiler_is_not_hooked(tmp_path: Path) -> N
         lineage.RUN: str(run),
         lineage.PROFILER: f"{2**22 - 1} {lineage._namespace()}",
     }
+    environment.pop(lineage.TRAINER, None)  # of a session in this process
     code = "import os; print([n for n in os.environ if n.startswith(('ADVISOR', 'PYTHONPATH'))])"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

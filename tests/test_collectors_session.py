@@ -99,14 +99,15 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
 Loop = list[tuple[str, int]]
 
 
-@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
     st.lists(
         st.tuples(
             st.sampled_from(
                 ["step", "step", "step", "step", "save", "epoch", "backward", "other"]
             ),
-            st.integers(0, 3_000_000) | st.integers(0, 60_000_000),
+            # No two things happen at one moment of the clock.
+            st.integers(1, 3_000_000) | st.integers(1, 60_000_000),
         ),
         min_size=30,
         max_size=150,

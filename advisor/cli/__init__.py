@@ -138,7 +138,7 @@ def _shown(text: str) -> str:
         from advisor.collectors.printable import shown
 
         return shown(text)
-    except (MemoryError, SystemError):  # not even that fits
+    except Exception:  # not even that fits into memory; an import then fails in any way
         return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -133,6 +133,11 @@ def transformer_of(
     if found["sequence"] is not None:
         found["sequence"] = min(found["sequence"], LONGEST_DEFAULT)
     if patch := config.get("patch_size"):
+        if int(patch) < 1:
+            raise PlanningError(
+                f"patch_size of {patch} makes no sense", hint="give a whole number from 1 on",
+                exit_code=2,
+            )  # fmt: skip
         found["sequence"] = (int(image or config.get("image_size", _IMAGE)) // int(patch)) ** 2 + 1
         found["vocabulary"] = found["vocabulary"] or 0
     if sequence is not None:
