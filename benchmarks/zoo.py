@@ -240,7 +240,8 @@ def environment_of(folder: Path) -> dict[str, str]:
         (package / "advisor").symlink_to(ROOT / "advisor")
     paths = (str(package), os.environ.get("PYTHONPATH", ""))
     found = {"ADVISOR_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    # The script runs where this runs.
+    # The script runs where this runs, one behind a shell script too.
+    found["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     return found | ({"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {})
 
 
