@@ -92,14 +92,6 @@ def _check(job: Job) -> None:
             raise ValueError(
                 f"operator {operator.name!r} ({operator.phase}) is a {operator.kind} without flop"
             )
-    for name in (
-        "parameters",
-        "parameter_bytes",
-        "optimizer_state_bytes",
-        "saved_bytes_per_sample",
-    ):
-        if getattr(job.work, name) < 0:
-            raise ValueError(f"job.work.{name} is negative: {getattr(job.work, name)}")
 
 
 def _noun(kind: Any, value: Any, where: str) -> Any:

@@ -7,10 +7,17 @@ not be checked again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from advisor.planners.core.errors import PlanningError
+
+# Ten times beyond what anybody has trained is a slip of the finger.
+LARGEST_DIMENSION: Final = 10**9
+MOST_REPEATED: Final = 10_000  # layers and blocks
 
 
 def check_positive(subject: str, **amounts: ArrayLike | None) -> None:
@@ -69,6 +76,34 @@ def check_counts(subject: str, **counts: float | None) -> None:
             continue
         is_count = 1 <= count < np.inf and int(count) == count
         _refuse(subject, name, count, np.asarray(is_count), "a whole number from 1 on")
+
+
+def check_dimensions(dimensions: Mapping[str, float]) -> None:
+    """Refuse a model's dimensions that are not positive, or larger than anybody has trained.
+
+    Parameters
+    ----------
+    dimensions : mapping of str to float
+        By name; counts of layers and blocks have a limit of their own.
+
+    Raises
+    ------
+    PlanningError
+        Naming the first such dimension, with exit code 2.
+    """
+    for name, value in dimensions.items():
+        if not value > 0:
+            raise PlanningError(
+                f"{name} must be positive, got {value}", hint=f"mend {name}", exit_code=2
+            )
+        is_repeated = name.endswith("layers") or name.startswith(("blocks", "layers"))
+        most = MOST_REPEATED if is_repeated else LARGEST_DIMENSION
+        if value > most:
+            raise PlanningError(
+                f"{name} of {value:.6g} makes no sense, {most:,} at most",
+                hint=f"mend {name}",
+                exit_code=2,
+            )
 
 
 def _refuse(subject: str, name: str, amount: ArrayLike, is_good: ArrayLike, wanted: str) -> None:

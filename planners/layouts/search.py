@@ -11,7 +11,12 @@ from typing import Final, Literal
 
 import numpy as np
 
-from advisor.planners.core.checks import check_not_negative, check_positive
+from advisor.planners.core.checks import (
+    LARGEST_DIMENSION,
+    MOST_REPEATED,
+    check_not_negative,
+    check_positive,
+)
 from advisor.planners.core.columns import Machines, Software
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layout_parameters import LayoutParameters
@@ -169,10 +174,11 @@ def check_sizes(transformer: Transformer, nodes: int, global_batch: int) -> None
         "nodes": nodes,
         "global batch": global_batch,
     }
-    # Ten times beyond what anybody has trained is a slip of the finger.
-    limits = {"layers": 10_000, "hidden": 1_000_000, "nodes": 100_000, "global batch": 10**7}
+    limits = {
+        "layers": MOST_REPEATED, "hidden": 1_000_000, "nodes": 100_000, "global batch": 10**7
+    }  # fmt: skip
     for name, size in sizes.items():
-        if size < 1 or size > limits.get(name, 10**9):
+        if size < 1 or size > limits.get(name, LARGEST_DIMENSION):
             raise PlanningError(f"{name} of {size} makes no sense", exit_code=2)
     if transformer.hidden % transformer.heads:
         raise PlanningError(

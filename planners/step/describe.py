@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import (
     DEFAULT_SETUP,
@@ -42,7 +43,6 @@ from advisor.planners.step.describe_operators import (
     SUM_PASSES,
     Tally,
     activation_bytes,
-    check_positive,
 )
 from advisor.planners.step.describe_updates import update
 
@@ -166,7 +166,7 @@ def _check(model: Transformer, micro_batch: int) -> None:
         for name in ("kv_heads", "ffn", "head_width")
         if (value := getattr(model, name)) is not None
     }
-    check_positive(sizes)
+    check_dimensions(sizes)
     if model.vocabulary < 0 or (model.head_width is None and model.hidden % model.heads):
         raise PlanningError(
             f"a width of {model.hidden} over {model.heads} heads, {model.vocabulary} words",

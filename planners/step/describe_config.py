@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from advisor.planners.core.checks import check_counts
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe_convolutions import ConvolutionalNetwork
@@ -86,7 +87,7 @@ def read_config(
     """
     try:
         return _read(config, sequence, image)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise _refused(str(error)) from error
 
 
@@ -133,11 +134,7 @@ def transformer_of(
     if found["sequence"] is not None:
         found["sequence"] = min(found["sequence"], LONGEST_DEFAULT)
     if patch := config.get("patch_size"):
-        if int(patch) < 1:
-            raise PlanningError(
-                f"patch_size of {patch} makes no sense", hint="give a whole number from 1 on",
-                exit_code=2,
-            )  # fmt: skip
+        check_counts("configuration", patch_size=int(patch))
         found["sequence"] = (int(image or config.get("image_size", _IMAGE)) // int(patch)) ** 2 + 1
         found["vocabulary"] = found["vocabulary"] or 0
     if sequence is not None:

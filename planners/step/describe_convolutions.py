@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
 from advisor.planners.step.describe_operators import (
@@ -22,7 +23,6 @@ from advisor.planners.step.describe_operators import (
     SUM_PASSES,
     Tally,
     activation_bytes,
-    check_positive,
 )
 from advisor.planners.step.ledger import Ledger
 
@@ -156,7 +156,7 @@ def _check(network: ConvolutionalNetwork, micro_batch: int) -> None:
         sizes |= {f"blocks of stage {number}": blocks, f"width of stage {number}": width}
     sizes |= {f"dense layer {i}": width for i, width in enumerate(network.hidden, start=1)}
     sizes["blocks of all stages"] = sum(blocks for blocks, _ in network.stages)
-    check_positive(sizes)
+    check_dimensions(sizes)
     if network.stem < 0:
         raise PlanningError(f"a stem of {network.stem} channels", hint="0 for none", exit_code=2)
     halvings = len(network.stages) - (network.kind != "plain") + (2 if network.stem else 0)

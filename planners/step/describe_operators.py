@@ -5,7 +5,6 @@ Traffic is what the collector counts in PyTorch's eager mode: operands read plus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, get_args
 
@@ -26,9 +25,6 @@ LOSS: Final = ((3, 5), (2, 2))  # log-softmax and the likelihood of the labels
 SUM_PASSES: Final = 3  # c = a + b
 # An adapter's output is scaled and added; backward scales its gradient and adds the input's.
 ADAPTER_SUM: Final = ((2 + SUM_PASSES, 2 + SUM_PASSES), (2, 2))
-# Ten times beyond what anybody has trained is a slip of the finger.
-_LARGEST: Final = 10**9
-_MOST_REPEATED: Final = 10_000  # layers and blocks
 ELEMENT_FLOP: Final = 1.0  # a pointwise operator counts one operation an element
 
 
@@ -147,26 +143,3 @@ def activation_bytes(precision: str) -> int:
             f"unknown precision {precision!r}", hint=f"one of: {known}", exit_code=2
         )
     return max(PRECISION_BYTES[precision], 2)
-
-
-def check_positive(sizes: Mapping[str, float]) -> None:
-    """Refuse the first size that is not a positive number, or more than anybody has, by name.
-
-    Raises
-    ------
-    PlanningError
-        With the size's name and value.
-    """
-    for name, value in sizes.items():
-        if not value > 0:
-            raise PlanningError(
-                f"{name} must be positive, got {value}", hint=f"mend {name}", exit_code=2
-            )
-        is_repeated = name.endswith("layers") or name.startswith(("blocks", "layers"))
-        most = _MOST_REPEATED if is_repeated else _LARGEST
-        if value > most:
-            raise PlanningError(
-                f"{name} of {value:.6g} makes no sense, {most:,} at most",
-                hint=f"mend {name}",
-                exit_code=2,
-            )

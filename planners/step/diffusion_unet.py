@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
-from advisor.planners.step.describe_operators import Tally, activation_bytes, check_positive
+from advisor.planners.step.describe_operators import Tally, activation_bytes
 from advisor.planners.step.ledger_blocks import ACTIVATION, LAYER_NORM, BlockLedger
 
 # The width of the time step's embedding, by that of the first level.
@@ -102,7 +103,7 @@ def _check(model: DiffusionUNet, micro_batch: int) -> None:
         "text_width": model.text_width, "micro_batch": micro_batch,
     }  # fmt: skip
     sizes |= {f"layers of level {i}": max(n, 1) for i, n in enumerate(model.transformers, 1)}
-    check_positive(sizes | {f"width of level {i}": w for i, w in enumerate(model.widths, 1)})
+    check_dimensions(sizes | {f"width of level {i}": w for i, w in enumerate(model.widths, 1)})
     if not len(model.widths) == len(model.transformers) == len(model.heads):
         raise ValueError(f"levels of different number: {model}")
     smallest = 2 ** (len(model.widths) - 1)

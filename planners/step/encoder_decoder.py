@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
 from advisor.planners.step.describe_operators import (
@@ -20,7 +21,6 @@ from advisor.planners.step.describe_operators import (
     LOSS,
     Tally,
     activation_bytes,
-    check_positive,
 )
 from advisor.planners.step.ledger_blocks import ACTIVATION, ActivationKind, BlockLedger
 
@@ -131,7 +131,7 @@ def _check(model: EncoderDecoder, micro_batch: int) -> None:
         "encoder_layers", "decoder_layers", "hidden", "encoder_heads", "decoder_heads",
         "encoder_ffn", "decoder_ffn", "vocabulary", "source", "target",
     )  # fmt: skip
-    check_positive({name: getattr(model, name) for name in names} | {"micro_batch": micro_batch})
+    check_dimensions({name: getattr(model, name) for name in names} | {"micro_batch": micro_batch})
     for heads in (model.encoder_heads, model.decoder_heads):
         if model.head_width is None and model.hidden % heads:
             raise PlanningError(
