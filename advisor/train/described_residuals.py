@@ -5,7 +5,7 @@ Four ways of leaving out, each a fit of its own:
 - ``model``: the device is known by other models' rows,
 - ``device``: nothing of the device is known but its specifications,
 - ``architecture``: nothing of its whole chip family,
-- ``kind``: nothing of the class of operators that rules the job (convolutions: the ResNets).
+- ``kind``: nothing of the class of operators that rules the job (convolutions: ResNets, VGGs).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.train.described_rows import Array, DescribedRows
-from advisor.train.efficiencies import Fitted, StepModel
+from advisor.planners.step.device import KINDS
+from advisor.train.efficiencies import CONVOLUTIONS, Fitted, StepModel
 
 WAYS: Final = ("model", "device", "architecture", "kind")
-CONVOLUTIONAL: Final = "resnet"  # the family of models whose products are convolutions
 _NORMAL_90: Final = 1.644854
 
 
@@ -41,7 +41,7 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
         "model": (rows.model, everything),
         "device": (rows.device, everything),
         "architecture": (rows.architecture, everything),
-        "kind": (rows.family, rows.family == CONVOLUTIONAL),
+        "kind": (np.where(has_convolutions(rows), "convolutional", "other"), has_convolutions(rows)),
     }
     found: Folds = {}
     for way, (labels, wanted) in groups.items():
@@ -50,6 +50,12 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
             (out, model.fit(~out, fitted.parameters)) for out in left_out if not out.all()
         ]
     return found
+
+
+def has_convolutions(rows: DescribedRows) -> NDArray[np.bool_]:
+    """Return which rows are of models whose products are convolutions."""
+    codes = [KINDS.index(kind) for kind in CONVOLUTIONS]
+    return np.bincount(rows.row, np.isin(rows.kind, codes), rows.log_s.size) > 0
 
 
 def residuals_of(rows: DescribedRows, folds: Folds) -> dict[str, Array]:
@@ -77,7 +83,7 @@ def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str
     number of rows.
     """
     spread = {way: _spreads(rows.suite, values) for way, values in residuals.items()}
-    resnets = rows.family == CONVOLUTIONAL
+    resnets = has_convolutions(rows)
     # Where every row is of one model, what is known of a device by other models is not known.
     known = spread["model"] or spread["device"]
     others = {way: _spreads(rows.suite[resnets], r[resnets]) for way, r in residuals.items()}

@@ -29,7 +29,7 @@ from advisor.train.efficiencies import StepModel
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
-    "matmul", "convolution", "normalisation", "elementwise", "reduction", "optimizer",
+    "matmul", "convolution", "winograd", "normalisation", "elementwise", "reduction", "optimizer",
 )  # fmt: skip
 
 
@@ -77,6 +77,10 @@ def update(
     gpu["convolution"] = {
         "compute": round(c["convolution"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip
+    gpu["winograd"] = {
+        "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    gpu["depthwise"]["memory"] = round(c["stream"], 4)
     for kind in STREAMS:
         gpu[kind]["memory"] = round(c["stream"], 4)
     values["vector_fraction"] = {
@@ -87,6 +91,7 @@ def update(
     values["tensor_flop_per_j"] = float(f"{c['kappa']:.4g}")
     values["vector_flop_per_j"] = float(f"{c['kappa'] / c['kappa_ratio']:.4g}")
     values["flop_per_j_doubling_years"] = round(c["doubling"], 3)
+    values["kepler_fraction"] = round(c["kepler"], 4)
     values["unhidden_fraction"] = round(c["unhidden"], 4)
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")

@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 OperatorKind = Literal[
-    "matmul", "convolution", "attention", "recurrent", "normalisation", "elementwise",
+    "matmul", "convolution", "winograd", "depthwise", "attention", "recurrent", "normalisation", "elementwise",
     "reduction", "embedding", "copy", "optimizer", "other",
 ]  # fmt: skip
 Phase = Literal["forward", "backward", "optimizer"]
