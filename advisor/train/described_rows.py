@@ -77,8 +77,8 @@ NVIDIA_EXAMPLES: Final = TrainingSetup(attention="unfused", kernels="fused")
 class DescribedRows:
     """Measured steps as arrays of shape (n,), their operators as arrays of shape (m,).
 
-    ``row`` says whose an operator is. ``peak`` is that of the products' units, ``single_peak``
-    the vector units'; ``years`` since 2023; ``age`` see ``generations_before_pascal``; ``unit`` indexes ``UNITS``, ``kind`` ``KINDS``,
+    ``row`` says whose an operator is. ``peak`` is that of the products' units, ``best`` the fastest
+    product measured on them (infinite where none was), ``single_peak`` the vector units' peak; ``years`` since 2023; ``age`` see ``generations_before_pascal``; ``unit`` indexes ``UNITS``, ``kind`` ``KINDS``,
     ``phase`` ``PHASES``.
     """
 
@@ -90,6 +90,7 @@ class DescribedRows:
     phase: Ints
     log_s: Array
     peak: Array
+    best: Array
     single_peak: Array
     bandwidth: Array
     tdp: Array
@@ -256,6 +257,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
     single = np.array([d.fp32_flop_per_s or 1.0 for d in devices])
     half = np.array([d.fp16_flop_per_s or d.bf16_flop_per_s or 1.0 for d in devices])
     tf32 = np.array([d.tf32_flop_per_s or 1.0 for d in devices])
+    peak = np.where(is_tf32, tf32, np.where(is_tensor, half, single))
     return DescribedRows(
         log_s=np.log([row.seconds for row in rows]),
         row=np.repeat(np.arange(len(rows)), [len(one) for one in merged]),
@@ -264,7 +266,8 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         count=np.array([o.count for o in operators]),
         kind=np.array([KINDS.index(o.kind) for o in operators]),
         phase=np.array([PHASES.index(o.phase) for o in operators]),
-        peak=np.where(is_tf32, tf32, np.where(is_tensor, half, single)),
+        peak=peak,
+        best=np.where(is_tensor, [_best_share(d) for d in devices], np.inf) * peak,
         single_peak=single,
         bandwidth=np.array([d.memory_bytes_per_s for d in devices]),
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
@@ -279,6 +282,12 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         family=np.array([row.family for row in rows]),
         suite=np.array([row.suite for row in rows]),
     )  # fmt: skip
+
+
+def _best_share(device: Device) -> float:
+    """Return the share of the 16-bit peak that the fastest product reached, infinite if none."""
+    half = device.fp16_flop_per_s or device.bf16_flop_per_s or 1.0
+    return (device.best_fp16_flop_per_s or np.inf) / half
 
 
 def _merged(operators: tuple[Operator, ...]) -> list[Operator]:

@@ -131,7 +131,8 @@ class StepModel:
         share = np.array([c["tensor"], c["single"], c["shared"], c["separate"]])[rows.unit]
         kappa = c["kappa"] * 2.0 ** (rows.years / c["doubling"])
         kappa = np.where(is_tensor, kappa, kappa / c["kappa_ratio"])
-        arithmetic, power = np.log(share * rows.peak), np.log(kappa * rows.tdp)
+        arithmetic = np.log(np.minimum(share * rows.peak, rows.best))
+        power = np.log(kappa * rows.tdp)
         rate = np.exp(
             -np.logaddexp(-SHARPNESS * arithmetic, -SHARPNESS * power) / SHARPNESS + chip + board
         )

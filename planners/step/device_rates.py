@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -90,6 +91,9 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     years = (device.release_year or 2023.0) - 2023.0
     power = device.tdp_w * per_j * 2.0 ** (years / parameters.flop_per_j_doubling_years)
     n = parameters.limit_sharpness
+    best = device.best_fp16_flop_per_s
+    if best and not is_vector:
+        arithmetic = min(arithmetic, best * peak / _half_peak(device))
     limit = (arithmetic**-n + power**-n) ** (-1.0 / n)
     return float(limit * share_of_rates(device, parameters))
 
@@ -136,7 +140,11 @@ def measured_flop_per_s(device: Device, precision: str) -> float | None:
     peak = peak_flop_per_s(device, precision)
     if precision == "fp32":
         return device.sustained_fp32_flop_per_s
-    reference = device.fp16_flop_per_s or device.bf16_flop_per_s
-    if device.sustained_fp16_flop_per_s and reference and peak:
-        return device.sustained_fp16_flop_per_s * peak / reference
+    if device.sustained_fp16_flop_per_s and peak:
+        return device.sustained_fp16_flop_per_s * peak / _half_peak(device)
     return None
+
+
+def _half_peak(device: Device) -> float:
+    """Return the 16-bit peak, infinite where there is none. [flop/s]."""
+    return device.fp16_flop_per_s or device.bf16_flop_per_s or math.inf
