@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from advisor.train.described_rows import Array, DescribedRows
@@ -58,20 +59,20 @@ def has_convolutions(rows: DescribedRows) -> NDArray[np.bool_]:
     return np.bincount(rows.row, np.isin(rows.kind, codes), rows.log_s.size) > 0
 
 
-def residuals_of(rows: DescribedRows, folds: Folds) -> dict[str, Array]:
-    """Return ln(predicted / measured) of every row by each way of leaving out, nan where none."""
+def residuals_of(
+    rows: DescribedRows, folds: Folds, *, has_deviations: bool = True
+) -> dict[str, Array]:
+    """Return ln(predicted / measured) of every row by each way of leaving out, nan where none.
+
+    With the deviations of families, chips and boards, or as the planner predicts, without.
+    """
     model, found = StepModel(rows), {}
     for way, fits in folds.items():
         predicted = np.full(rows.log_s.size, np.nan)
         for out, fitted in fits:
-            predicted[out] = model.log_s(fitted)[out]
+            predicted[out] = model.log_s(fitted, has_deviations=has_deviations)[out]
         found[way] = predicted - rows.log_s
     return found
-
-
-def left_out_residuals(rows: DescribedRows, fitted: Fitted) -> dict[str, Array]:
-    """Return the errors of ``left_out_fits``; its parameters."""
-    return residuals_of(rows, left_out_fits(rows, fitted))
 
 
 def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, float]:
@@ -93,6 +94,46 @@ def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str
         "unseen_architecture_log_sd": _added(spread["architecture"], spread["device"]),
         "unseen_kind_log_sd": _added(others["kind"], others["device"]),
     }
+
+
+# Two runs of one job on one type of device under different software: 8.2 % in the median of
+# pairs, so 0.083 of one value (Lambda's suite, 88 pairs; shared/reference, findings_device 1).
+_SOFTWARE_LOG_SD: Final = 0.083
+
+
+def fitted_correlations(rows: DescribedRows, residual: Array) -> dict[str, float]:
+    """Return how alike a job's errors are on two devices: what a measured factor carries over.
+
+    Parameters
+    ----------
+    rows : DescribedRows
+    residual : ndarray of shape (n,)
+        As the planner predicts, each device left out. A job is a model in a precision; of its
+        batches the mean counts.
+
+    Returns
+    -------
+    dict of str to float
+        ``same_architecture``, ``same_kind`` (another chip family), as mean products of two errors
+        over the mean square; ``same_device``: all but the software's own scatter. What was on no
+        two such devices is left out.
+    """
+    frame = pd.DataFrame(
+        {"suite": rows.suite, "model": rows.model, "is_half": rows.is_half, "error": residual,
+         "device": rows.device, "family": rows.architecture}
+    ).dropna()  # fmt: skip
+    job = ["suite", "model", "is_half"]
+    cells = frame.groupby([*job, "device", "family"])["error"].mean().reset_index()
+    pairs = cells.merge(cells, on=job)
+    pairs = pairs[pairs["device_x"] < pairs["device_y"]]
+    found = {}
+    for name, is_same in (("same_architecture", True), ("same_kind", False)):
+        these = pairs[(pairs["family_x"] == pairs["family_y"]) == is_same]
+        if len(these):
+            a, b = these["error_x"], these["error_y"]
+            found[name] = float(np.mean(a * b) / np.sqrt(np.mean(a**2) * np.mean(b**2)))
+    found["same_device"] = float(1.0 - _SOFTWARE_LOG_SD**2 / np.mean(frame["error"] ** 2))
+    return found
 
 
 def _spreads(suite: NDArray[np.str_], residual: Array) -> dict[str, float]:

@@ -3,13 +3,15 @@
 The step-time equation is fitted on described jobs (``described_rows``: transformer layers,
 NeuSight's and Lambda's suites); its intervals come from what was left out
 (``described_residuals``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
-group. What no public measurement tells (processors, TPUs, compiled steps, how far a job's factor
-carries) stays as it is.
+group. How far a job's factor carries from GPU to GPU is read off the same residuals, the width on
+processors off MLPerf's Xeon systems (``processor_rows``). What no public measurement tells (TPUs,
+compiled steps) stays as it is.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,9 +24,15 @@ from advisor import data as folders
 from advisor.collectors import atomic, bounded
 from advisor.machines import devices
 from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.train.described_residuals import fitted_spreads, left_out_residuals
+from advisor.train.described_residuals import (
+    fitted_correlations,
+    fitted_spreads,
+    left_out_fits,
+    residuals_of,
+)
 from advisor.train.described_rows import Array, DescribedRows, read_described
 from advisor.train.efficiencies import StepModel
+from advisor.train.processor_rows import processor_log_sd, processor_residuals
 
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
@@ -40,12 +48,23 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
 ) -> None:
     """Fit the device model on published measurements and write its parameters and residuals."""
-    rows = read_described(folders.measurements(data))
+    measurements = folders.measurements(data)
+    rows = read_described(measurements)
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
-    residuals = left_out_residuals(rows, fitted)
+    folds = left_out_fits(rows, fitted)
+    residuals = residuals_of(rows, folds)
+    plain = residuals_of(rows, folds, has_deviations=False)
     packaged = folders.root("trained_models") / "device_model"
     record = bounded.read_json(packaged / "parameters.json")
-    update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
+    update(record, fitted.constants, fitted_spreads(rows, plain), rows)
+    found = fitted_correlations(rows, plain["device"])
+    record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
+    values = record["parameters"]
+    known = math.hypot(values["log_sd"], values["unmeasured_rate_log_sd"])
+    errors = processor_residuals(measurements, devices.parameters_of(record))
+    spread = processor_log_sd(errors, known)
+    if spread is not None:
+        values["unfitted_device_log_sd"] = round(spread, 4)
     target = out or packaged
     target.mkdir(parents=True, exist_ok=True)
     atomic.write_text(target / "parameters.json", json.dumps(record, indent=1) + "\n")

@@ -112,9 +112,12 @@ class StepModel:
             parameters=np.asarray(found.x, float),
         )
 
-    def log_s(self, fitted: Fitted) -> Array:
-        """Return ln(seconds) of every row."""
-        return self._log_s(fitted.parameters)
+    def log_s(self, fitted: Fitted, *, has_deviations: bool = True) -> Array:
+        """Return ln(seconds) of every row, with the deviations or as the planner has it."""
+        parameters = fitted.parameters.copy()
+        if not has_deviations:
+            parameters[len(PRIORS) :] = 0.0
+        return self._log_s(parameters)
 
     def _restricted(self, known: Mask) -> StepModel:
         """Return the model over the known rows, its labels numbered as over all."""
