@@ -93,7 +93,7 @@ def command(
     source = packaged.measurements(folder)
     target = out or packaged.root("trained_models") / "scaling"
     laws = fit_laws(source)
-    path = parameters.write(_parameters(source, laws), target)
+    path = parameters.write(_parameters(source, laws, read_clusters(source)), target)
     record = {name: as_record(law) for name, law in laws.items()}
     atomic.write_text(target / "clusters.json", json.dumps(record, indent=2) + "\n")
     typer.echo(f"wrote {path}")
@@ -107,7 +107,27 @@ def fit(data: Path) -> ScalingParameters:
     ModelError
         If a table is missing or holds no usable row.
     """
-    return _parameters(data, fit_laws(data))
+    return _parameters(data, fit_laws(data), read_clusters(data))
+
+
+def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
+    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on.
+
+    Raises
+    ------
+    ModelError
+        As ``fit``.
+    """
+    laws, clusters = fit_laws(data), read_clusters(data)
+    return {
+        left_out: _parameters(
+            data,
+            {name: law for name, law in laws.items() if name != left_out},
+            {name: runs for name, runs in clusters.items() if name != left_out},
+        )
+        for left_out in laws
+        if len(laws) > 1
+    }
 
 
 def fit_laws(data: Path) -> dict[str, ScalingFit]:
@@ -123,7 +143,10 @@ def fit_laws(data: Path) -> dict[str, ScalingFit]:
     return laws
 
 
-def _parameters(data: Path, laws: Mapping[str, ScalingFit]) -> ScalingParameters:
+def _parameters(
+    data: Path, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
+) -> ScalingParameters:
+    """Return the constants by the laws of some clusters and those clusters' errors."""
     launch, intra_step, intra = _fit_inside(data)
     network_step, network = _fit_between(data)
     slow = [
@@ -135,7 +158,6 @@ def _parameters(data: Path, laws: Mapping[str, ScalingFit]) -> ScalingParameters
         [1 / (1 + np.exp(-application_terms(law).overlap)) for law in laws.values()]
     )
     doubling = [cluster_terms(law).straggler_doubling for law in laws.values()]
-    clusters = read_clusters(data)
     first = ScalingParameters(
         collectives=CollectiveParameters(
             launch_s=launch,
