@@ -26,7 +26,7 @@ from advisor.planners.links.tensor_parallel import (
     expert_parallel_s,
     tensor_parallel_s,
 )
-from advisor.planners.memory.layout_memory import kept_bytes
+from advisor.planners.memory.layout_memory import accumulates_whole, kept_bytes
 from advisor.planners.step.transformer_step import LayerTimes, head_s, launch_s, layer_times
 
 # Weight, gradient and state of a parameter in the runs that the constant was fitted on. [bytes]
@@ -94,13 +94,16 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     gather = weight * np.where(zero == 3, held, trained) * (group - 1) / group / group_ring
     all_reduce = 2 * gradient * trained * (d - 1) / d / ring
     m = np.asarray(layouts.accumulation_steps)
-    # ZeRO 2 keeps no whole gradient: every micro-batch's is scattered.
-    scatters = np.where(zero == 2, m, 1)
+    # ZeRO 2 and 3 keep no whole gradient: every micro-batch's is scattered. Stages of a pipeline
+    # add up whole gradients of weights that they gathered once.
+    passes = np.where(accumulates_whole(layouts), 1, m)
+    scatters = np.where(zero == 2, passes, 1)
     reduction = np.where(zero == 0, all_reduce, scatters * scatter + between + gather)
     overlap = np.where(np.asarray(software.overlaps_dp), parameters.dp_overlap, 0.0)
     exposed = np.maximum(reduction - overlap * scatters * backward_s, 0.0)
-    per_pass = np.where(np.asarray(layouts.reshards), 2, 1) * gather + scatter
-    fsdp = m * per_pass + between
+    again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
+    per_pass = np.where(again, 2, 1) * gather + scatter
+    fsdp = passes * per_pass + between
     fsdp_exposed = np.maximum(
         parameters.fsdp_exposed * fsdp, fsdp - parameters.fsdp_overlap * compute_s
     )
