@@ -48,6 +48,7 @@ A100 = Machines(
 )
 PLAIN = Layouts(dp=8, tp=1, pp=1, micro_batch=4, accumulation_steps=4, shard_group=8)
 P = LayoutParameters()
+NO_STRAGGLERS = replace(P, straggler=0.0)
 
 
 def case(
@@ -202,6 +203,34 @@ def test_columns_give_what_rows_give() -> None:
         for j, steps in enumerate(m):
             alone = step_s(replace(PLAIN, tp=int(t), accumulation_steps=int(steps)))
             assert float(together[i, j]) == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        Layouts(dp=2, tp=16, pp=1, micro_batch=1, accumulation_steps=8, shard_group=2),
+        Layouts(dp=16, tp=1, pp=2, micro_batch=1, accumulation_steps=8, shard_group=16),
+        Layouts(dp=32, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=32, ep=16),
+        Layouts(dp=2, tp=2, pp=1, cp=8, micro_batch=1, accumulation_steps=1, shard_group=16),
+    ],
+)
+def test_a_fabric_of_machines_is_one_large_machine_to_rings_and_sends(layouts: Layouts) -> None:
+    tray = replace(A100, devices_per_node=4, network_bytes_per_s=5e9)
+    rack = replace(tray, domain_machines=18)
+    large = replace(A100, devices_per_node=72, network_bytes_per_s=18 * 5e9)
+
+    def communicated_s(machines: Machines) -> float:
+        shapes = replace(SHAPE, experts=16, experts_per_token=2)
+        found = step_times(case(layouts, machines, shapes=shapes, parameters=NO_STRAGGLERS))
+        return float(found.inside_layer_s + found.pipeline_s + found.data_parallel_s)
+
+    assert communicated_s(rack) == pytest.approx(communicated_s(large))
+    assert communicated_s(rack) < 0.5 * communicated_s(tray)
+    # A ring that leaves the fabric has the network of all its machines.
+    wide = replace(layouts, dp=np.asarray(layouts.dp) * 64, shard_group=1)
+    assert step_times(case(wide, rack)).step_s == pytest.approx(
+        step_times(case(wide, large)).step_s, rel=0.05
+    )
 
 
 def test_hierarchical_sharding_saves_the_network() -> None:

@@ -333,8 +333,8 @@ def _machines(text: Text, number: Number) -> Machines:
     intra = np.array([a.link_bytes_per_s for a in known])
     # Jean Zay's A100 nodes: four links of 25 GB/s a GPU.
     intra = np.where(_has(text["intra_link"], "NVLink3 4 links"), 100e9, intra)
-    per_node = number["gpus_per_node"].copy()
-    per_node = np.where(_has(text["intra_link"], "NVL72"), 72, per_node)
+    per_node = number["gpus_per_node"]
+    is_rack = _has(text["intra_link"], "NVL72")
     nominal = _filled(number["inter_gbps_per_gpu"], np.array([25, 200, 400, 400])[generation])
     network = nominal * number["gpus_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
@@ -347,6 +347,7 @@ def _machines(text: Text, number: Number) -> Machines:
         intra_bytes_per_s=intra,
         network_bytes_per_s=network,
         devices_per_node=np.minimum(per_node, number["n_gpus"]),
+        domain_machines=np.where(is_rack, np.maximum(72 // per_node, 1), 1),
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
     )

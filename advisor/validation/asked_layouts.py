@@ -117,6 +117,7 @@ def fleet_of(rows: LayoutRows, row: int) -> Fleet:
         vcpus=np.inf,
         core_speed=None,
         host_memory_bytes=np.inf,
+        domain_machines=int(machines.domain_machines),
     )
 
 

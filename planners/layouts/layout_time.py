@@ -19,7 +19,13 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import Column, device_parameters, passed_layers_share
+from advisor.planners.core.columns import (
+    Column,
+    device_parameters,
+    domain_devices,
+    domain_network_bytes_per_s,
+    passed_layers_share,
+)
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.links.tensor_parallel import (
     context_parallel_s,
@@ -54,14 +60,16 @@ def calibrated(times: LayerTimes, factor: Column) -> LayerTimes:
 def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
     """Return the bandwidth of a data-parallel ring over ``ranks``, per device [bytes/s].
 
-    All network interfaces of a node serve the tp rings that cross it: a ring has 1/tp of them.
+    All network interfaces of a node (or of the nodes that one switch fabric joins) serve the tp
+    rings that cross it: a ring has 1/tp of them.
     """
     layouts, machines, parameters = case.layouts, case.machines, case.parameters
     tp = np.asarray(layouts.tp, float)
     inside = parameters.dp_intra_efficiency * np.asarray(machines.intra_bytes_per_s)
-    rings = np.minimum(tp, machines.devices_per_node)
-    across = parameters.dp_network_efficiency * np.asarray(machines.network_bytes_per_s) / rings
-    is_inside = np.asarray(ranks) * tp <= np.asarray(machines.devices_per_node)
+    joined = domain_devices(machines)
+    rings = np.minimum(tp, joined)
+    across = parameters.dp_network_efficiency * domain_network_bytes_per_s(machines) / rings
+    is_inside = np.asarray(ranks) * tp <= joined
     return np.where(is_inside, inside, np.minimum(inside, across))
 
 
@@ -195,9 +203,9 @@ def _sends_s(case: LayoutCase) -> Floats:
     # Stages are the outermost axis: a stage's ranks send to the next stage's side by side, as many
     # of them over one node's network as the node holds.
     width = tp * layouts.cp * np.asarray(layouts.dp)
-    per_node = np.asarray(machines.devices_per_node)
-    nic = np.asarray(machines.network_bytes_per_s) / np.minimum(width, per_node)
-    inside = width * layouts.pp <= per_node
+    joined = domain_devices(machines)
+    nic = domain_network_bytes_per_s(machines) / np.minimum(width, joined)
+    inside = width * layouts.pp <= joined
     link = np.where(
         inside, machines.intra_bytes_per_s, np.minimum(nic, machines.intra_bytes_per_s)
     )
