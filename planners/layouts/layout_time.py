@@ -21,6 +21,7 @@ import numpy as np
 from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import (
     Column,
+    Layouts,
     device_parameters,
     domain_devices,
     domain_network_bytes_per_s,
@@ -108,7 +109,7 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     scatters = np.where(zero == 2, passes, 1)
     reduction = np.where(zero == 0, all_reduce, scatters * scatter + between + gather)
     overlap = np.where(np.asarray(software.overlaps_dp), parameters.dp_overlap, 0.0)
-    exposed = np.maximum(reduction - overlap * scatters * backward_s, 0.0)
+    exposed = _exposed_s(reduction, overlap * scatters * backward_s, layouts)
     again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
     per_pass = np.where(again, 2, 1) * gather + scatter
     fsdp = passes * per_pass + between
@@ -116,6 +117,25 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
         parameters.fsdp_exposed * fsdp, fsdp - parameters.fsdp_overlap * compute_s
     )
     return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
+
+
+def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Floats:
+    """Return what is left of the reductions when the first stage's last backward ends [s].
+
+    A device with v chunks ends its first chunk's gradients while p micro-batches still go
+    backward through each of the other v - 1: they hide its reduction. The last chunk has its own
+    last backward only. One chunk a device: one micro-batch's backward, however deep the pipeline.
+
+    Parameters
+    ----------
+    reduction_s : array
+    hiding_s : array
+        What one micro-batch's backward on all chunks of the device hides.
+    """
+    p, v = np.asarray(layouts.pp, float), np.asarray(layouts.virtual_stages, float)
+    within = np.minimum(p, np.asarray(layouts.accumulation_steps))
+    whole = reduction_s - hiding_s * (1 + (v - 1) * within) / v
+    return np.asarray(np.maximum(np.maximum(whole, (reduction_s - hiding_s) / v), 0.0))
 
 
 def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
