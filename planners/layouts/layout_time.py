@@ -36,6 +36,10 @@ from advisor.planners.links.tensor_parallel import (
 from advisor.planners.memory.layout_memory import accumulates_whole, kept_bytes
 from advisor.planners.step.transformer_step import LayerTimes, head_s, launch_s, layer_times
 
+# Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is more
+# (``DistributedDataParallelConfig.bucket_size``). [bytes]
+_BUCKET_BYTES: Final = 4 * 40e6
+_BUCKET_BYTES_PER_RANK: Final = 4 * 1e6
 # Weight, gradient and state of a parameter in the runs that the constant was fitted on. [bytes]
 _FITTED_STATE_BYTES: Final = 18.0
 
@@ -74,6 +78,20 @@ def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
     return np.where(is_inside, inside, np.minimum(inside, across))
 
 
+def ring_latency_s(case: LayoutCase, ranks: Column, bytes_: Floats) -> Floats:
+    """Return what the steps of one direction of a ring take besides its bytes [s].
+
+    As ``links.collectives``: every call takes ranks - 1 steps, so the efficiency of a ring falls
+    with its length. Megatron's buckets grow with the ranks, FSDP's are layers.
+    """
+    ranks = np.asarray(ranks, float)
+    bucket = np.maximum(_BUCKET_BYTES, _BUCKET_BYTES_PER_RANK * ranks)
+    layer = bytes_ / np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp)
+    bucket = np.where(np.asarray(case.layouts.zero_stage) == 3, layer, bucket)
+    calls = np.ceil(np.asarray(bytes_) / np.maximum(bucket, 1.0))
+    return np.asarray(calls * (ranks - 1) * case.parameters.dp_latency_s)
+
+
 def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> Floats:
     """Return the exposed reductions and gathers of a step [s].
 
@@ -98,10 +116,14 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     trained = held * np.asarray(shapes.trained_share, float)
     weight = np.asarray(software.weight_bytes, float)
     scatter = gradient * trained * (group - 1) / group / group_ring
+    scatter = scatter + ring_latency_s(case, group, gradient * trained)
     between = 2 * gradient * trained / group * (d - group) / d / ring
+    between = between + 2 * ring_latency_s(case, d / group, gradient * trained / group)
     # ZeRO 3 gathers all weights for every pass; ZeRO 1 and 2 those that were updated.
-    gather = weight * np.where(zero == 3, held, trained) * (group - 1) / group / group_ring
+    gathered = weight * np.where(zero == 3, held, trained)
+    gather = gathered * (group - 1) / group / group_ring + ring_latency_s(case, group, gathered)
     all_reduce = 2 * gradient * trained * (d - 1) / d / ring
+    all_reduce = all_reduce + 2 * ring_latency_s(case, d, gradient * trained)
     m = np.asarray(layouts.accumulation_steps)
     # ZeRO 2 and 3 keep no whole gradient: every micro-batch's is scattered. Stages of a pipeline
     # add up whole gradients of weights that they gathered once.
