@@ -379,7 +379,7 @@ def _software(text: Text) -> Software:
         is_untuned=foundry & hopper,
         overlaps_tp=nemo,
         overlaps_pp=nemo,
-        overlaps_dp=~_has(table, "megatron_"),
+        overlaps_dp=modern | _has(framework, "OneFlow"),
         gradient_bytes=np.where(nemo | bf16_accumulates, 4, 2),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),
