@@ -100,7 +100,7 @@ def _baseline_lines(result: Validation) -> list[str]:
             lines.append(_line("    ours on the same rows", result.ours(name)))
     words = {"mape_fraction": "mean", "median_ape_fraction": "median", "p90_ape_fraction": "p90"}
     return lines + [
-        f"we lose: {words[loss['statistic']]} {100 * loss['ours']:.1f} % against "
+        f"we lose, {loss['group']}: {words[loss['statistic']]} {100 * loss['ours']:.1f} % against "
         f"{100 * loss['theirs']:.1f} % ({loss['baseline']})"
         for loss in result.losses()
     ]

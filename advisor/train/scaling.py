@@ -99,9 +99,8 @@ def command(
     target = model_folder.target(out, NAME)
     with reads.collected() as inputs:
         source = packaged.measurements(folder)
-        laws = fit_laws(source)
-        constants = _parameters(source, laws)
-        errors = _errors(constants, read_clusters(source))
+        laws, clusters = fit_laws(source), read_clusters(source)
+        constants = _parameters(source, laws, clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
     fitted = model_folder.FittedModel(
         name=NAME,
@@ -110,7 +109,7 @@ def command(
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
         },
-        metrics={"uncalibrated": errors},
+        metrics={"uncalibrated": _errors(constants, clusters)},
     )
     model_folder.write(fitted, target)
     typer.echo(f"wrote {target}")
@@ -124,7 +123,27 @@ def fit(data: Path) -> ScalingParameters:
     ModelError
         If a table is missing or holds no usable row.
     """
-    return _parameters(data, fit_laws(data))
+    return _parameters(data, fit_laws(data), read_clusters(data))
+
+
+def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
+    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on.
+
+    Raises
+    ------
+    ModelError
+        As ``fit``.
+    """
+    laws, clusters = fit_laws(data), read_clusters(data)
+    return {
+        left_out: _parameters(
+            data,
+            {name: law for name, law in laws.items() if name != left_out},
+            {name: runs for name, runs in clusters.items() if name != left_out},
+        )
+        for left_out in laws
+        if len(laws) > 1
+    }
 
 
 def fit_laws(data: Path) -> dict[str, ScalingFit]:
@@ -140,7 +159,10 @@ def fit_laws(data: Path) -> dict[str, ScalingFit]:
     return laws
 
 
-def _parameters(data: Path, laws: Mapping[str, ScalingFit]) -> ScalingParameters:
+def _parameters(
+    data: Path, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
+) -> ScalingParameters:
+    """Return the constants by the laws of some clusters and those clusters' errors."""
     launch, intra_step, intra = _fit_inside(data)
     network_step, network = _fit_between(data)
     slow = [
@@ -152,7 +174,6 @@ def _parameters(data: Path, laws: Mapping[str, ScalingFit]) -> ScalingParameters
         [1 / (1 + np.exp(-application_terms(law).overlap)) for law in laws.values()]
     )
     doubling = [cluster_terms(law).straggler_doubling for law in laws.values()]
-    clusters = read_clusters(data)
     first = ScalingParameters(
         collectives=CollectiveParameters(
             launch_s=launch,

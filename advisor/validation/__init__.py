@@ -41,6 +41,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "thesis": ("thesis", "Cost and time on a random split, as the Nazari thesis judged them."),
     "ranking": ("ranking", "Which configuration is cheapest for an unseen job?"),
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
+    "scaling-nominal": ("scaling_nominal", "The same, knowing one GPU and the links as sold?"),
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
     "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
 }

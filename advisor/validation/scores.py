@@ -32,10 +32,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Scores of one left-out group."""
+    """Scores of one left-out group, and of baselines on the same rows."""
 
     group: str
     scores: Scores
+    baselines: Mapping[str, Scores] = field(default_factory=dict)
 
 
 Form = Literal["chosen with these rows in sight", "nested", "none chosen"]
@@ -127,13 +128,18 @@ class Validation:
         return self.beside.get(baseline, self.overall)
 
     def losses(self) -> list[dict[str, Any]]:
-        """Return every statistic in which a baseline is better than we are, on the same rows."""
+        """Return every statistic in which a baseline is better than we are, on the same rows.
+
+        Of all rows (``group`` is "ALL"), and of the groups whose baselines are known.
+        """
+        pairs = [("ALL", name, self.ours(name), s) for name, s in self.baselines.items()]
+        pairs += [(g.group, name, g.scores, s) for g in self.groups for name, s in
+                  g.baselines.items()]  # fmt: skip
         return [
-            {"baseline": name, "statistic": statistic, "ours": ours, "theirs": baseline}
-            for name, theirs in self.baselines.items()
+            {"group": group, "baseline": name, "statistic": statistic, "ours": a, "theirs": b}
+            for group, name, ours, theirs in pairs
             for statistic in STATISTICS
-            if (ours := getattr(self.ours(name), statistic))
-            > (baseline := getattr(theirs, statistic))
+            if (a := getattr(ours, statistic)) > (b := getattr(theirs, statistic))
         ]
 
     def to_record(self) -> dict[str, Any]:
@@ -147,7 +153,7 @@ class Validation:
             "scores": self.scores,
             "seen": list(self.seen),
             "overall": _record(self.overall),
-            "groups": [{"group": g.group, **_record(g.scores)} for g in self.groups],
+            "groups": [_group_record(g) for g in self.groups],
             "baselines": {
                 name: {**_record(s), "ours": _record(self.ours(name))}
                 for name, s in self.baselines.items()
@@ -164,12 +170,19 @@ class Validation:
             "still_seen": list(blind.still_seen),
             "kept": list(blind.kept),
             "overall": _record(blind.overall),
-            "groups": [{"group": g.group, **_record(g.scores)} for g in blind.groups],
+            "groups": [_group_record(g) for g in blind.groups],
             "difference": {
                 name: round(getattr(blind.overall, name) - getattr(self.overall, name), 6)
                 for name in STATISTICS
             },
         }
+
+
+def _group_record(group: Group) -> dict[str, Any]:
+    """Return a group's scores, with its baselines where it has some."""
+    found = {"group": group.group, **_record(group.scores)}
+    simple = {name: _record(s) for name, s in group.baselines.items()}
+    return found | ({"baselines": simple} if simple else {})
 
 
 def _record(scores: Scores) -> dict[str, Any]:
