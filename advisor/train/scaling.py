@@ -101,7 +101,6 @@ def command(
         source = packaged.measurements(folder)
         laws, clusters = fit_laws(source), read_clusters(source)
         constants = _parameters(source, laws, clusters)
-        errors = _errors(constants, clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
     fitted = model_folder.FittedModel(
         name=NAME,
@@ -110,7 +109,7 @@ def command(
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
         },
-        metrics={"uncalibrated": errors},
+        metrics={"uncalibrated": _errors(constants, clusters)},
     )
     model_folder.write(fitted, target)
     typer.echo(f"wrote {target}")
