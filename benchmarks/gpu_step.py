@@ -1,6 +1,6 @@
-"""One transformer's training step, or a data loader's rate, measured; a JSON line on stdout.
+r"""One transformer's training step, or a data loader's rate, measured; a JSON line on stdout.
 
-python benchmarks/gpu_step.py step --layers 12 --hidden 768 --heads 12 --sequence 512 \\
+python benchmarks/gpu_step.py step --layers 12 --hidden 768 --heads 12 --sequence 512 \
     --batch 8 --precision bf16 --compile
 python benchmarks/gpu_step.py loader --workers 4
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 VOCABULARY = 32_000
 # Warm-up covers compiling and the first allocations; then so many seconds, or steps, are timed.

@@ -184,7 +184,8 @@ def step(
     where = ("--gpu", gpu) if gpu else ("--on", "here")
     said = _said(
         folder, "predict", *numbers, "--vocabulary", "32000", "--precision", precision,
-        "--kernels", kernels, "--micro-batch", str(sizes["batch"]), "--total-steps", "1000", *where,
+        "--kernels", kernels, "--micro-batch", str(sizes["batch"]), "--total-steps", "1000",
+        *where,
     )  # fmt: skip
     compiled = ("--compile",) if kernels == "compiled" else ()
     return {
@@ -295,7 +296,7 @@ def _short(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure what the record lacks and write the summary; exit 3 where something is still left."""
+    """Measure what the record lacks and write the summary; exit 3 where something is left."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, help="folder for record and summary")
     parser.add_argument("--minutes", type=float, default=28.0, help="start no part after these")

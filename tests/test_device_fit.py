@@ -15,14 +15,14 @@ from advisor.machines import devices
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
+from advisor.train.described_columns import DescribedRows
 from advisor.train.described_residuals import (
     WAYS,
-    fitted_correlations,
     fitted_spreads,
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import LAMBDA, DescribedRows, read_described
+from advisor.train.described_rows import LAMBDA, read_described
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
 

@@ -27,7 +27,14 @@ from advisor.jobs.job import Feed, Job, Measured
 from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
-from advisor.planners.core.nouns import Layer, Operator, OperatorKind, Precision, TrainingSetup, Work
+from advisor.planners.core.nouns import (
+    Layer,
+    Operator,
+    OperatorKind,
+    Precision,
+    TrainingSetup,
+    Work,
+)
 from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.step.operators import convolution_kind, operator_kind
 

@@ -321,9 +321,7 @@ def _sheet(path: Path) -> dict[str, Device]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(bounded.csv_tables(file))
         first = _first_years(rows)
-        return {
-            row["name"]: _sheet_device(row, first.get(row["architecture"])) for row in rows
-        }
+        return {row["name"]: _sheet_device(row, first.get(row["architecture"])) for row in rows}
     except (OSError, KeyError, ValueError) as error:
         raise CatalogueError(
             f"cannot read the device sheet {path}: {error}", hint="install the package again"

@@ -1,8 +1,8 @@
 """Measured steps of convolutional networks: Gavel's, PROFET's and NVIDIA's, as described jobs.
 
 They bring what the other suites lack: Kepler (K80), batches and image sizes, VGG with its 3 x 3
-convolutions. All compute in fp32 unless they say otherwise; the images of PROFET and the frameworks
-of all three are as their repositories state them.
+convolutions. All compute in fp32 unless they say otherwise; images and batches are as their
+repositories state them.
 """
 
 from __future__ import annotations
@@ -101,5 +101,6 @@ def _step(
     work = convolutional_work(network, micro_batch=batch, precision=precision, setup=_SGD)
     return MeasuredStep(
         seconds=seconds, operators=work.operators, work=work, has_update=True, device=device,
-        is_half=precision == "fp16", model=model.lower(), family=f"{suite} {model[:3].lower()}", suite=suite,
+        is_half=precision == "fp16", model=model.lower(), family=f"{suite} {model[:3].lower()}",
+        suite=suite,
     )  # fmt: skip

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from advisor.train.described_rows import Array, DescribedRows
 from advisor.planners.step.device import KINDS
+from advisor.train.described_columns import Array, DescribedRows
 from advisor.train.efficiencies import CONVOLUTIONS, Fitted, StepModel
 
 WAYS: Final = ("model", "device", "architecture", "kind")
@@ -36,13 +36,13 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
     fitted : Fitted
         A fit on all rows, from which the others start.
     """
-    model = StepModel(rows)
+    model, is_convolutional = StepModel(rows), has_convolutions(rows)
     everything = np.ones(rows.log_s.size, bool)
     groups: dict[str, tuple[NDArray[np.str_], NDArray[np.bool_]]] = {
         "model": (rows.model, everything),
         "device": (rows.device, everything),
         "architecture": (rows.architecture, everything),
-        "kind": (np.where(has_convolutions(rows), "convolutional", "other"), has_convolutions(rows)),
+        "kind": (np.where(is_convolutional, "convolutional", "other"), is_convolutional),
     }
     found: Folds = {}
     for way, (labels, wanted) in groups.items():

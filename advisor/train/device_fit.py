@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,19 +20,23 @@ import pandas as pd
 import typer
 
 from advisor import data as folders
-from advisor.collectors import atomic, bounded
+from advisor.collectors import bounded
 from advisor.machines import devices
+from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
+from advisor.train import model_folder
+from advisor.train.described_columns import Array, DescribedRows
 from advisor.train.described_residuals import (
     fitted_correlations,
     fitted_spreads,
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import Array, DescribedRows, read_described
+from advisor.train.described_rows import read_described
 from advisor.train.efficiencies import StepModel
-from advisor.train.processor_rows import processor_log_sd, processor_residuals
+from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
 
+NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
@@ -45,33 +48,66 @@ def command(
     data: Annotated[
         Path | None, typer.Option(help="Measurements laid out like shared/data.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit the device model on published measurements and write its parameters and residuals."""
+    target = model_folder.target(out, NAME)
     measurements = folders.measurements(data)
-    rows = read_described(measurements)
+    with reads.collected() as inputs:
+        rows = read_described(measurements)
+        processors = processor_rows(measurements)
+    origin = model_folder.origin("device-model", inputs, day, model_folder.option("--data", data))
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     folds = left_out_fits(rows, fitted)
     residuals = residuals_of(rows, folds)
     plain = residuals_of(rows, folds, has_deviations=False)
-    packaged = folders.root("trained_models") / "device_model"
-    record = bounded.read_json(packaged / "parameters.json")
+    record = bounded.read_json(folders.root("trained_models") / NAME / "parameters.json")
     update(record, fitted.constants, fitted_spreads(rows, plain), rows)
-    found = fitted_correlations(rows, plain["device"])
+    _update_uncertainty(record, rows, plain["device"], processors)
+    record["as_of"] = origin.day
+    table = residual_table(rows, residuals)
+    written = model_folder.FittedModel(
+        name=NAME,
+        origin=origin,
+        files={
+            "parameters.json": json.dumps(record, indent=1) + "\n",
+            "residuals.csv": table.to_csv(index=False, lineterminator="\n"),
+        },
+        metrics={"rows": int(rows.log_s.size), "left_out": _by_suite(rows, residuals)},
+    )
+    model_folder.write(written, target)
+    typer.echo(f"wrote {target}")
+
+
+def _update_uncertainty(
+    record: dict[str, Any], rows: DescribedRows, residual: Array, processors: pd.DataFrame
+) -> None:
+    """Put how far a job's factor carries, and the width on processors, into the record."""
+    found = fitted_correlations(rows, residual)
     record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
     values = record["parameters"]
+    errors = processor_residuals(processors, devices.parameters_of(record))
     known = math.hypot(values["log_sd"], values["unmeasured_rate_log_sd"])
-    errors = processor_residuals(measurements, devices.parameters_of(record))
     spread = processor_log_sd(errors, known)
     if spread is not None:
         values["unfitted_device_log_sd"] = round(spread, 4)
-    target = out or packaged
-    target.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(target / "parameters.json", json.dumps(record, indent=1) + "\n")
-    atomic.write_text(
-        target / "residuals.csv", residual_table(rows, residuals).to_csv(index=False)
-    )
-    typer.echo(f"wrote {target / 'parameters.json'} and residuals.csv")
+
+
+def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str, Any]]:
+    """Return the errors by what was left out and suite, devices and precisions pooled."""
+    found = []
+    for way, residual in residuals.items():
+        for suite in np.unique(rows.suite):
+            error = residual[(rows.suite == suite) & np.isfinite(residual)]
+            if error.size:
+                ape = np.abs(np.expm1(error))
+                found.append({
+                    "left_out": way, "suite": str(suite), "rows": int(error.size),
+                    "mape": round(float(ape.mean()), 4),
+                    "median_ape": round(float(np.median(ape)), 4),
+                })  # fmt: skip
+    return found
 
 
 def parameters_of(
@@ -117,7 +153,6 @@ def update(
     values["fitted_kinds"] = list(FITTED_KINDS)
     values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
     values |= {name: round(value, 4) for name, value in spreads.items()}
-    record["as_of"] = datetime.now(UTC).date().isoformat()
 
 
 def residual_table(rows: DescribedRows, residuals: dict[str, Array]) -> pd.DataFrame:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.step.device import KINDS, PRODUCTS
-from advisor.train.described_rows import PHASES, Array, DescribedRows
+from advisor.train.described_columns import PHASES, Array, DescribedRows
 
 Mask = NDArray[np.bool_]
 CONVOLUTIONS: Final = ("convolution", "winograd")
@@ -40,8 +40,9 @@ PRIORS: Final = {
     "tensor": (0.78, 0.15), "single": (0.70, 0.2), "shared": (0.55, 0.2), "separate": (0.88, 0.15),
     "kappa": (9e11, 0.3), "kappa_ratio": (7.5, 0.25), "doubling": (3.0, 0.25),
     "product_memory": (0.8, 0.3), "stream": (0.72, 0.3), "attention": (0.5, 0.4),
-    "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3), "unhidden": (0.2, 0.7),
-    "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5), "kepler": (0.7, 0.3),
+    "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3),
+    "unhidden": (0.2, 0.7), "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
+    "kepler": (0.7, 0.3),
 }  # fmt: skip
 # Deviations: of a family's traffic, a chip's and a board's rate, by precision.
 SPREADS: Final = (0.4, 0.12, 0.12)

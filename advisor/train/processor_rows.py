@@ -39,14 +39,14 @@ SYSTEMS: Final[dict[str, tuple[str, int, int, int, Precision]]] = {
 }
 
 
-def processor_residuals(data: Path, parameters: DeviceParameters) -> NDArray[np.float64]:
-    """Return ln(predicted / measured) of each Xeon system and job; empty without the table.
+def processor_rows(data: Path) -> pd.DataFrame:
+    """Return one row a Xeon system and benchmark; none without the table.
 
-    One value a (system, job): a system submitted again in a later round counts once. The time of
-    reductions between the nodes is taken to be hidden.
+    A system submitted again in a later round counts once. Columns: system, benchmark,
+    samples_per_s, global_batch_size.
     """
     if not (data / TABLE).exists():
-        return np.empty(0)
+        return pd.DataFrame()
     frame = pd.read_csv(data / TABLE, low_memory=False)
     frame = frame[
         frame["system"].isin(list(SYSTEMS))
@@ -54,13 +54,18 @@ def processor_residuals(data: Path, parameters: DeviceParameters) -> NDArray[np.
         & (frame["samples_per_s"] > 0)
     ]
     cells = frame.groupby(["system", "benchmark"])[["samples_per_s", "global_batch_size"]].median()
+    return cells.reset_index()
+
+
+def processor_residuals(cells: pd.DataFrame, parameters: DeviceParameters) -> NDArray[np.float64]:
+    """Return ln(predicted / measured) of every row; reductions between nodes count as hidden."""
     return np.array(
         [
             _residual(
                 str(cell["system"]), str(cell["benchmark"]), cell["samples_per_s"],
                 cell["global_batch_size"], parameters,
             )
-            for cell in cells.reset_index().to_dict("records")
+            for cell in cells.to_dict("records")
         ]
     )  # fmt: skip
 

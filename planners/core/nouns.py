@@ -22,8 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 OperatorKind = Literal[
-    "matmul", "convolution", "winograd", "depthwise", "attention", "recurrent", "normalisation", "elementwise",
-    "reduction", "embedding", "copy", "optimizer", "other",
+    "matmul", "convolution", "winograd", "depthwise", "attention", "recurrent",
+    "normalisation", "elementwise", "reduction", "embedding", "copy", "optimizer", "other",
 ]  # fmt: skip
 Phase = Literal["forward", "backward", "optimizer"]
 Recompute = Literal["none", "selective", "full"]
@@ -294,6 +294,8 @@ class Node:
         CoreMark per virtual CPU: feeds the input-pipeline limit. [1/s]
     memory_bytes : float
         Host memory.
+    domain_machines : int
+        Machines among which ``intra`` joins all devices: 1, or 18 in an NVL72 rack.
     """
 
     name: str
@@ -305,9 +307,12 @@ class Node:
     vcpus: int
     core_speed: float | None = None
     memory_bytes: float
+    domain_machines: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(f"machine {self.name}", devices=self.devices)
+        check_counts(
+            f"machine {self.name}", devices=self.devices, domain_machines=self.domain_machines
+        )
         check_not_negative(f"machine {self.name}", vcpus=self.vcpus)
         check_positive(
             f"machine {self.name}", core_speed=self.core_speed, memory_bytes=self.memory_bytes
