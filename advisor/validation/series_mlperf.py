@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 SERIES = ["round", "org", "benchmark", "accelerator"]
 COVERAGE = 0.9
+SEEN: Final = ("the formula: chosen after seeing its residuals",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="series-mlperf",
         description="samples/s of a larger system from the smallest one, one benchmark left out",
+        form="chosen with these rows in sight",
+        scores="a formula of three constants fitted here, which no verb asks",
+        seen=SEEN,
         overall=scored(np.ones(growth.size, bool)),
         groups=[
             *[Group(group=name, scores=scored(pairs.benchmark == name)) for name in names],
