@@ -366,7 +366,7 @@ def _software(text: Text) -> Software:
     # No Apex kernels for the GH200's processor: Sailor's Megatron falls back to PyTorch's.
     sailor = table == "sailor_validation"
     eager = vector | huggingface | interne | sailor | (titan & ~_has(framework, "compile"))
-    compiled = nemo | (titan & _has(framework, "compile"))
+    compiled = titan & _has(framework, "compile")
     hopper = _has(text["gpu_type"], "H100", "H200", "GB", "B200", "B300")
     flash = np.select([foundry, interne | vector | titan, nemo], [1, 2, 3], 0)
     modern = nemo | titan | foundry | interne | vector
