@@ -22,7 +22,7 @@ import numpy as np
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError
 from advisor.machines.parts import AcceleratorPart, part
-from advisor.planners.core.columns import FUSIONS, Software
+from advisor.planners.core.columns import FUSIONS, LOGIT_SCALES, Software
 from advisor.planners.core.layer_table import LayerTable
 from advisor.planners.core.nouns import PRECISION_BYTES, Device, Work
 from advisor.planners.step.adapters import adapter_work
@@ -142,5 +142,6 @@ def software_of(work: Work) -> Software:
         gradient_bytes=setup.gradient_bytes(precision),
         weight_bytes=weight,
         optimizer_state_bytes=setup.optimizer_bytes(precision),
+        logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
     )
