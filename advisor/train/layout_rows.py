@@ -389,8 +389,9 @@ def _software(text: Text) -> Software:
         overlaps_tp=nemo,
         overlaps_pp=nemo,
         overlaps_dp=modern | _has(framework, "OneFlow"),
-        # torchtitan reduces in fp32 (``mixed_precision_reduce``).
-        gradient_bytes=np.where(nemo | bf16_accumulates | titan, 4, 2),
+        # torchtitan reduces in fp32 (``mixed_precision_reduce``), NeMo's recipes in 16 bits
+        # (``grad_reduce_in_fp32=False``).
+        gradient_bytes=np.where(bf16_accumulates | titan, 4, 2),
         # InternEvo's step flattens the gradients (2), casts them to fp32 (4), and AdamW's grouped
         # kernels keep a square root of the second moments (4).
         optimizer_state_bytes=np.where(interne, 22.0, 12.0),
