@@ -35,16 +35,12 @@ def command(
     if protocol not in validation.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists()):
         from advisor.validation.tables import score_table
 
-        beside = data.shared() if folder is None else None
-        known = folder or (beside / "data" if beside is not None else None)
-        _print(score_table(Path(protocol), known), as_json)
+        _print(score_table(Path(protocol), data.measurements(folder)), as_json)
         return
     if protocol not in validation.PROTOCOLS:
         raise UsageError(
             f"no protocol named {protocol!r}", hint=f"one of: {', '.join(validation.PROTOCOLS)}"
         )
-    if folder is None and protocol in validation.ON_OUR_RUNS:
-        folder = data.root("datasets")
     result = validation.run(protocol, data.measurements(folder))
     _print(result, as_json)
 

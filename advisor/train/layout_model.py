@@ -274,7 +274,7 @@ def command(
     version: Annotated[str, typer.Option(help="Name of this fit.")] = "2026-11-21",
 ) -> None:
     """Fit the constants of the layout model on published runs."""
-    rows = read(data.measurements(folder) / "planners" / "measured_layouts.csv")
+    rows = read(data.measurements(folder))
     model = train(rows, version=version, note=lambda line: typer.echo(line, err=True))
     target = out or path()
     save(model, target, tables=sorted(model.folds))

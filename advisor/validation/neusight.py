@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from advisor.errors import ModelError
+from advisor.measurements import NEUSIGHT
 from advisor.train.described_rows import (
-    NEUSIGHT,
     NEUSIGHT_MODELS,
     Array,
     DescribedRows,
@@ -47,12 +47,13 @@ def run(data: Path) -> Validation:
     ours = rows.suite == "neusight"
     if not ours.any():
         raise ModelError(
-            f"no training row of {NEUSIGHT} can be described", hint="name its folder with --data"
+            f"no training row of {NEUSIGHT.title} can be described",
+            hint="name its folder with --data",
         )
     known, zero, equation = _left_out(steps, rows, ours)
     measured, predicted = np.exp(rows.log_s[ours]), known[ours]
     device = rows.device[ours]
-    table = _table(data / NEUSIGHT)
+    table = _table(data)
     return Validation(
         protocol="neusight",
         description="training steps (fp32, forward and backward) of described models, device out",
@@ -103,19 +104,18 @@ def _left_out(
     return known, zero, equation
 
 
-def _table(path: Path) -> pd.DataFrame:
-    frame = pd.read_csv(path)
-    frame = frame[(frame["mode"] == "train") & frame["option"].isna()]
-    return frame[frame["model_name"].isin(list(NEUSIGHT_MODELS))]
+def _table(data: Path) -> pd.DataFrame:
+    frame = NEUSIGHT.read("latencies", data)
+    frame = frame[(frame["mode"] == "train") & frame["layout"].isna()]
+    return frame[frame["model"].isin(list(NEUSIGHT_MODELS))]
 
 
 def _baselines(table: pd.DataFrame) -> dict[str, Scores]:
     found = {}
     for name, shown in OTHERS.items():
-        rows = table[table[f"{name}_all_e2e_latency"] > 0]
+        rows = table[table[f"{name}_s"] > 0]
         if len(rows):
             found[shown] = score(
-                rows[f"{name}_all_e2e_latency"].to_numpy(float),
-                rows["label_all_e2e_latency"].to_numpy(float),
+                rows[f"{name}_s"].to_numpy(float), rows["measured_s"].to_numpy(float)
             )
     return found

@@ -34,7 +34,7 @@ COVERAGE = 0.9
 
 
 def run(data: Path) -> Validation:
-    """Score memory and failures on ``planners/measured_layouts.csv`` under ``data``.
+    """Score memory and failures on the runs by layout under ``data``.
 
     Raises
     ------

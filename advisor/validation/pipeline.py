@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.errors import ModelError
+from advisor.measurements import PARCAE
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.layouts.pipeline_scaling import PipelineRates, scaled_step_s
 from advisor.validation.scores import Group, Validation, score
@@ -37,21 +38,21 @@ NOTES: Final = (
 
 
 def run(data: Path) -> Validation:
-    """Score ``measurements/parcae/parcae_dp_pp_throughput.csv`` under ``data``."""
-    import pandas as pd
+    """Score Parcae's steps under ``data``.
 
-    file = data / "measurements" / "parcae" / "parcae_dp_pp_throughput.csv"
-    try:
-        frame = pd.read_csv(file)
-    except OSError as error:
-        raise ModelError(f"cannot read {file}: {error.strerror}") from error
+    Raises
+    ------
+    ModelError
+        If they are not there, or no model has small and large runs.
+    """
+    frame = PARCAE.read("steps", data)
     groups, predicted, measured, formula, linear = [], [], [], [], []
     for model, rows in frame.groupby("model"):
-        few, many = rows[rows.n_gpus <= MOST_GPUS], rows[rows.n_gpus > MOST_GPUS]
+        few, many = rows[rows.accelerators <= MOST_GPUS], rows[rows.accelerators > MOST_GPUS]
         if len(few) < len(_OVERLAPS) or many.empty:
             continue
         blocks = BLOCKS.get(str(model))
-        truth = many.step_ms.to_numpy(float) / 1e3
+        truth = many.step_s.to_numpy(float)
         value = _predict(many, fit(few, blocks), blocks)
         groups.append(Group(group=str(model), scores=score(value, truth)))
         predicted.append(value)
@@ -59,7 +60,7 @@ def run(data: Path) -> Validation:
         formula.append(_predict(many, fit(few, None, overlaps=(1.0,), slow_weight=1.0), None))
         linear.append(_linear(few, many))
     if not groups:
-        raise ModelError(f"{file} has no model with runs on both sides of {MOST_GPUS} GPUs")
+        raise ModelError(f"no model has runs on both sides of {MOST_GPUS} GPUs under {data}")
     whole = np.concatenate(measured)
     return Validation(
         protocol="pipeline",
@@ -77,7 +78,7 @@ def run(data: Path) -> Validation:
 
 
 def _micro_batches(rows: Any) -> Floats:
-    share = rows.global_batch / rows.micro_batch_size / rows.dp
+    share = rows.global_batch / rows.micro_batch / rows.dp
     return np.asarray(np.ceil(share.to_numpy(float) - 1e-9))
 
 
@@ -97,7 +98,7 @@ def fit(
     """Fit one job's constants to its measured runs, by rising robust log error."""
     from scipy.optimize import least_squares
 
-    measured = np.log(rows.step_ms.to_numpy(float) / 1e3)
+    measured = np.log(rows.step_s.to_numpy(float))
 
     def rates(x: Floats, overlap: float) -> PipelineRates:
         model_s, send_s, reduce_s, step_s = map(float, np.exp(x))
@@ -132,6 +133,6 @@ def _linear(few: Any, many: Any) -> Floats:
     values = []
     for row in many.itertuples():
         same = few[few.pp == row.pp]
-        known = (same if len(same) else few).sort_values("n_gpus").iloc[-1]
-        values.append(known.step_ms / 1e3 * known.n_gpus / row.n_gpus)
+        known = (same if len(same) else few).sort_values("accelerators").iloc[-1]
+        values.append(known.step_s * known.accelerators / row.accelerators)
     return np.array(values)
