@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from advisor import data
 from advisor.errors import ModelError
+from advisor.measurements import reads
 from advisor.measurements.collection import Collection
 from advisor.measurements.table import FOLDER, Table
+from advisor.records.files import to_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,13 +108,14 @@ class Dataset:
         ModelError
             If it is not there, or cannot be read.
         """
-        if folder.is_file():
-            return self.tables[table].read_file(folder)
+        found = self.tables[table].read_file(folder) if folder.is_file() else None
         for root in roots(folder):
-            found = self.tables[table].read_under(root)
-            if found is not None:
-                return found
-        raise self.absent(folder)
+            if found is None:
+                found = self.tables[table].read_under(root)
+        if found is None:
+            raise self.absent(folder)
+        reads.note_frame(f"{self.name}/{table}", found)
+        return found
 
     def read_runs(self, runs: str, folder: Path) -> list[RunRecord]:
         """Read labelled runs from a folder of measurements, in either form.
@@ -127,6 +130,7 @@ class Dataset:
         for root in roots(folder):
             found = self.runs[runs].read_under(root)
             if found is not None:
+                reads.note(f"{self.name}/{runs}", [to_line(record) for record in found])
                 return found
         raise self.absent(folder)
 

@@ -23,6 +23,7 @@ MS_PER_S: Final = 1e3
 US_PER_S: Final = 1e6
 FOLDER: Final = "measurements"  # of our form, under datasets/ and the user's data folder
 _COMPRESSION: Final = 9
+_EXACT_BY_DEFAULT: Final = 3  # from this version on pandas reads numbers exactly, unasked
 
 
 def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
@@ -156,7 +157,9 @@ def read_frame(path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    options: dict[str, Any] = {"low_memory": False, "float_precision": "round_trip"}
+    options: dict[str, Any] = {"low_memory": False}
+    if int(pd.__version__.split(".")[0]) < _EXACT_BY_DEFAULT:
+        options["float_precision"] = "round_trip"
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)

@@ -292,7 +292,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         unit=np.where(is_tensor, 0, [UNITS.index(u) for u in units]),
         is_half=is_half,
         device=np.array([d.name for d in devices]),
-        chip=np.array([_chip(d.name) for d in devices]),
+        chip=np.array([chip_of(d.name) for d in devices]),
         architecture=np.array([d.architecture for d in devices]),
         model=np.array([row.model for row in rows]),
         family=np.array([row.family for row in rows]),
@@ -325,7 +325,7 @@ def _as_seen(device: Device) -> Device:
     )
 
 
-def _chip(name: str) -> str:
+def chip_of(name: str) -> str:
     """Return the chip of a board: A100-SXM4-40GB is an A100, MI210 and MI250 carry one die."""
     if name.startswith(("MI210", "MI250")):
         return "MI200"

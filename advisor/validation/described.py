@@ -35,10 +35,14 @@ from advisor.train.described_rows import (
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import Fitted, StepModel
 from advisor.validation.asked_steps import OPERATORS, SHAPES, Answer, answer
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, compare, score
 from advisor.ways.constants import constants
 
 Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
+SEEN: Final = (
+    "the equation and its classes of operators: chosen with these rows in sight",
+    "medians and widths of the constants' priors, and the noise of a row",
+)
 
 
 def run(data: Path) -> Validation:
@@ -68,16 +72,23 @@ def run(data: Path) -> Validation:
     precision = np.where(rows.is_half, "fp16", "fp32")
     labels = np.char.add(np.char.add(rows.family, " "), precision)
     overall = scored(everything)
+    simple, beside = compare(
+        _equation(rows, residuals) | rules(rows, everything), value, np.exp(rows.log_s)
+    )
     devices = {d: scored(rows.device == d) for d in np.unique(rows.device[everything])}
     return Validation(
         protocol="described",
         description="steps of described jobs, each device left out",
+        form="chosen with these rows in sight",
+        scores=THE_PRODUCT,
+        seen=SEEN,
         overall=overall,
         groups=[
             Group(group=str(label), scores=scored(everything & (labels == label)))
             for label in np.unique(labels[everything])
         ],
-        baselines=_equation(rows, residuals) | rules(rows, everything),
+        baselines=simple,
+        beside=beside,
         figures={"rows without an answer": float(np.count_nonzero(~everything))}
         | _law_figures(rows, found, law, everything)
         | _figures(rows, residuals)
@@ -117,11 +128,9 @@ def asking_with(fitted: Fitted, spreads: dict[str, float], rows: DescribedRows) 
     )
 
 
-def _equation(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, Scores]:
-    """Score the fit's own equation, device left out."""
-    good = np.isfinite(residuals["device"])
-    measured = np.exp(rows.log_s[good])
-    return {"the fit": score(measured * np.exp(residuals["device"][good]), measured)}
+def _equation(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, Array]:
+    """Return the seconds of the fit's own equation, device left out."""
+    return {"the fit": np.exp(rows.log_s + residuals["device"])}
 
 
 def _law_figures(
@@ -170,8 +179,8 @@ def _figures(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, floa
     return found
 
 
-def rules(rows: DescribedRows, wanted: np.ndarray) -> dict[str, Scores]:
-    """Return what simple rules make of the wanted rows.
+def rules(rows: DescribedRows, wanted: np.ndarray) -> dict[str, Array]:
+    """Return what simple rules make of the wanted rows: seconds, nan where they have no answer.
 
     Constant MFU and a constant share of the bandwidth are medians over the suite's rows on other
     devices; a plain roofline takes the larger of arithmetic and traffic of each operator.
@@ -195,9 +204,7 @@ def rules(rows: DescribedRows, wanted: np.ndarray) -> dict[str, Scores]:
                 )
                 if others.any():
                     predicted[here] = log_s[here] + np.median((rows.log_s - log_s)[others])
-        good = wanted & np.isfinite(predicted)
-        if good.any():
-            found[name] = score(np.exp(predicted[good]), np.exp(rows.log_s[good]))
+        found[name] = np.exp(predicted)
     larger = np.maximum(rows.flop / rows.peak[rows.row], rows.bytes / rows.bandwidth[rows.row])
     plain = np.bincount(rows.row, larger, size)
-    return found | {"plain roofline": score(plain[wanted], np.exp(rows.log_s[wanted]))}
+    return found | {"plain roofline": np.where(wanted, plain, np.nan)}

@@ -127,11 +127,20 @@ def left_out(
     return mean, sd
 
 
-def ratio_baselines(table: CellTable) -> dict[str, Scores]:
-    """Return the protocol's baselines, over all precisions.
+def ratio_baselines(
+    table: CellTable, mean: np.ndarray
+) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """Return the protocol's baselines, over all precisions, and ours on the same rows.
 
     Pairwise ratios take each other device's throughput of the job times the ratio of peaks,
-    bandwidths or their geometric mean; the log-linear fits leave the device out.
+    bandwidths or their geometric mean (a row counts once for each other device, ours too); the
+    log-linear fits leave the device out.
+
+    Parameters
+    ----------
+    table : CellTable
+    mean : array of shape (n,)
+        Our ln(throughput); nan where we have no answer, and no baseline is asked for one.
     """
     cells = table.cells
     rates = {
@@ -139,25 +148,34 @@ def ratio_baselines(table: CellTable) -> dict[str, Scores]:
         "ratio of bandwidth": np.log(cells.bandwidth),
         "ratio of their geometric mean": 0.5 * np.log(cells.peak * cells.bandwidth),
     }
-    found = {name: _pairwise(cells, rate) for name, rate in rates.items()}
-    return found | {
-        "log-linear, shared exponents": _log_linear(cells, is_per_job=False),
-        "log-linear, exponents per job": _log_linear(cells, is_per_job=True),
-    }
+    pairs = {name: _pairwise(cells, rate, mean) for name, rate in rates.items()}
+    found = {name: theirs for name, (theirs, _) in pairs.items()}
+    ours = {name: own for name, (_, own) in pairs.items()}
+    for name, is_per_job in (("shared exponents", False), ("exponents per job", True)):
+        theirs = _log_linear(cells, is_per_job=is_per_job)
+        rows = np.isfinite(theirs) & np.isfinite(mean)
+        measured = np.exp(cells.log_throughput[rows])
+        found[f"log-linear, {name}"] = score(np.exp(theirs[rows]), measured)
+        ours[f"log-linear, {name}"] = score(np.exp(mean[rows]), measured)
+    return found, ours
 
 
-def _pairwise(cells: Cells, rate: np.ndarray) -> Scores:
-    predicted, measured = [], []
+def _pairwise(cells: Cells, rate: np.ndarray, mean: np.ndarray) -> tuple[Scores, Scores]:
+    """Return the scores of every pair's ratio, and ours with every row once a pair."""
+    predicted, ours, measured = [], [], []
     for output in np.unique(cells.output):
-        rows = np.flatnonzero(cells.output == output)
+        rows = np.flatnonzero((cells.output == output) & np.isfinite(mean))
         y, r, device = cells.log_throughput[rows], rate[rows], cells.device[rows]
         a, b = np.nonzero(device[:, None] != device)
         predicted.append(y[a] + r[b] - r[a])
+        ours.append(mean[rows][b])
         measured.append(y[b])
-    return score(np.exp(np.concatenate(predicted)), np.exp(np.concatenate(measured)))
+    theirs, own, truth = (np.exp(np.concatenate(c)) for c in (predicted, ours, measured))
+    return score(theirs, truth), score(own, truth)
 
 
-def _log_linear(cells: Cells, *, is_per_job: bool) -> Scores:
+def _log_linear(cells: Cells, *, is_per_job: bool) -> np.ndarray:
+    """Return ln(throughput) of every row by a fit without its device; nan where none."""
     features = np.log(np.stack([cells.peak, cells.bandwidth], axis=1))
     features = features - features.mean(axis=0)
     outputs = np.unique(cells.output)
@@ -176,5 +194,4 @@ def _log_linear(cells: Cells, *, is_per_job: bool) -> Scores:
         found = np.linalg.solve(gram, design[known].T @ cells.log_throughput[known])
         seen = np.isin(cells.output, cells.output[known])
         mean[out & seen] = (design @ found)[out & seen]
-    rows = np.isfinite(mean)
-    return score(np.exp(mean[rows]), np.exp(cells.log_throughput[rows]))
+    return mean

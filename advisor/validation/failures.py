@@ -31,6 +31,10 @@ SAVES: Final = ((25e9, 8, 19.0), (181e9, 64, 19.0))
 EPOCH_S: Final = 80.0
 PLATEAU_S: Final = 13 * 60.0
 EFFECTIVE: Final = 0.9
+SEEN: Final = (
+    "the root law of Parcae's restarts: chosen with all its points in sight",
+    "what a node writes per second: from BigScience's notes, which are also scored",
+)
 
 
 def run(data: Path) -> Validation:
@@ -54,6 +58,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="failures",
         description="standstills of saves, restarts and faults, in seconds",
+        form="chosen with these rows in sight",
+        scores="the product's saves and replay; restarts by laws fitted here, which no verb asks",
+        seen=SEEN,
         overall=score(predicted, measured),
         groups=[Group(group=name, scores=score(p, m)) for name, (p, m) in pairs.items()],
         figures={"resnet101_plateau_min": plateau_s() / 60, **_llama3(data)},

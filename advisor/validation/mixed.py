@@ -46,6 +46,10 @@ NOTES: Final = (
     "stages, or replicas in every stage where there are fewer stages than machines",
     "row sailor_validation-0008 repeats another row's time under another label and is left out",
 )
+SEEN: Final = (
+    "Gigabit Ethernet and two blocking sends in Sailor's clusters: chosen on these rows",
+    "the form and start of AMP's five constants, and where its T4 machine is placed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="mixed",
         description="pipelines over unlike GPUs, from layer profiles and homogeneous runs",
+        form="chosen with these rows in sight",
+        scores="pipelines from layer profiles (planners.layouts), which no verb asks",
+        seen=SEEN,
         overall=overall,
         groups=[Group(group=g.name, scores=g.scores()) for g in groups],
         baselines={
@@ -91,6 +98,7 @@ def run(data: Path) -> Validation:
             for g in groups
             if g.baseline is not None
         },
+        beside={f"AMP's own cost, {g.name}": g.scores() for g in groups if g.baseline is not None},
         figures={
             f"{g.name} top-1 regret": round(float(np.mean(regrets)), 6)
             for g in groups
@@ -273,11 +281,11 @@ def _devices(mix: str, gpu: str) -> int:
 
 def _amp_layers(profiles: Any, model: str, gpu: str, tp: int) -> Floats:
     rows = profiles[
-        (profiles.model == model) & (profiles.tp == tp) & profiles.gpu.str.startswith(gpu)
+        (profiles.model == model) & (profiles.tp == tp) & profiles.accelerator.str.startswith(gpu)
     ]
     if rows.empty:
         raise ModelError(f"no AMP layer profile of {model} on {gpu} at tp {tp}")
-    return np.asarray(rows.sort_values("layer_index").fwd_s_mbs1.to_numpy(float))
+    return np.asarray(rows.sort_values("layer").forward_s.to_numpy(float))
 
 
 _START: Final = (1.5, 1.5, 0.01, 0.3, 0.05)

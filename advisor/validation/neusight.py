@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from advisor.errors import ModelError
+from advisor.machines.devices import suite_device
 from advisor.measurements import NEUSIGHT
 from advisor.train.described_rows import (
     NEUSIGHT_MODELS,
@@ -27,11 +28,15 @@ from advisor.train.described_rows import (
 from advisor.train.efficiencies import StepModel
 from advisor.validation.asked_steps import answer
 from advisor.validation.described import asking_with, rules
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Group, Validation, compare, score
 
 # Name in the table -> name here.
 OTHERS: Final = {"neusight": "NeuSight itself", "roofline": "NeuSight's roofline",
                  "habitat": "Habitat"}  # fmt: skip
+SEEN: Final = (
+    "the equation and its classes of operators: chosen with these rows in sight",
+    "medians and widths of the constants' priors, and the noise of a row",
+)
 
 
 def run(data: Path) -> Validation:
@@ -53,20 +58,26 @@ def run(data: Path) -> Validation:
     known, zero, equation = _left_out(steps, rows, ours)
     measured, predicted = np.exp(rows.log_s[ours]), known[ours]
     device = rows.device[ours]
-    table = _table(data)
+    simple, beside = compare(
+        _others(_table(data))
+        | {"the fit": equation[ours]}
+        | {name: seconds[ours] for name, seconds in rules(rows, ours).items()},
+        predicted,
+        measured,
+    )
     return Validation(
         protocol="neusight",
         description="training steps (fp32, forward and backward) of described models, device out",
+        form="chosen with these rows in sight",
+        scores=THE_PRODUCT,
+        seen=SEEN,
         overall=score(predicted, measured),
         groups=[
             Group(group=str(d), scores=score(predicted[device == d], measured[device == d]))
             for d in np.unique(device)
         ],
-        baselines={
-            **_baselines(table),
-            "the fit": score(equation[ours], measured),
-            **rules(rows, ours),
-        },
+        baselines=simple,
+        beside=beside,
         figures={
             "nothing of NeuSight's suite known, MAPE": score(zero[ours], measured).mape_fraction,
         },
@@ -105,17 +116,16 @@ def _left_out(
 
 
 def _table(data: Path) -> pd.DataFrame:
+    """Return the table's rows that are described, in the order of the steps."""
     frame = NEUSIGHT.read("latencies", data)
     frame = frame[(frame["mode"] == "train") & frame["layout"].isna()]
-    return frame[frame["model"].isin(list(NEUSIGHT_MODELS))]
+    frame = frame[frame["model"].isin(list(NEUSIGHT_MODELS))]
+    return frame[[suite_device(name) is not None for name in frame["accelerator"]]]
 
 
-def _baselines(table: pd.DataFrame) -> dict[str, Scores]:
-    found = {}
-    for name, shown in OTHERS.items():
-        rows = table[table[f"{name}_s"] > 0]
-        if len(rows):
-            found[shown] = score(
-                rows[f"{name}_s"].to_numpy(float), rows["measured_s"].to_numpy(float)
-            )
-    return found
+def _others(table: pd.DataFrame) -> dict[str, Array]:
+    """Return what others predict of the described rows; nan where they have no answer [s]."""
+    columns_of = {shown: table[f"{name}_s"] for name, shown in OTHERS.items()}
+    return {
+        shown: column.where(column > 0).to_numpy(float) for shown, column in columns_of.items()
+    }

@@ -35,6 +35,10 @@ NOTES: Final = (
     "bert on 18 and 20 GPUs and many resnet152 runs took twice as long as their neighbours: no "
     "function of the layout; the medians show the rest",
 )
+SEEN: Final = (
+    "the form: overlap exponent, even shares where blocks are unknown",
+    "the weight of slow runs and the noise of a row",
+)
 
 
 def run(data: Path) -> Validation:
@@ -65,6 +69,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="pipeline",
         description=f"runs on up to {MOST_GPUS} GPUs predict runs on more (Parcae, V100, 10 Gb/s)",
+        form="chosen with these rows in sight",
+        scores="constants of a pipeline job (planners.layouts.pipeline_scaling): no verb asks",
+        seen=SEEN,
         overall=score(np.concatenate(predicted), whole),
         groups=groups,
         baselines={

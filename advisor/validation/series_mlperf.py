@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 SERIES = ["round", "organisation", "benchmark", "accelerator"]
 COVERAGE = 0.9
+SEEN: Final = ("the formula: chosen after seeing its residuals",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="series-mlperf",
         description="samples/s of a larger system from the smallest one, one benchmark left out",
+        form="chosen with these rows in sight",
+        scores="a formula of three constants fitted here, which no verb asks",
+        seen=SEEN,
         overall=scored(np.ones(growth.size, bool)),
         groups=[
             *[Group(group=name, scores=scored(pairs.benchmark == name)) for name in names],
@@ -107,7 +111,7 @@ def read_pairs(data: Path) -> Pairs:
     import pandas as pd
 
     table = MLPERF.read("entries", data)
-    table = table[table.division.fillna("closed") == "closed"]
+    table = table[table.division.isna() | (table.division == "closed")]
     table = table[(table[["accelerators", "samples_per_s", "global_batch"]] > 0).all(axis=1)]
     rows = [
         _row(series.iloc[0], series.iloc[i])
