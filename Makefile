@@ -23,8 +23,8 @@ QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/
 QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_models.py \
 	tests/test_collectors_deep.py tests/test_collectors_cli.py
 
-.PHONY: demo test test-frameworks test-slow test-all test-lowest test-pythons quick quick-without-torch \
-	lint clean
+.PHONY: demo test test-frameworks test-slow test-all test-lowest test-pythons quick \
+	quick-without-torch lint clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,8 +32,10 @@ $(VENV)/.installed: pyproject.toml
 	$(RUN)/python -m pip install --quiet --editable .
 	touch $@
 
+# xgboost asks for NVIDIA's means of joining several GPUs: half a gigabyte that no test looks at.
 $(VENV)/.testing: $(VENV)/.installed
 	$(RUN)/python -m pip install --quiet --editable ".[test]"
+	$(RUN)/python -m pip uninstall --quiet --yes nvidia-nccl-cu12 nvidia-nccl-cu13
 	touch $@
 
 # The frameworks whose scripts are recorded, Dask, Ray: gigabytes that no other target needs.
