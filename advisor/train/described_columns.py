@@ -25,8 +25,8 @@ class DescribedRows:
 
     ``row`` says whose an operator is. ``peak`` is that of the products' units, ``best`` the
     fastest product measured on them (infinite where none was), ``single_peak`` the vector units'
-    peak; ``years`` since 2023; ``age`` as ``generations_before_pascal``; ``unit`` indexes ``UNITS``,
-    ``kind`` ``KINDS``, ``phase`` ``PHASES``.
+    peak; ``years`` since 2023; ``age`` as ``generations_before_pascal``; ``unit`` indexes
+    ``UNITS``, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
     """
 
     row: Ints

@@ -119,7 +119,8 @@ def software_of(work: Work) -> Software:
     setup = work.setup
     precision = work.precision
     # Kernels fused by hand are Megatron Core's, with Transformer Engine's attention: today's
-    # overlap sends and tensor parallel products. PyTorch's checkpoints end with the last tensor needed.
+    # overlap sends and tensor parallel products. PyTorch's checkpoints end with the last tensor
+    # needed.
     is_megatron = setup.kernels == "fused"
     # The formula counts elements of two bytes.
     element = max(min(PRECISION_BYTES[precision], 4), 2)
