@@ -32,6 +32,8 @@ from advisor.planners.core.columns import GENERATIONS
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
+from advisor.train import blackwell_rows, finetune_rows
+from advisor.train.asked_rows import AskedRun, columns_of, joined
 from advisor.train.layout_rows import LayoutRows, read
 from advisor.ways.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
 
@@ -53,14 +55,16 @@ PRIOR_SD: Final[dict[str, float]] = {
     "fp8_gain": 0.15,
     "fp4_gain": 0.2,
     "tf32_gain": 0.2,
+    "low_blackwell": 0.15,
     "low_width": 0.7,
     "misaligned_gemm": 0.15,
     "wave_exponent": 0.5,
-    "eager_bytes": 0.5,
+    "eager_bytes": 0.25,
     "lean_bytes": 0.4,
     "launch_heavy_s": 0.3,
     "launch_tp_s": 0.5,
     "launch_light_s": 0.5,
+    "launch_eager_s": 0.5,
     "launch_send_s": 0.7,
     "head_share": 0.3,
     "tp_efficiency": 0.15,
@@ -74,6 +78,7 @@ PRIOR_SD: Final[dict[str, float]] = {
     "cp_exposed": 1.0,
     "straggler": 0.5,
     "step_s": 0.5,
+    "step_eager_s": 0.6,
 }
 NAMES: Final = tuple(f.name for f in fields(LayoutParameters))
 
@@ -101,6 +106,30 @@ def is_dense_training(rows: LayoutRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
 def fitted(rows: LayoutRows) -> LayoutRows:
     """Return the rows that the constants are fitted on."""
     return rows.take(is_dense_training(rows) & ~np.isin(rows.table, NOT_FITTED))
+
+
+def read_all(folder: Path) -> LayoutRows:
+    """Read the published layouts, and the fine-tuning runs and Blackwell steps where they are."""
+    rows = read(folder / "planners" / "measured_layouts.csv")
+    asked: list[AskedRun] = []
+    if (folder / finetune_rows.FILE).is_file():
+        asked += finetune_rows.read(folder)[0]
+    if (folder / blackwell_rows.FILE).is_file():
+        asked += blackwell_rows.read(folder)[0]
+    return joined(rows, columns_of(asked)) if asked else rows
+
+
+def parts_left_out(rows: LayoutRows) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Return which rows each fold of a model or an accelerator of the fine-tuning runs is without.
+
+    A model is left out with its name; an accelerator with all fine-tuning runs on it.
+    """
+    tuned = rows.table == finetune_rows.TABLE
+    found = {}
+    for kind, column in (("model", rows.model), ("gpu", rows.gpu)):
+        for name in sorted(set(column[tuned])):
+            found[finetune_rows.fold(kind, name)] = np.asarray(tuned & (column == name))
+    return found
 
 
 def _record(x: Floats) -> LayoutParameters:
@@ -215,6 +244,10 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
         errors += [
             _errors(table, int(g), log_error[generation == g]) for g in np.unique(generation)
         ]
+    for name, here in parts_left_out(usable).items():
+        folds[name] = fit(usable.take(~here))
+        if note:
+            note(f"without {name}")
     return LayoutModel(version=version, parameters=fit(usable), folds=folds, errors=tuple(errors))
 
 
@@ -276,7 +309,7 @@ def command(
     version: Annotated[str, typer.Option(help="Name of this fit.")] = "2026-11-21",
 ) -> None:
     """Fit the constants of the layout model on published runs."""
-    rows = read(data.measurements(folder) / "planners" / "measured_layouts.csv")
+    rows = read_all(data.measurements(folder))
     model = train(rows, version=version, note=lambda line: typer.echo(line, err=True))
     target = out or path()
     save(model, target, tables=sorted(model.folds))
