@@ -12,8 +12,8 @@ filled here, each a fact of that stack or marked as a guess:
 - The network is that of the accelerator's usual machine, DGX A100's 8 x 200 Gb/s (a guess, for
   the seven runs on several machines).
 
-Dimensions are those of the models' ``config.json``. Left out are models with state-space layers and
-runs that state more products than the accelerator's datasheet allows.
+Dimensions are those of the models' ``config.json``. Left out are models with state-space layers
+and runs that state more products than the accelerator's datasheet allows.
 """
 
 from __future__ import annotations

@@ -21,14 +21,15 @@ from advisor.train.layout_model import calibrate, predicted_s
 from advisor.validation.asked_layouts import memory_bytes
 from advisor.validation.asked_runs import ask, scored
 from advisor.validation.layouts import hardware_flop
-from advisor.validation.scores import Group, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Group, Validation, score
 from advisor.ways.layout_model import load
 
 # PyTorch's own count of tensors: no context, no fragments, no second process.
 _TENSORS: Final = MemoryConstants(context_bytes=0.0, slack=1.0)
+_EFFICIENCY: Final = "one efficiency from three rows"
 NOTES: Final = (
-    "blind: constants fitted without this table; how Megatron keeps rotated queries and logits was "
-    "counted from its source with these readings in sight",
+    "blind: constants fitted without this table; how Megatron keeps rotated queries and logits "
+    "was counted from its source with these readings in sight",
     "three rows: the shortest, the middle and the longest step calibrate, the others are scored",
     "SimuMax measured this machine's operators first; its figures are its own",
 )
@@ -58,9 +59,10 @@ def run(data: Path) -> Validation:
             Group(group="step after three rows", scores=after),
             Group(group="memory, blind", scores=memory),
         ],
-        baselines={
-            "one efficiency from three rows": score(efficiency * bound[rest], measured[rest])
-        },
+        form="chosen with these rows in sight",
+        scores=THE_PRODUCT,
+        baselines={_EFFICIENCY: score(efficiency * bound[rest], measured[rest])},
+        beside={_EFFICIENCY: after},
         figures={
             "memory, largest error": float(np.max(np.abs(tensors / allocated - 1))),
             "rows with latent attention, not asked": float(left_out),

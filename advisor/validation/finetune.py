@@ -19,15 +19,15 @@ from advisor.train import finetune_rows
 from advisor.train.asked_rows import AskedRun, columns_of
 from advisor.validation.asked_runs import Answers, ask, scored
 from advisor.validation.layouts import hardware_flop
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 from advisor.ways.layout_model import LayoutModel, load
 
 Bools = NDArray[np.bool_]
 NOTES: Final = (
-    "what the table does not state (recomputation, adapters, the network between machines) is read "
-    "off the stack's defaults (train/finetune_rows.py); it and the form of the eager stack's terms "
-    "were chosen with these rows in sight",
-    "a run that does not fit by the product's memory rule has no answer and is counted, not scored",
+    "what the table does not state (recomputation, adapters, the network between machines) is "
+    "read off the stack's defaults (train/finetune_rows.py); it and the form of the eager stack's "
+    "terms were chosen with these rows in sight",
+    "a run that does not fit by the product's memory rule has no answer: counted, not scored",
 )
 
 
@@ -49,6 +49,8 @@ def run(data: Path) -> Validation:
         description="steps of fine-tuning runs on Hugging Face's trainer, the model left out",
         overall=scored(by_model, runs, every),
         groups=groups,
+        form="chosen with these rows in sight",
+        scores=THE_PRODUCT,
         baselines={"constant efficiency of the other models": _constant(runs, answered)},
         figures={
             **_figures("model left out", scored(by_model, runs, full), "full fine-tuning"),

@@ -33,6 +33,10 @@ _PROFET: Final = "cloud_runs/profet/anchor_g4.parquet"
 _TRAINPRED: Final = "cloud_runs/cloud-hw-trainpred"
 _CLASSES: Final = (*profet.OPERATOR_CLASSES, "other")
 _LEAST_GAP: Final = 0.02  # share of a step between its operators: below it is measurement noise
+SEEN: Final = (
+    "operator classes, the launch floor and the statistics",
+    "the trees' sizes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="job",
         description="Times of a program never seen, from one run on the anchor.",
+        form="chosen with these rows in sight",
+        scores="OperatorTime and a stack (advisor.learned), which no verb asks",
+        seen=SEEN,
         overall=_scored(answers, truth, np.ones(len(truth), bool)),
         groups=groups,
         baselines={

@@ -45,6 +45,10 @@ NOTES: Final = (
     "stages, or replicas in every stage where there are fewer stages than machines",
     "row sailor_validation-0008 repeats another row's time under another label and is left out",
 )
+SEEN: Final = (
+    "Gigabit Ethernet and two blocking sends in Sailor's clusters: chosen on these rows",
+    "the form and start of AMP's five constants, and where its T4 machine is placed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="mixed",
         description="pipelines over unlike GPUs, from layer profiles and homogeneous runs",
+        form="chosen with these rows in sight",
+        scores="pipelines from layer profiles (planners.layouts), which no verb asks",
+        seen=SEEN,
         overall=overall,
         groups=[Group(group=g.name, scores=g.scores()) for g in groups],
         baselines={
@@ -93,6 +100,7 @@ def run(data: Path) -> Validation:
             for g in groups
             if g.baseline is not None
         },
+        beside={f"AMP's own cost, {g.name}": g.scores() for g in groups if g.baseline is not None},
         figures={
             f"{g.name} top-1 regret": round(float(np.mean(regrets)), 6)
             for g in groups

@@ -60,7 +60,9 @@ def product_rate(case: LayoutCase) -> Floats:
     by_precision = (1.0, parameters.fp8_gain, parameters.fp4_gain, parameters.tf32_gain)
     untuned = np.where(np.asarray(software.is_untuned), parameters.gemm_untuned, 1.0)
     # Blackwell's 16-bit products are bound by power in training, which narrower ones need less of.
-    is_cool = (np.asarray(machines.generation) == _BLACKWELL) & (np.asarray(machines.precision) > 0)
+    is_cool = (np.asarray(machines.generation) == _BLACKWELL) & (
+        np.asarray(machines.precision) > 0
+    )
     cool = np.where(is_cool, parameters.low_blackwell, 1.0)
     return np.asarray(
         machines.flop_per_s
