@@ -188,7 +188,7 @@ class Dataset:
                 hint="name a folder laid out like shared/data with --data",
             )
         return ModelError(
-            f"cannot read {self.title}: not here", hint=f"advisor data fetch {self.name}"
+            f"cannot read {self.title}: it is not here", hint=f"advisor data fetch {self.name}"
         )
 
 

@@ -1,8 +1,8 @@
 """One published table in two forms: as it was collected, and ours, which ships.
 
-A ``PublishedTable`` knows where both forms lie and how the published one becomes ours: columns renamed and
-selected, units changed, rows left out. Readers always hand out our form; a file of the published
-form is turned into it on the fly, so that anybody can score a table of the form that was
+A ``PublishedTable`` knows where both forms lie and how the published one becomes ours: columns
+renamed and selected, units changed, rows left out. Readers always hand out our form; a file of the
+published form is turned into it on the fly, so that anybody can score a table of the form that was
 published.
 """
 
