@@ -19,6 +19,7 @@ _ROUNDS: Final = {
 _COLUMNS: Final = {
     "round": "round",
     "organisation": "org",
+    "system": "system",
     "benchmark": "benchmark",
     "model": "model",
     "division": "division",
@@ -50,7 +51,7 @@ MLPERF: Final = Dataset(
             published="measurements/mlperf/mlperf_entries.csv",
             columns=_COLUMNS | {"duplicate_of": "dup_of"},
             form=tuple(_COLUMNS),
-            optional=frozenset({"model", "division", "dup_of", "samples_per_s_per_acc"}),
+            optional=frozenset({"model", "system", "division", "dup_of", "samples_per_s_per_acc"}),
             tidy=_tidy,
             tell=frozenset({"accelerator", "model", "samples_per_s_per_acc", "division"}),
         )

@@ -100,15 +100,21 @@ NEUSIGHT: Final = Dataset(
                 "mode": "mode",
                 "layout": "option",
                 "measured_s": "label_all_e2e_latency",
+                "forward_s": "label_all_fw_latency",
+                "backward_s": "label_all_bwall_latency",
                 "neusight_s": "neusight_all_e2e_latency",
                 "roofline_s": "roofline_all_e2e_latency",
                 "habitat_s": "habitat_all_e2e_latency",
             },
             optional=frozenset(
-                f"{name}_all_e2e_latency" for name in ("neusight", "roofline", "habitat")
+                {
+                    *(f"{name}_all_e2e_latency" for name in ("neusight", "roofline", "habitat")),
+                    *("label_all_fw_latency", "label_all_bwall_latency"),
+                }
             ),
             divisors=dict.fromkeys(
-                ("measured_s", "neusight_s", "roofline_s", "habitat_s"), MS_PER_S
+                ("measured_s", "forward_s", "backward_s", "neusight_s", "roofline_s", "habitat_s"),
+                MS_PER_S,
             ),
             tell=frozenset({"model_name", "device", "mode", "label_all_e2e_latency"}),
         )
