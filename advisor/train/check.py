@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import advisor
-from advisor import data
+from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 from advisor.train.model_folder import ABOUT, METRICS, day_of
@@ -157,7 +157,7 @@ def _run(line: str, out: Path) -> float:
     """Run a training command into a folder; returns its seconds of CPU."""
     package = Path(advisor.__file__).resolve().parent
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
+        **dict.fromkeys(threads.VARIABLES, "1"),
         "PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]),
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

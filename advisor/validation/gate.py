@@ -8,7 +8,6 @@ computed on other tables are not comparable, which is an error too: store them a
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
-from advisor import data, validation
+from advisor import data, threads, validation
 from advisor.errors import AdvisorError
 from advisor.measurements import reads
 from advisor.validation.figures import shown_values
@@ -27,8 +26,6 @@ LEAST_ROWS: Final = 5000  # that all protocols together score on what comes with
 # What intervals promise: 90 %, but where a protocol asks for others.
 PROMISED: Final = {"spot": 0.8}
 USUAL_PROMISE: Final = 0.9
-# Libraries that start threads of their own look at these when they are loaded.
-ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ def measure_all(
     protocols: Sequence[str], *, processes: int = 2, is_blind: bool = False
 ) -> Iterator[Measured]:
     """Run protocols side by side, each on one thread in a process of its own."""
-    os.environ.update(ONE_THREAD)  # the processes are started afresh and load their libraries then
+    threads.use_one()  # the processes are started afresh and load their libraries then
     with ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), max_tasks_per_child=1
     ) as pool:
