@@ -53,6 +53,7 @@ def score_cells(
         out = device == name
         if out.all():
             continue
+        process.amplitudes_.clear()  # of the last fit, which knew the device
         found, deviation = process.fit_predict(joined.cells, ~out)
         mean[out], sd[out] = found[out], deviation[out]
     rows = is_scored & np.isfinite(mean)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -122,9 +123,77 @@ def left_out(
     sd = np.full(len(groups), np.nan)
     for group in np.unique(groups):
         is_out = groups == group
+        process.amplitudes_.clear()  # of the last fit, which knew the group
         found, deviation = process.fit_predict(table.cells, ~is_out)
         mean[is_out], sd[is_out] = found[is_out], deviation[is_out]
     return mean, sd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A process among which the nested choice chooses.
+
+    Attributes
+    ----------
+    name : str
+    build : callable
+        Returns an unfitted process.
+    has_weights : bool
+        Whether a cell of many entries counts more than one of a single entry.
+    """
+
+    name: str
+    build: Callable[[], DeviceProcess]
+    has_weights: bool = True
+
+    def fit_predict(self, cells: Cells, is_known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of every cell by a fresh fit on the known ones."""
+        if not self.has_weights:
+            cells = replace(cells, weight=np.ones_like(cells.weight))
+        return self.build().fit_predict(cells, is_known)
+
+
+def nested_choice(
+    variants: Sequence[Variant], table: CellTable
+) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
+    """Predict each device by the variant that errs least on other generations, left out in turn.
+
+    Nothing of a device's generation has a part in choosing its variant, nothing of the device in
+    fitting it.
+
+    Returns
+    -------
+    mean, sd : arrays of shape (n,)
+        Of ln(throughput).
+    chosen : dict of str to str
+        Name of the variant by generation.
+    """
+    cells = table.cells
+    mean, sd = np.full((2, len(cells.device)), np.nan)
+    chosen: dict[str, str] = {}
+    for generation in np.unique(cells.generation):
+        here = cells.generation == generation
+        variant = min(variants, key=lambda v, out=here: _inner_error(v, cells, out))  # type: ignore[misc]
+        label = suite_device(str(table.frame["gpu"][here].iloc[0]))
+        chosen[label.architecture if label else str(generation)] = variant.name
+        for device in np.unique(cells.device[here]):
+            out = cells.device == device
+            found, deviation = variant.fit_predict(cells, ~out)
+            mean[out], sd[out] = found[out], deviation[out]
+    return mean, sd, chosen
+
+
+def _inner_error(variant: Variant, cells: Cells, out: np.ndarray) -> float:
+    """Return the mean absolute log error on each generation outside ``out`` by the others."""
+    errors = []
+    for generation in np.unique(cells.generation[~out]):
+        left = ~out & (cells.generation == generation)
+        if (~out & ~left).any():
+            found, _ = variant.fit_predict(cells, ~out & ~left)
+            errors.append(np.abs(found - cells.log_throughput)[left])
+    known = np.concatenate(errors) if errors else np.zeros(0)
+    known = known[np.isfinite(known)]
+    return float(np.mean(known)) if known.size else 0.0
 
 
 def ratio_baselines(

@@ -20,10 +20,10 @@ import numpy as np
 from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.planners.core.units import HOUR_S
-from advisor.planners.goodput.checkpoints import BYTES_PER_PARAMETER, save_s
+from advisor.planners.goodput.checkpoints import BYTES_PER_PARAMETER, NODE_BYTES_PER_S, save_s
 from advisor.planners.goodput.goodput import EdgeFaultTolerance, expected_completion
 from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
-from advisor.validation.scores import Group, Validation, score
+from advisor.validation.scores import Blind, Group, Validation, score
 
 RESTARTS: Final = "measurements/parcae/parcae_restart_cost.csv"
 INTERRUPTIONS: Final = "measurements/failures/llama3_interruptions.csv"
@@ -48,15 +48,7 @@ def run(data: Path) -> Validation:
     ModelError
         If the tables are not there.
     """
-    removal, addition = _restarts(data, "removal"), _restarts(data, "addition")
-    saves = np.array(SAVES)
-    pairs = {
-        "Parcae, restart after a removal": (_root_law(removal), _beyond(removal)),
-        "Parcae, restart after an addition": (_flat(addition), _beyond(addition)),
-        "BigScience, save": (save_s(saves[:, 0] * BYTES_PER_PARAMETER, nodes=saves[:, 1]),
-                             saves[:, 2]),
-        "ResNet101, plateau after a fault": (np.array([plateau_s()]), np.array([PLATEAU_S])),
-    }  # fmt: skip
+    pairs = _pairs(data, _saves_s(None))
     predicted, measured = (np.concatenate(side) for side in zip(*pairs.values(), strict=True))
     return Validation(
         protocol="failures",
@@ -67,8 +59,49 @@ def run(data: Path) -> Validation:
         overall=score(predicted, measured),
         groups=[Group(group=name, scores=score(p, m)) for name, (p, m) in pairs.items()],
         figures={"resnet101_plateau_min": plateau_s() / 60, **_llama3(data)},
-        notes=["Parcae's law was chosen with all its points in sight; its constants were not"],
+        notes=[
+            "Parcae's law was chosen with all its points in sight; its constants were not",
+            "no interval: a standstill has none",
+        ],
     )
+
+
+def blind(data: Path, shipped: Validation) -> Blind:
+    """Score each save by what the other one says of a node's rate.
+
+    Raises
+    ------
+    ModelError
+        If the tables are not there.
+    """
+    rates = [p * BYTES_PER_PARAMETER / nodes / seconds for p, nodes, seconds in SAVES]
+    others = np.array([np.mean(rates[:i] + rates[i + 1 :]) for i in range(len(rates))])
+    pairs = _pairs(data, _saves_s(others))
+    predicted, measured = (np.concatenate(side) for side in zip(*pairs.values(), strict=True))
+    return Blind(
+        overall=score(predicted, measured),
+        groups=[Group(group=name, scores=score(p, m)) for name, (p, m) in pairs.items()],
+        changed=("what a node writes per second: from BigScience's other save",),
+        still_seen=SEEN[:1],
+    )
+
+
+def _pairs(data: Path, saves_s: Column) -> dict[str, tuple[Column, Column]]:
+    """Return predicted and published seconds by what was published."""
+    removal, addition = _restarts(data, "removal"), _restarts(data, "addition")
+    return {
+        "Parcae, restart after a removal": (_root_law(removal), _beyond(removal)),
+        "Parcae, restart after an addition": (_flat(addition), _beyond(addition)),
+        "BigScience, save": (saves_s, np.array(SAVES)[:, 2]),
+        "ResNet101, plateau after a fault": (np.array([plateau_s()]), np.array([PLATEAU_S])),
+    }
+
+
+def _saves_s(node_bytes_per_s: Column | None) -> Column:
+    """Return BigScience's saves, each at a rate of its own or all at the product's [s]."""
+    saves = np.array(SAVES)
+    rate = NODE_BYTES_PER_S if node_bytes_per_s is None else node_bytes_per_s
+    return save_s(saves[:, 0] * BYTES_PER_PARAMETER, nodes=saves[:, 1], bytes_per_s=rate)
 
 
 def plateau_s() -> float:

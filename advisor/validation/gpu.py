@@ -15,8 +15,15 @@ import pandas as pd
 
 from advisor.errors import ModelError
 from advisor.learned.device_gp import DeviceProcess
-from advisor.validation.device_cells import CellTable, cell_table, left_out, ratio_baselines
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.device_cells import (
+    CellTable,
+    Variant,
+    cell_table,
+    left_out,
+    nested_choice,
+    ratio_baselines,
+)
+from advisor.validation.scores import Blind, Group, Scores, Validation, score
 
 TABLE = "measurements/lambda/lambda_history_union.csv"
 Z90 = 1.6449  # half of a 90 % interval of a normal distribution
@@ -77,6 +84,43 @@ def run(data: Path) -> Validation:
             "lengths, members and shrinkage were chosen on this table by left-out GPUs",
             *table.notes,
         ),
+    )
+
+
+# What was chosen on this table by left-out GPUs, and neighbours of it.
+VARIANTS: Final = (
+    Variant(name="as shipped", build=DeviceProcess),
+    Variant(name="rooflines alone", build=lambda: DeviceProcess(has_process=False)),
+    Variant(name="half the shrinkage", build=lambda: DeviceProcess(shrinkage=0.3)),
+    Variant(name="twice the shrinkage", build=lambda: DeviceProcess(shrinkage=1.2)),
+    Variant(name="twice the lengths", build=lambda: DeviceProcess(lengths=(0.72, 3.0))),
+)
+
+
+def blind(data: Path, shipped: Validation) -> Blind:
+    """Score the process with its hyper-parameters chosen on other generations of chips.
+
+    Raises
+    ------
+    ModelError
+        As ``run``.
+    """
+    table = cell_table(_cells(_rows(data / TABLE)))
+    mean, sd, chosen = nested_choice(VARIANTS, table)
+    everything = np.ones(len(table.frame), bool)
+    return Blind(
+        overall=_scores(table, mean, sd, everything),
+        groups=[
+            Group(
+                group=str(g), scores=_scores(table, mean, sd, (table.frame["gpu"] == g).to_numpy())
+            )
+            for g in sorted(table.frame["gpu"].unique())
+        ],
+        changed=(
+            "members, shrinkage and lengths, chosen on the other generations: "
+            + ", ".join(f"{name} for {generation}" for generation, name in chosen.items()),
+        ),
+        still_seen=("the form: rooflines and a Gaussian process of their errors", SEEN[1]),
     )
 
 

@@ -26,9 +26,9 @@ from advisor.train.described_rows import (
     read_steps,
 )
 from advisor.train.efficiencies import StepModel
-from advisor.validation.asked_steps import answer
-from advisor.validation.described import asking_with, rules
-from advisor.validation.scores import THE_PRODUCT, Group, Validation, compare, score
+from advisor.validation.asked_steps import Answer, answer
+from advisor.validation.described import WIDTHS, Z90, asking_with, rules
+from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
 
 # Name in the table -> name here.
 OTHERS: Final = {"neusight": "NeuSight itself", "roofline": "NeuSight's roofline",
@@ -54,9 +54,15 @@ def run(data: Path) -> Validation:
         raise ModelError(
             f"no training row of {NEUSIGHT} can be described", hint="name its folder with --data"
         )
-    known, zero, equation = _left_out(steps, rows, ours)
-    measured, predicted = np.exp(rows.log_s[ours]), known[ours]
-    device = rows.device[ours]
+    answers, zero, equation = _left_out(steps, rows, ours)
+    measured, device = np.exp(rows.log_s[ours]), rows.device[ours]
+    predicted, log_sd = (np.array([getattr(a, n) for a in answers]) for n in ("step_s", "log_sd"))
+    half = np.exp(Z90 * log_sd)
+
+    def scored(mask: np.ndarray) -> Scores:
+        value = predicted[mask]
+        return score(value, measured[mask], low=value / half[mask], high=value * half[mask])
+
     simple, beside = compare(
         _others(_table(data / NEUSIGHT))
         | {"the fit": equation[ours]}
@@ -70,11 +76,8 @@ def run(data: Path) -> Validation:
         form="chosen with these rows in sight",
         scores=THE_PRODUCT,
         seen=SEEN,
-        overall=score(predicted, measured),
-        groups=[
-            Group(group=str(d), scores=score(predicted[device == d], measured[device == d]))
-            for d in np.unique(device)
-        ],
+        overall=scored(np.ones(measured.size, bool)),
+        groups=[Group(group=str(d), scores=scored(device == d)) for d in np.unique(device)],
         baselines=simple,
         beside=beside,
         figures={
@@ -84,34 +87,69 @@ def run(data: Path) -> Validation:
             "dense transformers on one device; the switch transformers (two towers) and the rows "
             "on four devices are not described, nor are those in the baselines",
             "'the fit': its own equation, with deviations that the product does not have",
+            "the widths of the intervals are the packaged ones, which saw these rows",
             "MI250 is taken as PyTorch sees it: one of its two dies",
         ),
     )
 
 
+def blind(data: Path, shipped: Validation) -> Blind:
+    """Score fits that start from their priors, not from a fit on all rows.
+
+    Raises
+    ------
+    ModelError
+        As ``run``.
+    """
+    steps = read_steps(data)
+    rows = columns(steps)
+    ours = rows.suite == "neusight"
+    model, value = StepModel(rows), np.full(rows.log_s.size, np.nan)
+    for device in np.unique(rows.device[ours]):
+        out = rows.device == device
+        asking = asking_with(model.fit(~out), {}, rows.take(~out))
+        for i in np.flatnonzero(out & ours):
+            value[i] = answer(asking, steps[i], is_left_out=True).step_s
+
+    def scored(rows_of: np.ndarray) -> Scores:
+        return score(value[rows_of], np.exp(rows.log_s[rows_of]))
+
+    return Blind(
+        overall=scored(ours),
+        groups=[
+            Group(group=str(d), scores=scored(ours & (rows.device == d)))
+            for d in np.unique(rows.device[ours])
+        ],
+        changed=("every fit starts from the priors; as shipped from a fit that has every row",),
+        still_seen=shipped.seen,
+        kept=(WIDTHS,),
+    )
+
+
 def _left_out(
     steps: list[MeasuredStep], rows: DescribedRows, ours: np.ndarray
-) -> tuple[Array, Array, Array]:
-    """Return seconds of every row: the product's in two ways of knowing, and the fit's own.
+) -> tuple[list[Answer], Array, Array]:
+    """Return the product's answers for the suite, device out, and seconds in two other ways.
 
-    With the device left out; with the whole suite left out besides; and by the fit's equation with
-    the device left out, whose deviations of families and chips no question reaches.
+    Of every row: the product's with the whole suite left out besides, and the fit's own equation
+    with the device left out, whose deviations of families and chips no question reaches.
     """
     model = StepModel(rows)
     start = model.fit(np.ones(rows.log_s.size, bool)).parameters
-    known, zero, equation = np.full((3, rows.log_s.size), np.nan)
+    zero, equation = np.full((2, rows.log_s.size), np.nan)
+    known: dict[int, Answer] = {}
     for device in np.unique(rows.device[ours]):
         out = rows.device == device
         fitted = model.fit(~out, start)
         equation[out] = np.exp(model.log_s(fitted)[out])
-        for mask, fit, values in (
-            (~out, fitted, known), (~out & ~ours, model.fit(~out & ~ours, start), zero)
-        ):  # fmt: skip
-            # Without intervals: the spreads stay as packaged.
-            asking = asking_with(fit, {}, rows.take(mask))
-            for i in np.flatnonzero(out & ours):
-                values[i] = answer(asking, steps[i], is_left_out=True).step_s
-    return known, zero, equation
+        # The spreads of the intervals stay as packaged.
+        asking = asking_with(fitted, {}, rows.take(~out))
+        nothing = model.fit(~out & ~ours, start)
+        without = asking_with(nothing, {}, rows.take(~out & ~ours))
+        for i in np.flatnonzero(out & ours):
+            known[int(i)] = answer(asking, steps[i], is_left_out=True)
+            zero[i] = answer(without, steps[i], is_left_out=True).step_s
+    return [known[i] for i in sorted(known)], zero, equation
 
 
 def _table(path: Path) -> pd.DataFrame:

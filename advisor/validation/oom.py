@@ -206,6 +206,11 @@ def _curve(known: MemoryRows, predicted: Array) -> dict[str, float]:
     rows = np.isin(known.rows.table, _with_failures(known))
     failed, fine = rows & known.is_out_of_memory, rows & ~known.is_out_of_memory
     figures = {"failures": float(failed.sum()), "successful runs": float(fine.sum())}
+    if (printed := rows & known.is_reading).any():
+        figures["readings of these tables"] = float(printed.sum())
+        figures["readings of these tables, MAPE"] = _scores(
+            known, predicted, printed
+        ).mape_fraction
     rules = _rules(known, predicted)
     free = kept_free_bytes(known.capacity_bytes, np.ones(len(known.rows), bool))
     rules["the product's rule"] = predicted + free > known.capacity_bytes

@@ -17,7 +17,7 @@ import numpy as np
 from advisor.errors import ModelError
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.layouts.pipeline_scaling import PipelineRates, scaled_step_s
-from advisor.validation.scores import Group, Validation, score
+from advisor.validation.scores import Blind, Group, Validation, score
 
 MOST_GPUS: Final = 16
 # Equal blocks of the models whose layers Parcae profiled one by one (GPT-2 and GPT-3 families).
@@ -26,11 +26,20 @@ _OVERLAPS: Final = (1.0, 2.0, 4.0)
 # Log error from which a row counts by its absolute error, no longer its square.
 _NOISE: Final = 0.1
 _SLOW_WEIGHT: Final = 0.25
+TABLE: Final = Path("measurements") / "parcae" / "parcae_dp_pp_throughput.csv"
+# (overlaps, weight of slow runs, whether blocks count) among which --blind chooses.
+_CANDIDATES: Final = tuple(
+    (overlaps, weight, has_blocks)
+    for overlaps in (_OVERLAPS, (1.0,))
+    for weight in (_SLOW_WEIGHT, 0.5, 1.0)
+    for has_blocks in (True, False)
+)
 NOTES: Final = (
     "GPUs <= 16 of a model fit its own constants, the rest is scored; to beat 4.3 / 13.6 / 18.0 / "
     "31.4 % (gpt-1.5b, bert, vgg19, resnet152)",
     "the form (overlap exponent, quarter weight of slow runs, even shares where blocks are "
     "unknown) was chosen with the scored rows of gpt-1.5b, bert and resnet152 in sight",
+    "no interval: five constants of one job have none",
     "bert on 18 and 20 GPUs and many resnet152 runs took twice as long as their neighbours: no "
     "function of the layout; the medians show the rest",
 )
@@ -42,28 +51,15 @@ SEEN: Final = (
 
 def run(data: Path) -> Validation:
     """Score ``measurements/parcae/parcae_dp_pp_throughput.csv`` under ``data``."""
-    import pandas as pd
-
-    file = data / "measurements" / "parcae" / "parcae_dp_pp_throughput.csv"
-    try:
-        frame = pd.read_csv(file)
-    except OSError as error:
-        raise ModelError(f"cannot read {file}: {error.strerror}") from error
     groups, predicted, measured, formula, linear = [], [], [], [], []
-    for model, rows in frame.groupby("model"):
-        few, many = rows[rows.n_gpus <= MOST_GPUS], rows[rows.n_gpus > MOST_GPUS]
-        if len(few) < len(_OVERLAPS) or many.empty:
-            continue
-        blocks = BLOCKS.get(str(model))
+    for model, (few, many) in _halves(data).items():
         truth = many.step_ms.to_numpy(float) / 1e3
-        value = _predict(many, fit(few, blocks), blocks)
-        groups.append(Group(group=str(model), scores=score(value, truth)))
+        value = _by_form(few, many, model, _OVERLAPS, _SLOW_WEIGHT, True)
+        groups.append(Group(group=model, scores=score(value, truth)))
         predicted.append(value)
         measured.append(truth)
-        formula.append(_predict(many, fit(few, None, overlaps=(1.0,), slow_weight=1.0), None))
+        formula.append(_by_form(few, many, model, (1.0,), 1.0, False))
         linear.append(_linear(few, many))
-    if not groups:
-        raise ModelError(f"{file} has no model with runs on both sides of {MOST_GPUS} GPUs")
     whole = np.concatenate(measured)
     return Validation(
         protocol="pipeline",
@@ -81,6 +77,77 @@ def run(data: Path) -> Validation:
         },
         notes=NOTES,
     )
+
+
+def blind(data: Path, shipped: Validation) -> Blind:
+    """Score the form that errs least on the other models' large runs.
+
+    Raises
+    ------
+    ModelError
+        As ``run``, or if only one model has runs on both sides.
+    """
+    halves = _halves(data)
+    if len(halves) < 2:
+        raise ModelError("a form is chosen on other models: one alone has none")
+    steps = {
+        form: {m: _by_form(few, many, m, *form) for m, (few, many) in halves.items()}
+        for form in _CANDIDATES
+    }
+    truth = {m: many.step_ms.to_numpy(float) / 1e3 for m, (_, many) in halves.items()}
+    errors = {
+        form: {m: score(value, truth[m]).mape_fraction for m, value in by_model.items()}
+        for form, by_model in steps.items()
+    }
+    chosen = {
+        model: min(
+            _CANDIDATES,
+            key=lambda f, m=model: float(np.mean([e for o, e in errors[f].items() if o != m])),  # type: ignore[misc]
+        )
+        for model in halves
+    }
+    found = {model: steps[form][model] for model, form in chosen.items()}
+    return Blind(
+        overall=score(np.concatenate(list(found.values())), np.concatenate(list(truth.values()))),
+        groups=[Group(group=m, scores=score(found[m], truth[m])) for m in halves],
+        changed=(
+            "overlaps, weight of slow runs and whether blocks count, chosen on the other models: "
+            + ", ".join(f"{m}: {_form_text(*form)}" for m, form in chosen.items()),
+        ),
+        still_seen=("which forms there are to choose from, and the noise of a row",),
+    )
+
+
+def _form_text(overlaps: tuple[float, ...], slow_weight: float, has_blocks: bool) -> str:
+    shares = "blocks" if has_blocks else "even shares"
+    return f"overlaps {'/'.join(f'{o:g}' for o in overlaps)}, weight {slow_weight:g}, {shares}"
+
+
+def _by_form(
+    few: Any, many: Any, model: str, overlaps: tuple[float, ...], slow_weight: float,
+    has_blocks: bool,
+) -> Floats:  # fmt: skip
+    blocks = BLOCKS.get(model) if has_blocks else None
+    return _predict(many, fit(few, blocks, overlaps=overlaps, slow_weight=slow_weight), blocks)
+
+
+def _halves(data: Path) -> dict[str, tuple[Any, Any]]:
+    """Return each model's runs on up to ``MOST_GPUS`` and on more."""
+    import pandas as pd
+
+    file = data / TABLE
+    try:
+        frame = pd.read_csv(file)
+    except OSError as error:
+        raise ModelError(f"cannot read {file}: {error.strerror}") from error
+    found = {}
+    for model, rows in frame.groupby("model"):
+        few, many = rows[rows.n_gpus <= MOST_GPUS], rows[rows.n_gpus > MOST_GPUS]
+        if len(few) >= len(_OVERLAPS) and not many.empty:
+            found[str(model)] = (few, many)
+    if not found:
+        raise ModelError(f"{file} has no model with runs on both sides of {MOST_GPUS} GPUs")
+    return found
 
 
 def _micro_batches(rows: Any) -> Floats:

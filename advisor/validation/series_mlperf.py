@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.validation.scores import Group, Validation, score
+from advisor.validation.scores import Blind, Group, Scores, Validation, score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 SERIES = ["round", "org", "benchmark", "accelerator"]
 COVERAGE = 0.9
+TABLE: Final = Path("measurements") / "mlperf" / "mlperf_entries.csv"
+# What the formula may have: (u, a, b).
+_TERMS: Final = {
+    "u, a and b": (True, True, True), "u and a": (True, True, False),
+    "u and b": (True, False, True), "a and b": (False, True, True),
+    "u": (True, False, False), "a": (False, True, False), "b": (False, False, True),
+}  # fmt: skip
 SEEN: Final = ("the formula: chosen after seeing its residuals",)
 
 
@@ -62,7 +69,7 @@ def run(data: Path) -> Validation:
     ModelError
         If the table is missing, lacks a column or holds fewer than two benchmarks with a series.
     """
-    pairs = read_pairs(data / "measurements" / "mlperf" / "mlperf_entries.csv")
+    pairs = read_pairs(data / TABLE)
     names = sorted(set(pairs.benchmark.tolist()))
     if len(names) < 2:
         raise ModelError(f"series of at least two benchmarks are needed, got {names}")
@@ -97,6 +104,53 @@ def run(data: Path) -> Validation:
             "closed division, no duplicates; the formula was chosen after seeing its residuals"
         ],
     )
+
+
+def blind(data: Path, shipped: Validation) -> Blind:
+    """Score the formula whose terms are chosen on the other benchmarks, one left out at a time.
+
+    Raises
+    ------
+    ModelError
+        As ``run``.
+    """
+    pairs = read_pairs(data / TABLE)
+    predicted, width = np.zeros((2, pairs.large.size))
+    chosen: dict[str, list[str]] = {}
+    for name in np.unique(pairs.benchmark):
+        out = pairs.benchmark == name
+        known = pairs.take(~out)
+        terms = min(_TERMS, key=lambda t, known=known: _inner_error(known, _TERMS[t]))  # type: ignore[misc]
+        predicted[out], width[out] = _predict(known, pairs.take(out), _TERMS[terms])
+        chosen.setdefault(terms, []).append(str(name))
+
+    def scored(rows: NDArray[np.bool_]) -> Scores:
+        low, high = (predicted[rows] * np.exp(sign * width[rows]) for sign in (-1, 1))
+        return score(predicted[rows], pairs.large_rate[rows], low=low, high=high)
+
+    return Blind(
+        overall=scored(np.ones(pairs.large.size, bool)),
+        groups=[
+            Group(group=str(name), scores=scored(pairs.benchmark == name))
+            for name in np.unique(pairs.benchmark)
+        ],
+        changed=(
+            "the terms of the formula, chosen on the other benchmarks: "
+            + "; ".join(f"{terms} for {', '.join(names)}" for terms, names in chosen.items()),
+        ),
+        still_seen=("which terms there are to choose from",),
+    )
+
+
+def _inner_error(pairs: Pairs, has: tuple[bool, bool, bool]) -> float:
+    """Return the mean absolute log error on each benchmark by the others."""
+    errors = []
+    for name in np.unique(pairs.benchmark):
+        out = pairs.benchmark == name
+        if not out.all():
+            rate, _ = _predict(pairs.take(~out), pairs.take(out), has)
+            errors.append(np.abs(np.log(rate / pairs.large_rate[out])))
+    return float(np.mean(np.concatenate(errors))) if errors else 0.0
 
 
 def read_pairs(path: Path) -> Pairs:
@@ -141,22 +195,25 @@ def _row(small: pd.Series[Any], large: pd.Series[Any]) -> dict[str, Any]:
     }
 
 
-def _predict(known: Pairs, wanted: Pairs) -> tuple[Array, Array]:
+def _predict(
+    known: Pairs, wanted: Pairs, has: tuple[bool, bool, bool] = (True, True, True)
+) -> tuple[Array, Array]:
     """Fit on ``known``; return rates of ``wanted`` and the half-width of their logarithm."""
     from scipy.optimize import least_squares
 
     def residual(theta: Array) -> Array:
-        return np.asarray(_log_rate(theta, known) - np.log(known.large_rate))
+        return np.asarray(_log_rate(theta, known, has) - np.log(known.large_rate))
 
     found = least_squares(residual, [-2.0, -4.0, 0.03], loss="soft_l1", f_scale=0.1)
     # Errors grow with the doublings; the quantile of their ratio is the interval's.
     ratio = np.abs(residual(found.x)) / _spread(known)
     quantile = float(np.quantile(ratio, COVERAGE))
-    return np.exp(_log_rate(found.x, wanted)), quantile * _spread(wanted)
+    return np.exp(_log_rate(found.x, wanted, has)), quantile * _spread(wanted)
 
 
-def _log_rate(theta: Array, pairs: Pairs) -> Array:
-    fixed, depth, loss = np.exp(theta[0]), np.exp(theta[1]), theta[2]
+def _log_rate(theta: Array, pairs: Pairs, has: tuple[bool, bool, bool]) -> Array:
+    """Return ln(rate); ``has`` says which of u, a and b the formula has."""
+    fixed, depth, loss = np.array([np.exp(theta[0]), np.exp(theta[1]), theta[2]]) * has
     batches = pairs.large_batch / pairs.small_batch
     small = 1.0 + fixed + depth * np.log2(pairs.small)
     large = batches + fixed + depth * np.log2(pairs.large)
