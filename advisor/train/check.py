@@ -20,7 +20,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-import advisor
 from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
@@ -155,7 +154,7 @@ def _command(folder: Path) -> str:
 
 def _run(line: str, out: Path) -> float:
     """Run a training command into a folder; returns its seconds of CPU."""
-    package = Path(advisor.__file__).resolve().parent
+    package = Path(data.__file__).resolve().parent
     environment = os.environ | {
         **dict.fromkeys(threads.VARIABLES, "1"),
         "PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]),

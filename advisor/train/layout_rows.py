@@ -333,20 +333,23 @@ def _machines(text: Text, number: Number) -> Machines:
     intra = np.array([a.link_bytes_per_s for a in known])
     # Jean Zay's A100 nodes: four links of 25 GB/s a GPU.
     intra = np.where(_has(text["intra_link"], "NVLink3 4 links"), 100e9, intra)
-    per_node = number["gpus_per_node"].copy()
-    per_node = np.where(_has(text["intra_link"], "NVL72"), 72, per_node)
+    per_node = number["gpus_per_node"]
+    # Blackwell Ultra: 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats.
+    is_ultra_fp4 = _has(text["gpu_type"], "GB300", "B300") & _has(text["precision"], "fp4")
+    is_rack = _has(text["intra_link"], "NVL72")
     nominal = _filled(number["inter_gbps_per_gpu"], np.array([25, 200, 400, 400])[generation])
     network = nominal * number["gpus_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
     network = np.where(_has(text["notes"], "44-135 Gb/s per node"), 77e9 / 8, network)
     return Machines(
-        flop_per_s=rate * np.array([r for _, r, _ in parts]),
+        flop_per_s=rate * np.array([r for _, r, _ in parts]) * np.where(is_ultra_fp4, 1.5, 1.0),
         memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known])
         * np.array([b for _, _, b in parts]),
         memory_bytes=np.array([a.memory_bytes for a in known]),
         intra_bytes_per_s=intra,
         network_bytes_per_s=network,
         devices_per_node=np.minimum(per_node, number["n_gpus"]),
+        domain_machines=np.where(is_rack, np.maximum(72 // per_node, 1), 1),
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
     )
@@ -376,7 +379,7 @@ def _software(text: Text) -> Software:
         is_untuned=foundry & hopper,
         overlaps_tp=nemo,
         overlaps_pp=nemo,
-        overlaps_dp=~_has(table, "megatron_"),
+        overlaps_dp=modern | _has(framework, "OneFlow"),
         gradient_bytes=np.where(nemo | bf16_accumulates, 4, 2),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),

@@ -77,6 +77,8 @@ class Machines:
     network_bytes_per_s : Column
         Of a node, per direction.
     devices_per_node : Column
+    domain_machines : Column
+        Nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack.
     host_bytes_per_s : Column
         Between a device and host memory, per direction.
     host_memory_bytes : Column
@@ -95,6 +97,7 @@ class Machines:
     intra_bytes_per_s: Column
     network_bytes_per_s: Column
     devices_per_node: Column
+    domain_machines: Column = 1
     host_bytes_per_s: Column = 12e9
     host_memory_bytes: Column = np.inf
     kept_free_bytes: Column = 0.0
@@ -205,6 +208,16 @@ class Layouts:
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
     average_every: Column = 1
+
+
+def domain_devices(machines: Machines) -> Floats:
+    """Return the devices that the link inside a node joins, across the nodes of its domain."""
+    return np.asarray(machines.devices_per_node, float) * np.asarray(machines.domain_machines)
+
+
+def domain_network_bytes_per_s(machines: Machines) -> Floats:
+    """Return what all nodes of a link's domain together send over the network [bytes/s]."""
+    return np.asarray(machines.network_bytes_per_s, float) * np.asarray(machines.domain_machines)
 
 
 def layer_parameters(shapes: Shapes) -> tuple[Column, Column]:
