@@ -12,11 +12,12 @@ import pytest
 
 from advisor import data
 from advisor.machines import devices
+from advisor.measurements import LAMBDA
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.train.described_residuals import WAYS, fitted_spreads, left_out_residuals
-from advisor.train.described_rows import LAMBDA, DescribedRows, read_described
+from advisor.train.described_rows import DescribedRows, read_described
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
 
@@ -35,7 +36,7 @@ def _suite(
         for (gpu, precision), value in seconds.items()
         for model in models
     ]  # fmt: skip
-    path = folder / LAMBDA
+    path = folder / LAMBDA.tables["throughputs"].published
     path.parent.mkdir(parents=True)
     pd.DataFrame(rows).to_csv(path, index=False)
     return folder

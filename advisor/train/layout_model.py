@@ -278,7 +278,7 @@ def command(
     """Fit the constants of the layout model on published runs."""
     target = model_folder.target(out, NAME)
     with reads.collected() as inputs:
-        rows = read(data.measurements(folder) / "planners" / "measured_layouts.csv")
+        rows = read(data.measurements(folder))
     origin = model_folder.origin(
         "layout-model", inputs, day, model_folder.option("--data", folder)
     )

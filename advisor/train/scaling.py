@@ -1,10 +1,10 @@
 """Fit the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
 
 - Inside a node: launch, step and efficiency from measured NCCL all-reduces on 8 GPUs
-  (``planners/nccl_allreduce_intranode.csv``). On one number of GPUs launch and steps are known
-  only by their sum: NCCL's own figures say how it is shared.
+  (``measurements.COLLECTIVES``). On one number of GPUs launch and steps are known only by
+  their sum: NCCL's own figures say how it is shared.
 - Between nodes with RDMA: step and efficiency from achieved over nominal bus bandwidth by message
-  size on 2 to 128 nodes (``planners/collective_busbw_ratio.csv``).
+  size on 2 to 128 nodes (SimAI's).
 - Without RDMA: the stream limit, overlap and stragglers from the scaling law fitted to all rows
   of the clusters with a known network (``measurements/pollux_sia``).
 - Uncertainty: the two variance components that make the planner's uncalibrated errors on those
@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import numpy as np
 import typer
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import reads
+from advisor.measurements import COLLECTIVES, reads
 from advisor.planners.core.units import MIB, bytes_per_s
 from advisor.planners.links.collectives import (
     RDMA_FROM_BYTES_PER_S,
@@ -52,9 +52,6 @@ from advisor.train.scaling_fit import (
 )
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.ways import parameters
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Array = NDArray[np.float64]
 NAME: Final = "scaling"
@@ -181,11 +178,13 @@ def _parameters(
 
 def _fit_inside(data: Path) -> tuple[float, float, float]:
     """Return launch [s], step [s] and efficiency inside a node."""
-    table = _read(data / "planners" / "nccl_allreduce_intranode.csv")
-    table = table[(table.n_gpus == NODE_DEVICES) & table.gpu.isin(list(NVLINK_BYTES_PER_S))]
-    size = table.bytes.to_numpy(float)
-    nominal = table.gpu.map(NVLINK_BYTES_PER_S).to_numpy(float)
-    target = np.log(table.out_of_place_us.to_numpy(float) * 1e-6)
+    table = COLLECTIVES.read("all_reduce", data)
+    table = table[
+        (table.accelerators == NODE_DEVICES) & table.accelerator.isin(list(NVLINK_BYTES_PER_S))
+    ]
+    size = table.message_bytes.to_numpy(float)
+    nominal = table.accelerator.map(NVLINK_BYTES_PER_S).to_numpy(float)
+    target = np.log(table.all_reduce_s.to_numpy(float))
 
     def residual(theta: Array) -> Array:
         launch, step, efficiency = np.exp(theta)
@@ -199,10 +198,9 @@ def _fit_inside(data: Path) -> tuple[float, float, float]:
 
 def _fit_between(data: Path) -> tuple[float, float]:
     """Return step [s] and efficiency between nodes with RDMA."""
-    table = _read(data / "planners" / "collective_busbw_ratio.csv")
-    table = table[table.table == "nic"]
-    nodes = table.scope.str.extract(r"^(\d+)Node-")[0].astype(float).to_numpy()
-    size, ratio = table.message_bytes.to_numpy(float), table.achieved_over_nominal.to_numpy(float)
+    table = COLLECTIVES.read("between_nodes", data)
+    nodes = table.nodes.to_numpy(float)
+    size, ratio = table.message_bytes.to_numpy(float), table.share_of_nominal.to_numpy(float)
     several = nodes > 1
     workers, size = nodes[several] * NODE_DEVICES, size[several]
     rate = TABLE_NETWORK_BYTES_PER_S
@@ -226,11 +224,3 @@ def _least_squares(residual: Callable[[Array], Array], start: list[float]) -> li
         xtol=1e-13, ftol=1e-13, gtol=1e-13, max_nfev=1000,
     )  # fmt: skip
     return [float(value) for value in np.exp(found.x)]
-
-
-def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    if not path.is_file():
-        raise ModelError(f"{path} is missing", hint="name a folder laid out like shared/data")
-    return pd.read_csv(path)

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from advisor.domain import QUANTILES
+from advisor.measurements import CAMPAIGNS
 from advisor.predict import Predictor
 from advisor.records.campaigns import read_campaigns, read_packaged
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
@@ -29,7 +30,6 @@ from advisor.train.campaigns import (
 )
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
-PLACE: Final = "measurements/campaigns/campaigns.csv"
 _Z: Final = QUANTILES[COVERAGE]
 SEEN: Final = (
     "the law's two ideas (size, age of software) and the root law of its spread; which of them "
@@ -51,7 +51,9 @@ def run(data: Path) -> Validation:
         If a number in it is none, or no run can be asked about.
     """
     predictor = Predictor()
-    found, left_out = answers(read_campaigns(data / PLACE, _families()), predictor)
+    found, left_out = answers(
+        read_campaigns(CAMPAIGNS.place("runs", data), _families()), predictor
+    )
     return _validation(found, left_out, columns(found))
 
 

@@ -16,8 +16,8 @@ import pandas as pd
 
 from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
+from advisor.measurements import NEUSIGHT
 from advisor.train.described_rows import (
-    NEUSIGHT,
     NEUSIGHT_MODELS,
     Array,
     DescribedRows,
@@ -52,7 +52,8 @@ def run(data: Path) -> Validation:
     ours = rows.suite == "neusight"
     if not ours.any():
         raise ModelError(
-            f"no training row of {NEUSIGHT} can be described", hint="name its folder with --data"
+            f"no training row of {NEUSIGHT.title} can be described",
+            hint="name its folder with --data",
         )
     answers, zero, equation = _left_out(steps, rows, ours)
     measured, device = np.exp(rows.log_s[ours]), rows.device[ours]
@@ -64,7 +65,7 @@ def run(data: Path) -> Validation:
         return score(value, measured[mask], low=value / half[mask], high=value * half[mask])
 
     simple, beside = compare(
-        _others(_table(data / NEUSIGHT))
+        _others(_table(data))
         | {"the fit": equation[ours]}
         | {name: seconds[ours] for name, seconds in rules(rows, ours).items()},
         predicted,
@@ -152,18 +153,17 @@ def _left_out(
     return [known[i] for i in sorted(known)], zero, equation
 
 
-def _table(path: Path) -> pd.DataFrame:
+def _table(data: Path) -> pd.DataFrame:
     """Return the table's rows that are described, in the order of the steps."""
-    frame = pd.read_csv(path)
-    frame = frame[(frame["mode"] == "train") & frame["option"].isna()]
-    frame = frame[frame["model_name"].isin(list(NEUSIGHT_MODELS))]
-    return frame[[suite_device(name) is not None for name in frame["device"]]]
+    frame = NEUSIGHT.read("latencies", data)
+    frame = frame[(frame["mode"] == "train") & frame["layout"].isna()]
+    frame = frame[frame["model"].isin(list(NEUSIGHT_MODELS))]
+    return frame[[suite_device(name) is not None for name in frame["accelerator"]]]
 
 
 def _others(table: pd.DataFrame) -> dict[str, Array]:
     """Return what others predict of the described rows; nan where they have no answer [s]."""
-    columns_of = {shown: table[f"{name}_all_e2e_latency"] for name, shown in OTHERS.items()}
+    columns_of = {shown: table[f"{name}_s"] for name, shown in OTHERS.items()}
     return {
-        shown: column.where(column > 0).to_numpy(float) / 1e3
-        for shown, column in columns_of.items()
+        shown: column.where(column > 0).to_numpy(float) for shown, column in columns_of.items()
     }
