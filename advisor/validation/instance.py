@@ -101,7 +101,8 @@ def _validation(data: Path, parameters: Callable[[str], DeviceParameters]) -> Va
     ]
     if not targets:
         raise ModelError(f"no known target in {TABLE}", hint=f"known: {', '.join(TYPES)}")
-    groups, columns, figures = [], [], dict[str, float]()
+    groups, columns = [], []
+    figures: dict[str, float] = {}
     for column in targets:
         name = column.removeprefix(TARGET)
         rows = jobs[jobs[column] > 0]
