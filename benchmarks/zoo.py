@@ -6,8 +6,10 @@ seconds, and asked for on this machine (``advisor predict --on here``). Its head
     # zoo: steps=240 args="--epochs 3" minute=yes needs=torch,sklearn workers=2
 
 ``steps`` are the true ones of the whole job; with ``ZOO=1`` in the environment the script ends
-with ``steps: N``, which must agree. ``needs`` are modules, ``workers`` ranks: under torchrun, or,
-where the script makes no process group of its own, wrapped by ``advisor profile`` to its end.
+with ``steps: N``, which must agree. ``needs`` are modules, ``workers`` ranks: under torchrun, with
+and without the advisor, or, where the script makes no process group of its own, wrapped by
+``advisor profile`` to its end. What is needed is imported once before the true time is taken:
+files that nobody has read yet would make the first script of all take seconds longer.
 
 python benchmarks/zoo.py --json quiet.json
 python benchmarks/zoo.py --burners 2 --truth quiet.json --json busy.json
@@ -66,9 +68,11 @@ class Script:
 
     @property
     def words(self) -> list[str]:
-        """The script as ``advisor profile`` takes it."""
+        """The script as ``advisor profile`` takes it: with its launcher, where it has one."""
         own = [str(self.path), *self.args]
-        return own if self.path.suffix == ".py" else ["--", "sh", *own]
+        if self.is_wrapped:
+            return ["--workers", str(self.workers), *own]
+        return own if self.path.suffix == ".py" and self.workers == 1 else ["--", *self.command]
 
     @property
     def command(self) -> list[str]:
@@ -179,9 +183,10 @@ def run_whole(script: Script, folder: Path) -> tuple[float, int]:
     """
     command, environment = script.command, {**os.environ, "ZOO": "1"}
     if script.is_wrapped:
-        whole = ("--quiet", "--for", "1h", "--steps", str(10**9), "--workers", str(script.workers))
+        whole = ("--quiet", "--for", "1h", "--steps", str(10**9))
         command = [sys.executable, "-m", "advisor.cli", "profile", *whole, *script.words]
         environment |= environment_of(folder / "whole")
+    warm_up(script)
     begin = time.monotonic()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S,
@@ -196,14 +201,18 @@ def run_whole(script: Script, folder: Path) -> tuple[float, int]:
     return took_s, int(counted[-1])
 
 
+def warm_up(script: Script) -> None:
+    """Bring the modules that a script needs from the disk into the page cache."""
+    words = f"import {', '.join(script.needs)}" if script.needs else ""
+    subprocess.run([sys.executable, "-c", words], capture_output=True, check=False)
+
+
 def ask(script: Script, folder: Path, *, limit_s: float, burners: int = 0) -> Row:
     """Profile a script for a while and ask what the whole job takes here."""
-    options = ["--workers", str(script.workers)] if script.workers > 1 else []
     with burning(burners):
         profiled = advisor(
-            folder, "profile", "--quiet", "--json", "--for", f"{limit_s:g}s", *options,
-            *script.words,
-        )  # fmt: skip
+            folder, "profile", "--quiet", "--json", "--for", f"{limit_s:g}s", *script.words
+        )
         row = _profiled(Row(name=script.path.name, true_steps=script.steps), profiled)
         predicted = advisor(folder, "predict", "--on", "here", "--json")
         if predicted.returncode == 1 and "how long the job" in predicted.stderr:
@@ -267,14 +276,19 @@ def burning(number: int) -> Iterator[None]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the figure: how many are right, and which are silently wrong."""
+    """Return the figure: how many are right, held, refused, and which are silently wrong."""
     asked = [row for row in rows if row.true_s is not None]
     right = sum(row.is_right for row in asked)
     counted = sum(row.steps == row.true_steps for row in asked)
-    wrong = ", ".join(row.name for row in asked if row.is_silently_wrong) or "none"
+    held = sum(row.holds and not row.is_right for row in asked)
+    refused = sum(row.value_s is None for row in asked)
+    wrong = [row.name for row in asked if row.is_silently_wrong]
+    named = f" ({', '.join(wrong)})" if wrong else ""
+    left_out = f", {len(rows) - len(asked)} left out" if len(rows) > len(asked) else ""
     return (
         f"steps right for {counted} of {len(asked)}; whole job within {TOLERANCE:.0%} for {right} "
-        f"of {len(asked)}; silently wrong: {wrong}"
+        f"of {len(asked)}, {held} held, {refused} refused, {len(wrong)} silently wrong{named}"
+        f"{left_out}"
     )
 
 

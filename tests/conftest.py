@@ -15,9 +15,11 @@ from advisor.planners.core.nouns import Operator, Work
 # Models that the user of this machine has fitted are not those that are tested.
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="advisor-tests-")
 
-# The same examples in every run, and no time limit a test: machines are shared and noisy.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
+# No time limit a test: machines are shared and noisy. ``ci``, the same examples in every run;
+# ``thorough``, new ones: HYPOTHESIS_PROFILE=thorough, as `make test-all` sets it.
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=400)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # ResNet-50 at 224 x 224: 4.1 GFLOP multiply-adds forward a sample (He et al., 2016, table 1,
 # times two), 25.6 M parameters; activation traffic as torchvision's model moves it.

@@ -12,7 +12,7 @@ import pytest
 from advisor import data
 from advisor.errors import ModelError
 from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.train.layout_model import calibrate, fit, fitted, predicted_s, save, train
+from advisor.train.layout_model import calibrate, fit, fitted, predicted_s, text, train
 from advisor.train.layout_rows import LayoutRows, read
 from advisor.validation import layouts as protocol
 from advisor.ways.layout_model import LayoutModel, TableErrors, load
@@ -87,7 +87,7 @@ def test_a_left_out_table_is_predicted_by_constants_that_never_saw_it(rows: Layo
 
 def test_a_model_is_what_it_was_written_as(rows: LayoutRows, tmp_path: Path) -> None:
     model = train(rows, version="test")
-    save(model, tmp_path / "m.json")
+    (tmp_path / "m.json").write_text(text(model))
     again = load(tmp_path / "m.json")
     assert again.version == "test"
     assert again.errors == model.errors
@@ -96,10 +96,10 @@ def test_a_model_is_what_it_was_written_as(rows: LayoutRows, tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 9}', "[1]"])
-def test_a_damaged_model_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("damaged", ["", "{}", '{"schema_version": 9}', "[1]"])
+def test_a_damaged_model_is_refused(tmp_path: Path, damaged: str) -> None:
     file = tmp_path / "parameters.json"
-    file.write_text(text)
+    file.write_text(damaged)
     with pytest.raises(ModelError, match=r"layout model|schema version"):
         load(file)
 

@@ -61,8 +61,19 @@ def test_an_answer_is_right_held_or_silently_wrong(
     assert not nothing.is_right
     assert not nothing.holds
     assert not nothing.is_silently_wrong
-    assert "silently wrong: none" in zoo.summary([nothing])
-    assert ("silently wrong: a" in zoo.summary([row])) == row.is_silently_wrong
+    assert "1 refused, 0 silently wrong" in zoo.summary([nothing])
+    assert ("1 silently wrong (a)" in zoo.summary([row])) == row.is_silently_wrong
+    assert ("1 held" in zoo.summary([row])) == verdicts[1]
+
+
+def test_what_is_profiled_is_what_is_timed() -> None:
+    """A launcher starts and ends too: its seconds are in both, or in neither."""
+    launched = next(one for one in SCRIPTS if one.path.name == "ddp_torchrun.py")
+    assert launched.words == ["--", *launched.command]
+    plain = next(one for one in SCRIPTS if one.workers == 1 and one.path.suffix == ".py")
+    assert plain.words == plain.command[1:]
+    wrapped = next(one for one in SCRIPTS if one.is_wrapped)
+    assert wrapped.words[:2] == ["--workers", str(wrapped.workers)]
 
 
 def test_every_script_has_a_header_and_names_are_the_scripts() -> None:

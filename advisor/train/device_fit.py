@@ -10,7 +10,6 @@ carries) stays as it is.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,13 +18,16 @@ import pandas as pd
 import typer
 
 from advisor import data as folders
-from advisor.collectors import atomic, bounded
+from advisor.collectors import bounded
 from advisor.machines import devices
+from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
+from advisor.train import model_folder
 from advisor.train.described_residuals import fitted_spreads, left_out_residuals
 from advisor.train.described_rows import Array, DescribedRows, read_described
 from advisor.train.efficiencies import StepModel
 
+NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
@@ -37,22 +39,47 @@ def command(
     data: Annotated[
         Path | None, typer.Option(help="Measurements laid out like shared/data.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit the device model on published measurements and write its parameters and residuals."""
-    rows = read_described(folders.measurements(data))
+    target = model_folder.target(out, NAME)
+    with reads.collected() as inputs:
+        rows = read_described(folders.measurements(data))
+    origin = model_folder.origin("device-model", inputs, day, model_folder.option("--data", data))
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     residuals = left_out_residuals(rows, fitted)
-    packaged = folders.root("trained_models") / "device_model"
-    record = bounded.read_json(packaged / "parameters.json")
+    record = bounded.read_json(folders.root("trained_models") / NAME / "parameters.json")
     update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
-    target = out or packaged
-    target.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(target / "parameters.json", json.dumps(record, indent=1) + "\n")
-    atomic.write_text(
-        target / "residuals.csv", residual_table(rows, residuals).to_csv(index=False)
+    record["as_of"] = origin.day
+    table = residual_table(rows, residuals)
+    written = model_folder.FittedModel(
+        name=NAME,
+        origin=origin,
+        files={
+            "parameters.json": json.dumps(record, indent=1) + "\n",
+            "residuals.csv": table.to_csv(index=False, lineterminator="\n"),
+        },
+        metrics={"rows": int(rows.log_s.size), "left_out": _by_suite(rows, residuals)},
     )
-    typer.echo(f"wrote {target / 'parameters.json'} and residuals.csv")
+    model_folder.write(written, target)
+    typer.echo(f"wrote {target}")
+
+
+def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str, Any]]:
+    """Return the errors by what was left out and suite, devices and precisions pooled."""
+    found = []
+    for way, residual in residuals.items():
+        for suite in np.unique(rows.suite):
+            error = residual[(rows.suite == suite) & np.isfinite(residual)]
+            if error.size:
+                ape = np.abs(np.expm1(error))
+                found.append({
+                    "left_out": way, "suite": str(suite), "rows": int(error.size),
+                    "mape": round(float(ape.mean()), 4),
+                    "median_ape": round(float(np.median(ape)), 4),
+                })  # fmt: skip
+    return found
 
 
 def parameters_of(
@@ -93,7 +120,6 @@ def update(
     values["fitted_kinds"] = list(FITTED_KINDS)
     values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
     values |= {name: round(value, 4) for name, value in spreads.items()}
-    record["as_of"] = datetime.now(UTC).date().isoformat()
 
 
 def residual_table(rows: DescribedRows, residuals: dict[str, Array]) -> pd.DataFrame:

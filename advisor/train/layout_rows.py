@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.machines.parts import AcceleratorPart, part
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
+from advisor.planners.core.columns import (
+    LOGIT_SCALES,
+    Layouts,
+    Machines,
+    Shapes,
+    Software,
+    pick,
+)
 from advisor.planners.core.layer_latency import Floats
 
 # Names in the tables that the catalogue does not know by themselves, with factors of the standard
@@ -333,20 +340,23 @@ def _machines(text: Text, number: Number) -> Machines:
     intra = np.array([a.link_bytes_per_s for a in known])
     # Jean Zay's A100 nodes: four links of 25 GB/s a GPU.
     intra = np.where(_has(text["intra_link"], "NVLink3 4 links"), 100e9, intra)
-    per_node = number["gpus_per_node"].copy()
-    per_node = np.where(_has(text["intra_link"], "NVL72"), 72, per_node)
+    per_node = number["gpus_per_node"]
+    # Blackwell Ultra: 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats.
+    is_ultra_fp4 = _has(text["gpu_type"], "GB300", "B300") & _has(text["precision"], "fp4")
+    is_rack = _has(text["intra_link"], "NVL72")
     nominal = _filled(number["inter_gbps_per_gpu"], np.array([25, 200, 400, 400])[generation])
     network = nominal * number["gpus_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
     network = np.where(_has(text["notes"], "44-135 Gb/s per node"), 77e9 / 8, network)
     return Machines(
-        flop_per_s=rate * np.array([r for _, r, _ in parts]),
+        flop_per_s=rate * np.array([r for _, r, _ in parts]) * np.where(is_ultra_fp4, 1.5, 1.0),
         memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known])
         * np.array([b for _, _, b in parts]),
         memory_bytes=np.array([a.memory_bytes for a in known]),
         intra_bytes_per_s=intra,
         network_bytes_per_s=network,
         devices_per_node=np.minimum(per_node, number["n_gpus"]),
+        domain_machines=np.where(is_rack, np.maximum(72 // per_node, 1), 1),
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
     )
@@ -363,21 +373,28 @@ def _software(text: Text) -> Software:
     # No Apex kernels for the GH200's processor: Sailor's Megatron falls back to PyTorch's.
     sailor = table == "sailor_validation"
     eager = vector | huggingface | interne | sailor | (titan & ~_has(framework, "compile"))
-    compiled = nemo | (titan & _has(framework, "compile"))
+    compiled = titan & _has(framework, "compile")
     hopper = _has(text["gpu_type"], "H100", "H200", "GB", "B200", "B300")
     flash = np.select([foundry, interne | vector | titan, nemo], [1, 2, 3], 0)
     modern = nemo | titan | foundry | interne | vector
     deepspeed = _has(framework, "DeepSpeed")
     bf16_accumulates = (table == "bigscience_a100") & (text["precision"] == "bf16")
+    fusion = np.select([eager, compiled, foundry], [0, 2, 3], 1)
     return Software(
-        fusion=np.select([eager, compiled, foundry], [0, 2, 3], 1),
+        fusion=fusion,
+        logit_scale=pick(LOGIT_SCALES, fusion),
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
         overlaps_tp=nemo,
         overlaps_pp=nemo,
-        overlaps_dp=~_has(table, "megatron_"),
-        gradient_bytes=np.where(nemo | bf16_accumulates, 4, 2),
+        overlaps_dp=modern | _has(framework, "OneFlow"),
+        # torchtitan reduces in fp32 (``mixed_precision_reduce``), NeMo's recipes in 16 bits
+        # (``grad_reduce_in_fp32=False``).
+        gradient_bytes=np.where(bf16_accumulates | titan, 4, 2),
+        # InternEvo's step flattens the gradients (2), casts them to fp32 (4), and AdamW's grouped
+        # kernels keep a square root of the second moments (4).
+        optimizer_state_bytes=np.where(interne, 22.0, 12.0),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),
         is_ring_balanced=~titan,

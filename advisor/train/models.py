@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -16,6 +15,7 @@ from advisor import data
 from advisor.errors import ModelError, UsageError
 from advisor.predict.learned import NAME
 from advisor.records import RunRecord
+from advisor.train import model_folder
 from advisor.train.backends import workers
 from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
 from advisor.train.model_card import card, spread_card
@@ -61,31 +61,57 @@ def command(
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
     ] = None,
+    day: model_folder.Day = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
+    day = model_folder.day_of(day)
     if spread:
-        _spread(runs, fmt, target, out, backend, address, seed, as_json)
+        _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
     records = read_runs(runs, fmt)
     with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
-    _save(trained, results, out, card(trained, records), as_json)
+    told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
+    origin = model_folder.origin("models", inputs_of(records), day, told)
+    _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
 
 
-def _save(trained: Any, results: Any, out: Path | None, told: str, as_json: bool) -> None:
+def _given(runs: list[Path] | None, **options: str) -> list[str]:
+    """Return the options that change the model and are not the usual ones."""
+    given = [part for path in runs or [] for part in ("--data", str(path))]
+    usual = {"format": AUTO, "model": "auto", "target": "over_analytic", "split": "job",
+             "seed": "0"}  # fmt: skip
+    for name, value in options.items():
+        given += [] if value == usual[name] else [f"--{name}", value]
+    return given
+
+
+def inputs_of(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return the SHA-256 of the runs of each source, whatever their order."""
+    from advisor.learned.trained import data_hash
+
+    sources = sorted({r.source for r in records})
+    return {f"runs of {s}": data_hash([r for r in records if r.source == s]) for s in sources}
+
+
+def _save(
+    trained: Any, results: Any, origin: model_folder.Origin, out: Path | None,
+    told: Callable[[Any], str], as_json: bool,
+) -> None:  # fmt: skip
     folder = out or data.own_models() / NAME
-    trained.save(folder, told)
+    stated = replace(trained, metrics=origin.to_record() | dict(trained.metrics))
+    stated.save(folder, told(stated))
     record = {"schema_version": 1, "model": str(folder), **results}
     typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))
 
 
 def _spread(
     runs: list[Path] | None, fmt: str, target: str, out: Path | None, backend: str,
-    address: str | None, seed: int, as_json: bool,
+    address: str | None, seed: int, day: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit on a Dask cluster, each file of runs on one of its workers."""
     from advisor.train.on_dask import train_on_dask
@@ -95,7 +121,11 @@ def _spread(
     files = [f for path in runs or default_paths() for f in run_files(path)]
     with workers(backend, address):
         trained, results = train_on_dask(files, fmt=fmt, target=target, seed=seed)
-    _save(trained, results, out, spread_card(trained, len(files)), as_json)
+    inputs = {f"runs, {trained.about['records']}": trained.about["data_sha256"]}
+    told = _given(runs, format=fmt, target=target, seed=str(seed))
+    told += ["--spread", "--backend", backend]
+    origin = model_folder.origin("models", inputs, day, told)
+    _save(trained, results, origin, out, lambda fitted: spread_card(fitted, len(files)), as_json)
 
 
 def train(
@@ -153,7 +183,6 @@ def train(
     if chosen != STACK:
         keep_only(guarded, stack, asked, chosen)
     metrics: dict[str, Any] = {
-        "fitted_at": datetime.now(UTC).date().isoformat(),
         "seed": seed,
         "split": split,
         "chosen": chosen,

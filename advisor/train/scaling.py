@@ -1,7 +1,8 @@
 """Fit the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
 
 - Inside a node: launch, step and efficiency from measured NCCL all-reduces on 8 GPUs
-  (``planners/nccl_allreduce_intranode.csv``).
+  (``planners/nccl_allreduce_intranode.csv``). On one number of GPUs launch and steps are known
+  only by their sum: NCCL's own figures say how it is shared.
 - Between nodes with RDMA: step and efficiency from achieved over nominal bus bandwidth by message
   size on 2 to 128 nodes (``planners/collective_busbw_ratio.csv``).
 - Without RDMA: the stream limit, overlap and stragglers from the scaling law fitted to all rows
@@ -13,7 +14,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -23,8 +24,8 @@ import typer
 from numpy.typing import NDArray
 
 from advisor import data as packaged
-from advisor.collectors import atomic
 from advisor.errors import ModelError
+from advisor.measurements import reads
 from advisor.planners.core.units import MIB, bytes_per_s
 from advisor.planners.links.collectives import (
     RDMA_FROM_BYTES_PER_S,
@@ -38,6 +39,7 @@ from advisor.planners.links.data_parallel import (
     expected_maximum,
 )
 from advisor.planners.links.scaling_law import Placements
+from advisor.train import model_folder
 from advisor.train.scaling_fit import (
     MeasuredPlacements,
     ScalingFit,
@@ -53,13 +55,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
+NAME: Final = "scaling"
 DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 NODE_DEVICES = 8
+# Launch of a collective and one step over NVLink by NCCL's own model of a ring with its Simple
+# protocol (src/graph/tuning.cc: baseLat 8.4 us, hwLat 3.4 us), each to within a factor of 1.6.
+PRIOR_LAUNCH_S, PRIOR_STEP_S, PRIOR_LOG_SD = 8.4e-6, 3.4e-6, 0.5
 # Nominal rates of the tables, per direction [bytes/s]: NVSwitch of an A100; six links of a V100;
 # eight 200 Gbit/s interfaces a node (the ratio table does not state them: A100 nodes are assumed).
 NVLINK_BYTES_PER_S: Final[Mapping[str, float]] = {"a100": 300e9, "v100": 150e9}
 TABLE_NETWORK_BYTES_PER_S = 8 * bytes_per_s(200)
 INPUT_BOUND = frozenset({"yolov3"})  # limited by loading (SOURCE.md): not what is fitted here
+_CORNER: Final = 0.1  # log error beyond which a reading counts less
 BACKWARD_FRACTION = 2 / 3  # of forward and backward: two products for each of the forward pass
 
 
@@ -85,18 +92,27 @@ def command(
     folder: Annotated[
         Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; default: trained_models/scaling.")
-    ] = None,
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit the constants of data-parallel scaling from measurements."""
-    source = packaged.measurements(folder)
-    target = out or packaged.root("trained_models") / "scaling"
-    laws = fit_laws(source)
-    path = parameters.write(_parameters(source, laws, read_clusters(source)), target)
-    record = {name: as_record(law) for name, law in laws.items()}
-    atomic.write_text(target / "clusters.json", json.dumps(record, indent=2) + "\n")
-    typer.echo(f"wrote {path}")
+    target = model_folder.target(out, NAME)
+    with reads.collected() as inputs:
+        source = packaged.measurements(folder)
+        laws, clusters = fit_laws(source), read_clusters(source)
+        constants = _parameters(source, laws, clusters)
+    record = {name: as_record(law) for name, law in sorted(laws.items())}
+    fitted = model_folder.FittedModel(
+        name=NAME,
+        origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
+        files={
+            "parameters.json": parameters.text(constants),
+            "clusters.json": json.dumps(record, indent=2) + "\n",
+        },
+        metrics={"uncalibrated": _errors(constants, clusters)},
+    )
+    model_folder.write(fitted, target)
+    typer.echo(f"wrote {target}")
 
 
 def fit(data: Path) -> ScalingParameters:
@@ -192,9 +208,10 @@ def _fit_inside(data: Path) -> tuple[float, float, float]:
     def residual(theta: Array) -> Array:
         launch, step, efficiency = np.exp(theta)
         ring = ring_all_reduce_s(size, NODE_DEVICES, nominal, step, efficiency=efficiency)
-        return np.asarray(np.log(launch + ring) - target)
+        pull = (theta[:2] - np.log([PRIOR_LAUNCH_S, PRIOR_STEP_S])) / PRIOR_LOG_SD
+        return np.concatenate([np.log(launch + ring) - target, _CORNER * pull])
 
-    launch, step, efficiency = _least_squares(residual, [3e-5, 3e-6, 0.8])
+    launch, step, efficiency = _least_squares(residual, [PRIOR_LAUNCH_S, PRIOR_STEP_S, 0.8])
     return launch, step, min(1.0, efficiency)
 
 
@@ -221,7 +238,11 @@ def _fit_between(data: Path) -> tuple[float, float]:
 def _least_squares(residual: Callable[[Array], Array], start: list[float]) -> list[float]:
     from scipy.optimize import least_squares
 
-    found = least_squares(residual, np.log(start), loss="soft_l1", f_scale=0.1)
+    # To the last digit: what is rounded later must not depend on where the search gave up.
+    found = least_squares(
+        residual, np.log(start), loss="soft_l1", f_scale=_CORNER, x_scale="jac",
+        xtol=1e-13, ftol=1e-13, gtol=1e-13, max_nfev=1000,
+    )  # fmt: skip
     return [float(value) for value in np.exp(found.x)]
 
 
@@ -234,28 +255,54 @@ def _variance_components(
     """
     from scipy.optimize import minimize
 
-    error, share, weight = [], [], []
-    for name, runs in clusters.items():
-        for index, size in enumerate(runs.gradient_bytes):
-            own = runs.take(runs.measured.placements.application == index)
-            alone = one_device_s(own, own.placements)
-            is_fit = name in KNOWN_CLUSTERS and runs.applications[index] not in INPUT_BOUND
-            if size is None or alone is None or not is_fit:
-                continue
-            columns = uncalibrated(name, size, alone, own.placements, constants)
-            several = own.placements.workers > 1
-            error.append(np.log(own.step_s / columns.step_s)[several])
-            share.append((columns.communication_s / columns.step_s)[several])
-            weight.append(np.full(int(several.sum()), 1.0 / several.sum()))
-    e, s, w = np.concatenate(error), np.concatenate(share), np.concatenate(weight)
+    found = list(_uncalibrated_errors(constants, clusters))
+    e = np.concatenate([error for _, error, _ in found])
+    s = np.concatenate([share for _, _, share in found])
+    w = np.concatenate([np.full(error.size, 1.0 / error.size) for _, error, _ in found])
 
     def minus_log_likelihood(theta: Array) -> float:
         variance = np.exp(2 * theta[0]) + (s * np.exp(theta[1])) ** 2
         return float(np.sum(w * (np.log(variance) + e**2 / variance)))
 
-    found = minimize(minus_log_likelihood, np.log([0.1, 0.5]), method="Nelder-Mead")
-    compute, communication = np.exp(found.x)
+    tight = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 5000, "maxfev": 5000}
+    best = minimize(minus_log_likelihood, np.log([0.1, 0.5]), method="Nelder-Mead", options=tight)
+    compute, communication = np.exp(best.x)
     return float(compute), float(communication)
+
+
+def _uncalibrated_errors(
+    constants: ScalingParameters, clusters: Mapping[str, ClusterRuns]
+) -> Iterator[tuple[str, Array, Array]]:
+    """Yield (cluster, ln(measured / predicted), communication over step) by application."""
+    for name, runs in sorted(clusters.items()):
+        for index, size in enumerate(runs.gradient_bytes):
+            own = runs.take(runs.measured.placements.application == index)
+            alone = one_device_s(own, own.placements)
+            is_fit = name in KNOWN_CLUSTERS and runs.applications[index] not in INPUT_BOUND
+            several = own.placements.workers > 1
+            if size is None or alone is None or not is_fit or not several.any():
+                continue
+            columns = uncalibrated(name, size, alone, own.placements, constants)
+            error = np.log(own.step_s / columns.step_s)[several]
+            yield name, error, (columns.communication_s / columns.step_s)[several]
+
+
+def _errors(
+    constants: ScalingParameters, clusters: Mapping[str, ClusterRuns]
+) -> dict[str, dict[str, float]]:
+    """Return |ln(predicted / measured)| by cluster: rows, mean, median. In the fit's sight."""
+    errors: dict[str, list[Array]] = {}
+    for name, error, _ in _uncalibrated_errors(constants, clusters):
+        errors.setdefault(name, []).append(np.abs(error))
+    pooled = {name: np.concatenate(parts) for name, parts in errors.items()}
+    return {
+        name: {
+            "rows": int(error.size),
+            "mean_log_error": round(float(error.mean()), 4),
+            "median_log_error": round(float(np.median(error)), 4),
+        }
+        for name, error in pooled.items()
+    }
 
 
 def uncalibrated(

@@ -166,6 +166,7 @@ class LayoutLaw:
                 intra_bytes_per_s=min(float(m.intra_bytes_per_s) for m in links),
                 network_bytes_per_s=min(float(m.network_bytes_per_s) for m in links),
                 devices_per_node=devices / nodes,
+                domain_machines=min(float(m.domain_machines) for m in links),
             ),
         )
 

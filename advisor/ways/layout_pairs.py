@@ -102,6 +102,7 @@ class LayoutPairs:
                 intra_bytes_per_s=np.minimum.reduce([self.intra[t] for t in stages.types]),
                 network_bytes_per_s=np.minimum.reduce([self.network[t] for t in stages.types]),
                 devices_per_node=devices / nodes,
+                domain_machines=1,  # unlike machines hang in racks of their own
             ),
         )
         computed = stages.micro_batch_s * stages.steps

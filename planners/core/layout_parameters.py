@@ -21,6 +21,8 @@ class LayoutParameters:
         The same relative to Ampere, and for software older than its GPU.
     fp8_gain, fp4_gain, tf32_gain : float
         Rate of products against 16-bit.
+    low_width : float
+        Products in fp8 and fp4 lose 1 + low_width tp/h besides.
     cast_bytes : float
         Traffic per operand entry cast to fp8 or fp4. [bytes]
     saturation_tokens, saturation_tp : float
@@ -58,6 +60,9 @@ class LayoutParameters:
     dp_intra_efficiency, dp_network_efficiency, dp_overlap, fsdp_overlap, fsdp_exposed : float
         Rings over NVLink and over the network; how much of a backward pass hides the reduction;
         how much computing hides gathering; what of it is never hidden.
+    dp_latency_s : float
+        Of a step of a ring between nodes: NCCL on 2 to 128 of them
+        (``collective_busbw_ratio.csv``, as fitted in ``links.collectives``). [s]
     cp_exposed : float
         Share of the ring attention's exchange that is not hidden.
     optimizer_bytes, step_s : float
@@ -77,6 +82,7 @@ class LayoutParameters:
     fp8_gain: float = 1.9
     fp4_gain: float = 2.6
     tf32_gain: float = 0.5
+    low_width: float = 150.0
     cast_bytes: float = 2.0
     saturation_tokens: float = 55.0
     saturation_tp: float = 45.0
@@ -111,6 +117,7 @@ class LayoutParameters:
     pp_exposed: float = 0.47
     dp_intra_efficiency: float = 0.70
     dp_network_efficiency: float = 0.78
+    dp_latency_s: float = 9.3e-6
     dp_overlap: float = 0.73
     fsdp_overlap: float = 0.80
     fsdp_exposed: float = 0.4

@@ -285,6 +285,8 @@ class Node:
         CoreMark per virtual CPU: feeds the input-pipeline limit. [1/s]
     memory_bytes : float
         Host memory.
+    domain_machines : int
+        Machines among which ``intra`` joins all devices: 1, or 18 in an NVL72 rack.
     """
 
     name: str
@@ -296,9 +298,12 @@ class Node:
     vcpus: int
     core_speed: float | None = None
     memory_bytes: float
+    domain_machines: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(f"machine {self.name}", devices=self.devices)
+        check_counts(
+            f"machine {self.name}", devices=self.devices, domain_machines=self.domain_machines
+        )
         check_not_negative(f"machine {self.name}", vcpus=self.vcpus)
         check_positive(
             f"machine {self.name}", core_speed=self.core_speed, memory_bytes=self.memory_bytes

@@ -76,6 +76,9 @@ def products_s(case: LayoutCase) -> Floats:
     tokens = case.tokens
     met = attention + ffn * shapes.experts_per_token
     slow = (1 + parameters.saturation_tokens / tokens) * (1 + parameters.saturation_tp * tp / h)
+    # Casts and scales cost a product's edges, so that low precision gains more from wide ones.
+    narrow = pick((0.0, parameters.low_width, parameters.low_width, 0.0), machines.precision)
+    slow = slow * (1 + narrow * tp / h)
     slow = slow * np.where(h // tp % 64 != 0, parameters.misaligned_gemm, 1.0)
     slow = slow * _quantised(case)
     kv = np.asarray(shapes.kv_heads) / shapes.heads
