@@ -29,7 +29,8 @@ from advisor.machines.devices import device_parameters, suite_device
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.device_rates import sustained_flop_per_s
-from advisor.train.described_rows import chip_of, read_described
+from advisor.train.described_columns import chip_of
+from advisor.train.described_rows import read_described
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import StepModel
 from advisor.validation.scores import Blind, Group, Validation, score

@@ -118,8 +118,9 @@ def software_of(work: Work) -> Software:
     """Return what the training software does as columns of the layout model."""
     setup = work.setup
     precision = work.precision
-    # Kernels fused by hand are Megatron Core's, with Transformer Engine's attention: today's overlap
-    # sends and tensor parallel products. PyTorch's checkpoints end with the last tensor needed.
+    # Kernels fused by hand are Megatron Core's, with Transformer Engine's attention: today's
+    # overlap sends and tensor parallel products. PyTorch's checkpoints end with the last tensor
+    # needed.
     is_megatron = setup.kernels == "fused"
     # The formula counts elements of two bytes.
     element = max(min(PRECISION_BYTES[precision], 4), 2)

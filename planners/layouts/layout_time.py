@@ -36,8 +36,8 @@ from advisor.planners.links.tensor_parallel import (
 from advisor.planners.memory.layout_memory import accumulates_whole, kept_bytes
 from advisor.planners.step.transformer_step import LayerTimes, head_s, launch_s, layer_times
 
-# Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is more
-# (``DistributedDataParallelConfig.bucket_size``). [bytes]
+# Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
+# more (``DistributedDataParallelConfig.bucket_size``). [bytes]
 _BUCKET_BYTES: Final = 4 * 40e6
 _BUCKET_BYTES_PER_RANK: Final = 4 * 1e6
 # Weight, gradient and state of a parameter in the runs that the constant was fitted on. [bytes]

@@ -11,12 +11,12 @@ States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 1
 gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
 they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
 reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
-``set_requires_gradient_sync(False)``). Activations per layer and token:
-8 h (10 h with dropout) outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where
-gated) inside, 2 + 2 kv/a more where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism divides the outside too;
-full recomputation keeps 2 h and one live layer. Either the first stage (most in flight) or the
-last (logits) is fullest. Sources: Korthikanti et al. (2022, equations 1-6), Rajbhandari et al.
-(ZeRO, 2020).
+``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
+outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a more
+where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism
+divides the outside too; full recomputation keeps 2 h and one live layer. Either the first stage
+(most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022, equations
+1-6), Rajbhandari et al. (ZeRO, 2020).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
     outside = width * h / np.where(np.asarray(layouts.is_sequence_parallel), tp, 1.0)
     kv = np.asarray(shapes.kv_heads) / shapes.heads
     wide = np.where(np.asarray(shapes.matrices) == 3, 6, 4) * np.asarray(shapes.ffn, float)
-    # Values are a view of the joint product's output, which Megatron keeps whole for them beside the
-    # rotated queries and keys.
+    # Values are a view of the joint product's output, which Megatron keeps whole for them beside
+    # the rotated queries and keys.
     is_megatron = (np.asarray(software.fusion) == 1) & ~np.asarray(software.is_launch_heavy, bool)
     rotated = np.where(is_megatron & (np.asarray(shapes.matrices) == 3), 2 + 2 * kv, 0.0)
     inside = (4 + 4 * kv + rotated) * h + wide * np.asarray(shapes.experts_per_token)
