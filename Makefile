@@ -95,4 +95,45 @@ lint: $(VENV)/.linting
 	$(RUN)/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-* build dist site *.egg-info
+
+# The documentation's own environment: it needs no torch, only what draws pages.
+$(VENV)/.documenting: $(VENV)/.installed
+	$(RUN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
+docs: $(VENV)/.documenting
+	$(RUN)/python docs/tools/cli_reference.py
+	$(RUN)/python docs/tools/house.py
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.documenting
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs serve
+
+$(VENV)/.releasing: $(VENV)/.installed
+	$(RUN)/python -m pip install --quiet "build>=1.2" "setuptools>=77" "twine>=6.1"
+	touch $@
+
+# A rehearsal: nothing here changes. WRITE=--write makes the change once the rehearsal has worked.
+release: $(VENV)/.releasing
+	$(RUN)/python .ci/release.py $(VERSION) --no-deps $(WRITE)
+
+# What `make help` prints: one line a target, held to be complete by tests/test_habits.py.
+## help: say what there is (this list)
+## demo: install into .venv, record an example, recommend machines for it
+## test: install what the tests need, run them: minutes
+## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, ...
+## test-slow: the tests that take half a minute and more each
+## test-all: every test, with ten times as many examples of every law: half an hour
+## test-lowest: the tests of other people's libraries, on the lowest versions declared
+## test-pythons: the same on every other Python that is here
+## lint: ruff, mypy, import contracts
+## quick, quick-without-torch: the quick part that test-lowest and test-pythons run
+## docs: build the documentation into site/, without warnings
+## docs-serve: show the documentation while you write
+## release: rehearse a release: make release VERSION=0.2.0 [WRITE=--write]
+## clean: remove environments and whatever was built
+help:
+	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
+
+.PHONY: help docs docs-serve release
