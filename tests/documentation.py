@@ -11,7 +11,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(
-    r"^(?P<fence>`{3,})(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
+    r"^(?P<fence>`{3,})(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
 )
 
 
@@ -23,15 +23,16 @@ class Block:
     line: int
     language: str
     text: str
+    title: str = ""
 
     @property
     def where(self) -> str:
         return f"{self.page}:{self.line}"
 
 
-def tool(name: str) -> ModuleType:
-    """Return a program of ``docs/tools`` as a module."""
-    path = ROOT / "docs" / "tools" / f"{name}.py"
+def tool(name: str, folder: str = "docs/tools") -> ModuleType:
+    """Return a program that is no part of a package as a module."""
+    path = ROOT / folder / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"docs_tools_{name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -59,4 +60,11 @@ def blocks(*languages: str) -> Iterator[Block]:
         for found in FENCE.finditer(text):
             if found["language"] in languages:
                 line = text.count("\n", 0, found.start()) + 1
-                yield Block(page=page, line=line, language=found["language"], text=found["text"])
+                title = re.search(r'title="([^"]+)"', found["rest"])
+                yield Block(
+                    page=page,
+                    line=line,
+                    language=found["language"],
+                    text=found["text"],
+                    title=title[1] if title else "",
+                )

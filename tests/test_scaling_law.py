@@ -162,5 +162,5 @@ def test_missing_tables_and_columns_are_one_error(tmp_path: Path) -> None:
     folder = tmp_path / "measurements" / "pollux_sia"
     folder.mkdir(parents=True)
     (folder / "sia_placements.csv").write_text("app,cluster\nnet,here\n")
-    with pytest.raises(ModelError, match="lacks the columns.*local_bsz"):
+    with pytest.raises(ModelError, match=r"lacks the columns.*local_bsz"):
         read_clusters(tmp_path)

@@ -30,6 +30,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "plan": ("plan", "Lay a job out on machines you name; print what to run."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
     "validate": ("validate", "Score the models against published measurements."),
+    "data": ("data", "List the published measurements; fetch those that do not ship."),
     "evaluate": ("evaluate", "Score the learned predictors on held-out jobs and machines."),
     "collect": ("collect", "Make labelled runs of a zoo of jobs on this machine, under limits."),
     "simulate": ("simulate", "Replay a job on spot nodes, a shared cluster, elastic workers."),

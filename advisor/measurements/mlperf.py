@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +19,7 @@ _ROUNDS: Final = {
 _COLUMNS: Final = {
     "round": "round",
     "organisation": "org",
+    "system": "system",
     "benchmark": "benchmark",
     "model": "model",
     "division": "division",
@@ -45,12 +46,12 @@ MLPERF: Final = Dataset(
     licence="Apache-2.0",
     ships=True,
     tables={
-        "entries": Table(
+        "entries": PublishedTable(
             file="mlperf/entries.csv.gz",
             published="measurements/mlperf/mlperf_entries.csv",
             columns=_COLUMNS | {"duplicate_of": "dup_of"},
             form=tuple(_COLUMNS),
-            optional=frozenset({"model", "division", "dup_of", "samples_per_s_per_acc"}),
+            optional=frozenset({"model", "system", "division", "dup_of", "samples_per_s_per_acc"}),
             tidy=_tidy,
             tell=frozenset({"accelerator", "model", "samples_per_s_per_acc", "division"}),
         )

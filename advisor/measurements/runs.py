@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from advisor.measurements.collection import Collection
 from advisor.measurements.dataset import Dataset, Upstream
+from advisor.measurements.table import Table
 from advisor.records import AnchorRun, RunRecord
 from advisor.records.importers import ibm, profet, scout, trainpred
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def mean_over_repeats(records: list[RunRecord]) -> list[RunRecord]:
@@ -48,6 +52,14 @@ def _profet(path: Path) -> list[RunRecord]:
     return mean_over_repeats(profet.read(path))
 
 
+def _median_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a cell: the median of its repeats."""
+    pixels = rows["image_pixels"].str.removesuffix("dataset").astype(int)
+    keys = ["instance_type", "model", "image_pixels", "batch"]
+    cells = rows.assign(image_pixels=pixels).groupby(keys)["step_s"].median()
+    return cells.reset_index()
+
+
 PROFET: Final = Dataset(
     name="profet",
     title="PROFET's step times and operator profiles",
@@ -56,6 +68,20 @@ PROFET: Final = Dataset(
     ),
     licence="MIT",
     ships=True,
+    tables={
+        "steps": Table(
+            file="profet/steps.csv.gz",
+            published="cloud_runs/profet/target_latency.csv",
+            columns={
+                "instance_type": "instance_name",
+                "model": "model",
+                "image_pixels": "dataset",
+                "batch": "batchsize",
+                "step_s": "batch_latency",
+            },
+            tidy=_median_steps,
+        )
+    },
     runs={
         "jobs": Collection(
             file="profet/jobs.jsonl.gz",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import MS_PER_S, Table
+from advisor.measurements.table import MS_PER_S, PublishedTable
 
 LAMBDA: Final = Dataset(
     name="lambda",
@@ -14,7 +14,7 @@ LAMBDA: Final = Dataset(
     licence="none stated",
     ships=False,
     tables={
-        "throughputs": Table(
+        "throughputs": PublishedTable(
             file="lambda/throughputs.csv",
             published="measurements/lambda/lambda_history_union.csv",
             columns={
@@ -39,7 +39,7 @@ GAVEL: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "throughputs": Table(
+        "throughputs": PublishedTable(
             file="gavel/throughputs.csv.gz",
             published="measurements/gavel/gavel_isolated.csv",
             columns={
@@ -63,7 +63,7 @@ NVIDIA_EXAMPLES: Final = Dataset(
     licence="Apache-2.0 or BSD-3-Clause, by model",
     ships=True,
     tables={
-        "throughputs": Table(
+        "throughputs": PublishedTable(
             file="nvidia_examples/throughputs.csv.gz",
             published="measurements/nvidia_dle/nvidia_dle_training_tables.csv",
             columns={
@@ -89,7 +89,7 @@ NEUSIGHT: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "latencies": Table(
+        "latencies": PublishedTable(
             file="neusight/latencies.csv",
             published="measurements/neusight/neusight_e2e_latency_ms.csv",
             columns={
@@ -100,15 +100,21 @@ NEUSIGHT: Final = Dataset(
                 "mode": "mode",
                 "layout": "option",
                 "measured_s": "label_all_e2e_latency",
+                "forward_s": "label_all_fw_latency",
+                "backward_s": "label_all_bwall_latency",
                 "neusight_s": "neusight_all_e2e_latency",
                 "roofline_s": "roofline_all_e2e_latency",
                 "habitat_s": "habitat_all_e2e_latency",
             },
             optional=frozenset(
-                f"{name}_all_e2e_latency" for name in ("neusight", "roofline", "habitat")
+                {
+                    *(f"{name}_all_e2e_latency" for name in ("neusight", "roofline", "habitat")),
+                    *("label_all_fw_latency", "label_all_bwall_latency"),
+                }
             ),
             divisors=dict.fromkeys(
-                ("measured_s", "neusight_s", "roofline_s", "habitat_s"), MS_PER_S
+                ("measured_s", "forward_s", "backward_s", "neusight_s", "roofline_s", "habitat_s"),
+                MS_PER_S,
             ),
             tell=frozenset({"model_name", "device", "mode", "label_all_e2e_latency"}),
         )

@@ -142,7 +142,9 @@ def command_of(folder: Path) -> str:
             hint=f"fit it again: advisor train check {folder.name} --replace",
         ) from error
     if not isinstance(found, str) or shlex.split(found)[:2] != ["advisor", "train"]:
-        raise ModelError(f"{folder / METRICS}: {found!r} is no training command", hint="see card")
+        raise ModelError(
+            f"{folder / METRICS}: {found!r} is not a training command", hint="see card"
+        )
     return found
 
 

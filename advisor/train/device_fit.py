@@ -3,13 +3,15 @@
 The step-time equation is fitted on described jobs (``described_rows``: transformer layers,
 NeuSight's and Lambda's suites); its intervals come from what was left out
 (``described_residuals``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
-group. What no public measurement tells (processors, TPUs, compiled steps, how far a job's factor
-carries) stays as it is.
+group. How far a job's factor carries from GPU to GPU is read off the same residuals, the width on
+processors off MLPerf's Xeon systems (``processor_rows``). What no public measurement tells (TPUs,
+compiled steps) stays as it is.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,15 +25,22 @@ from advisor.machines import devices
 from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.train import model_folder
-from advisor.train.described_residuals import fitted_spreads, left_out_residuals
-from advisor.train.described_rows import Array, DescribedRows, read_described
+from advisor.train.described_columns import Array, DescribedRows
+from advisor.train.described_residuals import (
+    fitted_correlations,
+    fitted_spreads,
+    left_out_fits,
+    residuals_of,
+)
+from advisor.train.described_rows import read_described
 from advisor.train.efficiencies import StepModel
+from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
 
 NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
-    "matmul", "convolution", "normalisation", "elementwise", "reduction", "optimizer",
+    "matmul", "convolution", "winograd", "normalisation", "elementwise", "reduction", "optimizer",
 )  # fmt: skip
 
 
@@ -44,13 +53,18 @@ def command(
 ) -> None:
     """Fit the device model on published measurements and write its parameters and residuals."""
     target = model_folder.target(out, NAME)
+    measurements = folders.measurements(data)
     with reads.collected() as inputs:
-        rows = read_described(folders.measurements(data))
+        rows = read_described(measurements)
+        processors = processor_rows(measurements)
     origin = model_folder.origin("device-model", inputs, day, model_folder.option("--data", data))
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
-    residuals = left_out_residuals(rows, fitted)
+    folds = left_out_fits(rows, fitted)
+    residuals = residuals_of(rows, folds)
+    plain = residuals_of(rows, folds, has_deviations=False)
     record = bounded.read_json(folders.root("trained_models") / NAME / "parameters.json")
-    update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
+    update(record, fitted.constants, fitted_spreads(rows, plain), rows)
+    _update_uncertainty(record, rows, plain["device"], processors)
     record["as_of"] = origin.day
     table = residual_table(rows, residuals)
     written = model_folder.FittedModel(
@@ -64,6 +78,20 @@ def command(
     )
     model_folder.write(written, target)
     typer.echo(f"wrote {target}")
+
+
+def _update_uncertainty(
+    record: dict[str, Any], rows: DescribedRows, residual: Array, processors: pd.DataFrame
+) -> None:
+    """Put how far a job's factor carries, and the width on processors, into the record."""
+    found = fitted_correlations(rows, residual)
+    record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
+    values = record["parameters"]
+    errors = processor_residuals(processors, devices.parameters_of(record))
+    known = math.hypot(values["log_sd"], values["unmeasured_rate_log_sd"])
+    spread = processor_log_sd(errors, known)
+    if spread is not None:
+        values["unfitted_device_log_sd"] = round(spread, 4)
 
 
 def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str, Any]]:
@@ -104,6 +132,10 @@ def update(
     gpu["convolution"] = {
         "compute": round(c["convolution"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip
+    gpu["winograd"] = {
+        "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    gpu["depthwise"]["memory"] = round(c["stream"], 4)
     for kind in STREAMS:
         gpu[kind]["memory"] = round(c["stream"], 4)
     values["vector_fraction"] = {
@@ -114,6 +146,7 @@ def update(
     values["tensor_flop_per_j"] = float(f"{c['kappa']:.4g}")
     values["vector_flop_per_j"] = float(f"{c['kappa'] / c['kappa_ratio']:.4g}")
     values["flop_per_j_doubling_years"] = round(c["doubling"], 3)
+    values["kepler_fraction"] = round(c["kepler"], 4)
     values["unhidden_fraction"] = round(c["unhidden"], 4)
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")

@@ -18,7 +18,14 @@ from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.machines.parts import AcceleratorPart, part
 from advisor.measurements import LAYOUTS
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
+from advisor.planners.core.columns import (
+    LOGIT_SCALES,
+    Layouts,
+    Machines,
+    Shapes,
+    Software,
+    pick,
+)
 from advisor.planners.core.layer_latency import Floats
 
 # Names in the tables that the catalogue does not know by themselves, with factors of the standard
@@ -364,21 +371,28 @@ def _software(text: Text) -> Software:
     # No Apex kernels for the GH200's processor: Sailor's Megatron falls back to PyTorch's.
     sailor = table == "sailor_validation"
     eager = vector | huggingface | interne | sailor | (titan & ~_has(framework, "compile"))
-    compiled = nemo | (titan & _has(framework, "compile"))
+    compiled = titan & _has(framework, "compile")
     hopper = _has(text["accelerator"], "H100", "H200", "GB", "B200", "B300")
     flash = np.select([foundry, interne | vector | titan, nemo], [1, 2, 3], 0)
     modern = nemo | titan | foundry | interne | vector
     deepspeed = _has(framework, "DeepSpeed")
     bf16_accumulates = (table == "bigscience_a100") & (text["precision"] == "bf16")
+    fusion = np.select([eager, compiled, foundry], [0, 2, 3], 1)
     return Software(
-        fusion=np.select([eager, compiled, foundry], [0, 2, 3], 1),
+        fusion=fusion,
+        logit_scale=pick(LOGIT_SCALES, fusion),
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
         overlaps_tp=nemo,
         overlaps_pp=nemo,
         overlaps_dp=modern | _has(framework, "OneFlow"),
-        gradient_bytes=np.where(nemo | bf16_accumulates, 4, 2),
+        # torchtitan reduces in fp32 (``mixed_precision_reduce``), NeMo's recipes in 16 bits
+        # (``grad_reduce_in_fp32=False``).
+        gradient_bytes=np.where(bf16_accumulates | titan, 4, 2),
+        # InternEvo's step flattens the gradients (2), casts them to fp32 (4), and AdamW's grouped
+        # kernels keep a square root of the second moments (4).
+        optimizer_state_bytes=np.where(interne, 22.0, 12.0),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),
         is_ring_balanced=~titan,

@@ -213,7 +213,8 @@ def _tensor_bytes(rows: LayoutRows, frame: Any) -> Array:
     whole = layer_activation_bytes(shapes, layouts, software)
     live = np.where(np.asarray(layouts.recompute) == 2, whole, 0.0)
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = constants.logit_bytes * tokens * np.asarray(shapes.vocabulary, float) / tp
+    logits = constants.logit_bytes * np.asarray(software.logit_scale) * tokens
+    logits = logits * np.asarray(shapes.vocabulary, float) / tp
     first = in_flight(layouts) * layers * kept + live
     last = layers * kept + live + logits
     return np.asarray(states + np.maximum(first, last))

@@ -10,6 +10,7 @@ out more: the model, the chip family, and for the ResNets everything that has co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,9 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import Catalogue
+from advisor.machines.devices import suite_device
 from advisor.predict import Predictor
+from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_residuals import (
     WAYS,
     Folds,
@@ -25,16 +28,12 @@ from advisor.train.described_residuals import (
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import (
-    Array,
-    DescribedRows,
-    MeasuredStep,
-    columns,
-    read_steps,
-)
+from advisor.train.described_rows import read_steps
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import Fitted, StepModel
+from advisor.train.measured_step import MeasuredStep
 from advisor.validation.asked_steps import OPERATORS, SHAPES, Answer, answer
+from advisor.validation.device_cells import chip_family
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
 from advisor.ways.constants import constants
 
@@ -62,7 +61,8 @@ def run(data: Path) -> Validation:
     rows = columns(steps)
     folds = left_out_fits(rows, StepModel(rows).fit(np.ones(rows.log_s.size, bool)))
     residuals = residuals_of(rows, folds)
-    found = left_out_answers(steps, rows, folds, residuals)
+    plain = residuals_of(rows, folds, has_deviations=False)
+    found = left_out_answers(steps, rows, folds, plain)
     value, log_sd = (np.array([getattr(a, n) for a in found]) for n in ("step_s", "log_sd"))
     law = np.array([a.law for a in found])
     everything = np.isfinite(value)
@@ -96,7 +96,8 @@ def run(data: Path) -> Validation:
         figures={"rows without an answer": float(np.count_nonzero(~everything))}
         | _law_figures(rows, found, law, everything)
         | _figures(rows, residuals)
-        | _interval_figures(devices, overall),
+        | _interval_figures(devices, overall)
+        | _sibling_figures(scored, rows, everything),
         notes=(
             "layers are without optimizer and loss, NeuSight's rows without optimizer",
             "'the fit': its own equation, with deviations of families of models and of chips "
@@ -201,6 +202,27 @@ def _law_figures(
                     scores = score(values[mask], measured[mask])
                     figures[f"{where}: {name}, MAPE"] = scores.mape_fraction
                     figures[f"{where}: {name}, bias"] = scores.bias
+    return figures
+
+
+def _sibling_figures(
+    scored: Callable[[np.ndarray], Scores], rows: DescribedRows, everything: np.ndarray
+) -> dict[str, float]:
+    """Score the devices that have no other of their chip among those fitted, and the others."""
+    known = {name: suite_device(name) for name in map(str, np.unique(rows.device))}
+    chips = {name: name if d is None else chip_family(d) for name, d in known.items()}
+    alone = {d for d, chip in chips.items() if list(chips.values()).count(chip) == 1}
+    is_alone = np.isin(rows.device, list(alone))
+    figures: dict[str, float] = {}
+    for name, mask in (("without a sibling", is_alone), ("with a sibling", ~is_alone)):
+        if (mask & everything).any():
+            scores = scored(mask & everything)
+            figures |= {
+                f"devices {name}: rows": float(scores.rows),
+                f"devices {name}: median APE": scores.median_ape_fraction,
+                f"devices {name}: MAPE": scores.mape_fraction,
+                f"devices {name}: coverage": scores.coverage or 0.0,
+            }
     return figures
 
 

@@ -54,7 +54,7 @@ def cell_table(frame: pd.DataFrame) -> CellTable:
         raise ModelError("no device of the table is in the device sheet", hint="add its row")
     devices = [suite_device(name) for name in frame["gpu"]]
     frame["device"] = frame["gpu"]
-    frame["chip"] = [_chip(d) for d in devices if d is not None]
+    frame["chip"] = [chip_family(d) for d in devices if d is not None]
     notes = (f"not in the device sheet, left out: {', '.join(unknown)}",) if unknown else ()
     return CellTable(cells=_columns(frame), frame=frame, notes=notes)
 
@@ -108,7 +108,8 @@ CHIPS = (
 )  # fmt: skip
 
 
-def _chip(device: Device) -> str:
+def chip_family(device: Device) -> str:
+    """Return the chip on a board, the board's own name where no other carries it."""
     for chip, pattern in CHIPS:
         if re.search(pattern, device.name):
             return chip

@@ -29,9 +29,10 @@ from advisor.machines.devices import device_parameters, suite_device
 from advisor.measurements import PROFET
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.planners.step.device_rates import sustained_flop_per_s
+from advisor.planners.step.device_rates import share_of_rates, sustained_flop_per_s
 from advisor.records import AnchorRun
-from advisor.train.described_rows import chip_of, read_described
+from advisor.train.described_columns import chip_of
+from advisor.train.described_rows import read_described
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import StepModel
 from advisor.validation.scores import Blind, Group, Validation, score
@@ -186,6 +187,7 @@ def _by_class(
     rates = [sustained_flop_per_s(d, "fp32", parameters) for d in (here, there)]
     product, other, idle = _classes(rows)
     bandwidth = here.memory_bytes_per_s / there.memory_bytes_per_s
+    bandwidth *= share_of_rates(here, parameters) / share_of_rates(there, parameters)
     core = TYPES[ANCHOR][1] / TYPES[target][1]
     return np.asarray(product * rates[0] / rates[1] + other * bandwidth + idle * core)
 

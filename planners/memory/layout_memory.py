@@ -11,12 +11,12 @@ States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 1
 gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
 they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
 reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
-``set_requires_gradient_sync(False)``). Activations per layer and token:
-8 h (10 h with dropout) outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where
-gated) inside, 5 a s for unfused attention scores; sequence parallelism divides the outside too;
-full recomputation keeps 2 h and one live layer. Either the first stage (most in flight) or the
-last (logits) is fullest. Sources: Korthikanti et al. (2022, equations 1-6), Rajbhandari et al.
-(ZeRO, 2020).
+``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
+outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a more
+where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism
+divides the outside too; full recomputation keeps 2 h and one live layer. Either the first stage
+(most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022, equations
+1-6), Rajbhandari et al. (ZeRO, 2020).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class MemoryConstants:
     slack : float
         Allocator fragmentation, over all tensors.
     logit_bytes : float
-        Per token and vocabulary entry on the last stage. [bytes]
+        Per token and vocabulary entry on the last stage, by Megatron's loss. [bytes]
     gathered_layers : float
         Layers whose parameters ZeRO-3 holds gathered.
     """
 
     context_bytes: float = 3.0 * GB
     slack: float = 1.11
-    logit_bytes: float = 6.8
+    logit_bytes: float = 8.0
     gathered_layers: float = 2.0
 
 
@@ -72,7 +72,11 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
     outside = width * h / np.where(np.asarray(layouts.is_sequence_parallel), tp, 1.0)
     kv = np.asarray(shapes.kv_heads) / shapes.heads
     wide = np.where(np.asarray(shapes.matrices) == 3, 6, 4) * np.asarray(shapes.ffn, float)
-    inside = (4 + 4 * kv) * h + wide * np.asarray(shapes.experts_per_token)
+    # Values are a view of the joint product's output, which Megatron keeps whole for them beside
+    # the rotated queries and keys.
+    is_megatron = (np.asarray(software.fusion) == 1) & ~np.asarray(software.is_launch_heavy, bool)
+    rotated = np.where(is_megatron & (np.asarray(shapes.matrices) == 3), 2 + 2 * kv, 0.0)
+    inside = (4 + 4 * kv + rotated) * h + wide * np.asarray(shapes.experts_per_token)
     scores = 5 * np.asarray(shapes.heads, float) * shapes.sequence
     scores = np.where(np.asarray(software.attention) == 0, scores, 0.0)
     # Selective recomputation keeps no scores.
@@ -169,7 +173,8 @@ def memory_bytes(
     whole = layer_activation_bytes(shapes, layouts, software)
     live = np.where((np.asarray(layouts.recompute) == 2) | (offloads != 0), whole, 0.0)
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = fixed.logit_bytes * tokens * shapes.vocabulary / np.asarray(layouts.tp, float)
+    logits = fixed.logit_bytes * software.logit_scale * tokens * shapes.vocabulary
+    logits = logits / np.asarray(layouts.tp, float)
     states = state_bytes(
         shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
     )
