@@ -154,7 +154,13 @@ def _inner_error(pairs: Pairs, has: tuple[bool, bool, bool]) -> float:
 
 
 def read_pairs(data: Path) -> Pairs:
-    """Pair the smallest submission of each series with each larger one."""
+    """Pair the smallest submission of each series with each larger one.
+
+    Raises
+    ------
+    ModelError
+        If the table is missing, lacks a column or holds no series.
+    """
     import pandas as pd
 
     table = MLPERF.read("entries", data)
