@@ -81,6 +81,8 @@ def measure(protocol: str, *, is_blind: bool = False) -> Measured:
             record = found.to_record()
         except AdvisorError as error:
             problem = str(error)
+        except Exception as error:  # a defect of one protocol: the others are still run
+            problem = f"{type(error).__name__}: {error}"
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Measured(protocol=protocol, record=record, inputs=inputs, cpu_s=spent, problem=problem)
