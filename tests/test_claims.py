@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from advisor import data, validation
 from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.learned.choice import Runs, random_ratio, walked_ratio
-from advisor.validation import Group, Scores, Validation, series_mlperf
+from advisor.train.models import stack_members
+from advisor.validation import Group, Scores, Validation, own, series_mlperf
 from advisor.validation.scores import FORMS, STATISTICS, compare, score
 
 ROOT = Path(__file__).parents[1]
@@ -264,3 +266,11 @@ def test_layouts_compare_like_with_like() -> None:
         assert f"{family} 90% interval, pooled coverage" in found.figures
     assert found.figures["megatron_sc21: Calculon as published, MAPE"] == 0.095
     assert found.baselines["constant hardware-FLOP efficiency"].rows == found.overall.rows
+
+
+def test_the_protocol_on_our_runs_names_the_model_that_it_scores_and_the_one_that_ships() -> None:
+    said = own._scored_model()
+    shipped = json.loads((ROOT / "trained_models" / "runs" / "metrics.json").read_text())["chosen"]
+    members = stack_members("auto", has_series=False, n_jobs=1, seed=0)
+    assert all(name in said for name, _ in members)
+    assert f"the product asks {shipped}" in said
