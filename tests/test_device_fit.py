@@ -12,6 +12,7 @@ import pytest
 
 from advisor import data
 from advisor.machines import devices
+from advisor.measurements import LAMBDA
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
@@ -22,7 +23,7 @@ from advisor.train.described_residuals import (
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import LAMBDA, read_described
+from advisor.train.described_rows import read_described
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
 
@@ -41,7 +42,7 @@ def _suite(
         for (gpu, precision), value in seconds.items()
         for model in models
     ]  # fmt: skip
-    path = folder / LAMBDA
+    path = folder / LAMBDA.tables["throughputs"].published
     path.parent.mkdir(parents=True)
     pd.DataFrame(rows).to_csv(path, index=False)
     return folder

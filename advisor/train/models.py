@@ -30,26 +30,35 @@ _MOST_FOLDS: Final = 24  # of the pairs of ``both``
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Files or folders of runs; default: ours and your own."),
+        typer.Option(
+            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
+        ),
     ] = None,
     fmt: Annotated[
-        str, typer.Option("--format", help="auto, or one of advisor runs import.")
+        str,
+        typer.Option(
+            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
+        ),
     ] = AUTO,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
+    model: Annotated[str, typer.Option(help=f"Predictor to fit: {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
-        str, typer.Option(help="over_analytic, over_anchor, time or cost.")
+        str, typer.Option(help="What is learned: over_analytic, over_anchor, time or cost.")
     ] = "over_analytic",
     split: Annotated[
         str, typer.Option(help=f"What is left out to choose and to score: {', '.join(SPLITS)}.")
     ] = "job",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the model; default: where recommend looks.")
+        Path | None,
+        typer.Option(help="Folder to write the model to (default: where `recommend` looks)."),
     ] = None,
-    backend: Annotated[str, typer.Option(help="loky, dask or ray.")] = "loky",
+    backend: Annotated[
+        str, typer.Option(help="Where the work runs: loky (this machine), dask or ray.")
+    ] = "loky",
     address: Annotated[
-        str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
+        str | None,
+        typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes at once.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes that run at the same time.")] = 1,
     seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
     spread: Annotated[
         bool,
@@ -239,7 +248,7 @@ def _require_groups(asked: Any, split: str) -> None:
     kind = {"instance": "instance type", "random": "run"}.get(split, "program")
     raise ModelError(
         f"only {len(left)} {kind} has complete runs ({', '.join(left) or 'none'}): none can be "
-        "left out, so that nobody could tell how wrong the model is",
+        "left out, so the model's error could not be measured",
         hint=f"add runs of another {kind}"
         + ("" if split == "random" else ", or judge it on single runs: --split random"),
     )

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from advisor.domain import QUANTILES
+from advisor.measurements import CAMPAIGNS
 from advisor.predict import Predictor
 from advisor.records.campaigns import read_campaigns, read_packaged
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
@@ -31,7 +32,6 @@ from advisor.train.campaigns import (
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, score
 from advisor.ways.constants import constants
 
-PLACE: Final = "measurements/campaigns/campaigns.csv"
 _Z: Final = QUANTILES[COVERAGE]
 # A family whose own steps are among those that the layout model is fitted on: (family, table).
 OWN_TABLE: Final = ("Megatron", "megatron_sc21")
@@ -55,7 +55,9 @@ def run(data: Path) -> Validation:
         If a number in it is none, or no run can be asked about.
     """
     predictor = Predictor()
-    found, left_out = answers(read_campaigns(data / PLACE, _families()), predictor)
+    found, left_out = answers(
+        read_campaigns(CAMPAIGNS.place("runs", data), _families()), predictor
+    )
     return _validation(found, left_out, columns(found))
 
 
@@ -68,7 +70,7 @@ def blind(data: Path, shipped: Validation) -> Blind:
         As ``run``.
     """
     predictor = Predictor()
-    published = read_campaigns(data / PLACE, _families())
+    published = read_campaigns(CAMPAIGNS.place("runs", data), _families())
     found, _ = answers(published, predictor)
     law = constants().layout
     known = replace(constants(), layout=replace(law, parameters=law.without(OWN_TABLE[1])))

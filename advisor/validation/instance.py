@@ -27,18 +27,18 @@ import pandas as pd
 
 from advisor.errors import ModelError
 from advisor.machines.devices import device_parameters, suite_device
+from advisor.measurements import PROFET
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.planners.step.device_rates import sustained_flop_per_s
+from advisor.planners.step.device_rates import share_of_rates, sustained_flop_per_s
+from advisor.records import AnchorRun
 from advisor.train.described_columns import chip_of
 from advisor.train.described_rows import read_described
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import StepModel
 from advisor.validation.scores import Group, Validation, score
 
-TABLE: Final = "cloud_runs/profet/anchor_g4.parquet"
-TARGET: Final = "target_us__"
-JOB: Final = ["dataset", "model", "batchsize"]
+PRODUCTS: Final = ("convolution_forward", "convolution_weights", "convolution_inputs", "matmul")
 ANCHOR: Final = "g4dn.xlarge"
 # Instance type -> (device, speed of one core): geometric mean of Geekbench 6 single-core and
 # stress-ng single-core bogo-operations (SpareCores sc-inspector-data, 2024-07).
@@ -83,18 +83,14 @@ def _fitted_without(data: Path) -> Callable[[str], DeviceParameters]:
 
 def _validation(data: Path, parameters: Callable[[str], DeviceParameters]) -> Validation:
     """Score class ratios, every target by the constants that ``parameters`` has for it."""
-    jobs = _read(data / TABLE)
-    targets = [
-        c for c in map(str, jobs) if c.startswith(TARGET) and c.removeprefix(TARGET) in TYPES
-    ]
+    jobs = _read(data)
+    targets = [name for name in map(str, jobs) if name in TYPES]
     if not targets:
-        raise ModelError(f"no known target in {TABLE}", hint=f"known: {', '.join(TYPES)}")
-    groups, columns = [], []
-    figures: dict[str, float] = {}
-    for column in targets:
-        name = column.removeprefix(TARGET)
-        rows = jobs[jobs[column] > 0]
-        measured = rows[column].to_numpy(float) / 1e6
+        raise ModelError(f"no known target in {PROFET.title}", hint=f"known: {', '.join(TYPES)}")
+    groups, columns, figures = [], [], dict[str, float]()
+    for name in targets:
+        rows = jobs[jobs[name] > 0]
+        measured = rows[name].to_numpy(float)
         predicted = _by_class(rows, name, parameters(name))
         simple = _baselines(rows, name)
         columns.append([measured, predicted, *simple.values()])
@@ -138,28 +134,37 @@ def _knowing_more(rows: pd.DataFrame, name: str, measured: np.ndarray) -> dict[s
     return figures
 
 
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        runs = pd.read_parquet(path)
-        numbers = [c for c in map(str, runs) if c.startswith(("Device_", TARGET))] + [
-            "batch_latency"
-        ]
-        return runs.groupby(JOB)[numbers].mean().reset_index()
-    except (OSError, KeyError, ValueError) as error:
-        raise ModelError(
-            f"cannot read {path}: {error}", hint="name the measurements with --data"
-        ) from error
+def _read(data: Path) -> pd.DataFrame:
+    """Return a row a job: seconds of the step and of its classes, and of each target's step."""
+    jobs: dict[str, dict[str, float]] = {}
+    for record in PROFET.read_runs("jobs", data):
+        anchor = record.anchor
+        if anchor is None or record.time_s is None:
+            continue
+        row = jobs.setdefault(record.job.job_id, _anchor_row(anchor))
+        row[record.configuration[0].instance_type] = record.time_s
+    if not jobs:
+        raise ModelError(f"{PROFET.title} hold no job", hint="name the measurements with --data")
+    return pd.DataFrame(jobs.values())
+
+
+def _anchor_row(anchor: AnchorRun) -> dict[str, float]:
+    seconds = {n: v for n, v in anchor.facts.items() if isinstance(v, float)}
+    product_s = sum(seconds[f"operator_{kind}_s"] for kind in PRODUCTS) - seconds["depthwise_s"]
+    device_s = sum(v for name, v in seconds.items() if name.startswith("operator_"))
+    return {
+        "step_s": anchor.time_s,
+        "product_s": product_s,
+        "other_s": device_s - product_s,
+        "idle_s": seconds["idle_s"],
+    }
 
 
 def _classes(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return seconds in products, in other operators and idle, scaled to the measured step."""
-    device = [c for c in map(str, rows) if c.startswith("Device_") and c != "Device_IDLE"]
-    is_product = [("Conv2D" in c or "MatMul" in c) and "Depthwise" not in c for c in device]
-    times = rows[device].to_numpy(float)
-    product = times[:, is_product].sum(axis=1)
-    other = times.sum(axis=1) - product
-    idle = rows["Device_IDLE"].to_numpy(float)
-    level = rows["batch_latency"].to_numpy(float) / (product + other + idle)
+    columns = ("product_s", "other_s", "idle_s", "step_s")
+    product, other, idle, step = (rows[c].to_numpy(float) for c in columns)
+    level = step / (product + other + idle)
     return product * level, other * level, idle * level
 
 
@@ -172,6 +177,7 @@ def _by_class(
     rates = [sustained_flop_per_s(d, "fp32", parameters) for d in (here, there)]
     product, other, idle = _classes(rows)
     bandwidth = here.memory_bytes_per_s / there.memory_bytes_per_s
+    bandwidth *= share_of_rates(here, parameters) / share_of_rates(there, parameters)
     core = TYPES[ANCHOR][1] / TYPES[target][1]
     return np.asarray(product * rates[0] / rates[1] + other * bandwidth + idle * core)
 

@@ -27,8 +27,8 @@ _MOST_FOLDS: Final = (
     24  # of the pairs of program and instance type: each fold fits everything anew
 )
 SEEN: Final = (
-    "features, members and sizes of the estimators: chosen on these runs; the members' weights are "
-    "fitted without the left-out group",
+    "features, members and sizes of the estimators: chosen on these runs; the weights of members "
+    "are fitted without the left-out group",
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.errors import ModelError
+from advisor.measurements import PARCAE
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.layouts.pipeline_scaling import PipelineRates, scaled_step_s
 from advisor.validation.scores import Blind, Group, Validation, score
@@ -27,7 +28,6 @@ _OVERLAPS: Final = (1.0, 2.0, 4.0)
 # Log error from which a row counts by its absolute error, no longer its square.
 _NOISE: Final = 0.1
 _SLOW_WEIGHT: Final = 0.25
-TABLE: Final = Path("measurements") / "parcae" / "parcae_dp_pp_throughput.csv"
 # (overlaps, weight of slow runs, whether blocks count) among which --blind chooses.
 _CANDIDATES: Final = tuple(
     (overlaps, weight, has_blocks)
@@ -51,7 +51,13 @@ SEEN: Final = (
 
 
 def run(data: Path) -> Validation:
-    """Score ``measurements/parcae/parcae_dp_pp_throughput.csv`` under ``data``."""
+    """Score Parcae's steps under ``data``.
+
+    Raises
+    ------
+    ModelError
+        If they are not there, or no model has small and large runs.
+    """
     groups, predicted, measured, formula, linear = [], [], [], [], []
     for model, (few, many) in _halves(data).items():
         truth = _seconds(many)
@@ -142,7 +148,7 @@ def nested(
 
 
 def _seconds(rows: Any) -> Floats:
-    return np.asarray(rows.step_ms.to_numpy(float) / 1e3)
+    return np.asarray(rows.step_s.to_numpy(float))
 
 
 def _form_text(overlaps: tuple[float, ...], slow_weight: float, has_blocks: bool) -> str:
@@ -160,25 +166,19 @@ def _by_form(
 
 def _halves(data: Path) -> dict[str, tuple[Any, Any]]:
     """Return each model's runs on up to ``MOST_GPUS`` and on more."""
-    import pandas as pd
-
-    file = data / TABLE
-    try:
-        frame = pd.read_csv(file)
-    except OSError as error:
-        raise ModelError(f"cannot read {file}: {error.strerror}") from error
+    frame = PARCAE.read("steps", data)
     found = {}
     for model, rows in frame.groupby("model"):
-        few, many = rows[rows.n_gpus <= MOST_GPUS], rows[rows.n_gpus > MOST_GPUS]
+        few, many = rows[rows.accelerators <= MOST_GPUS], rows[rows.accelerators > MOST_GPUS]
         if len(few) >= len(_OVERLAPS) and not many.empty:
             found[str(model)] = (few, many)
     if not found:
-        raise ModelError(f"{file} has no model with runs on both sides of {MOST_GPUS} GPUs")
+        raise ModelError(f"no model has runs on both sides of {MOST_GPUS} GPUs under {data}")
     return found
 
 
 def _micro_batches(rows: Any) -> Floats:
-    share = rows.global_batch / rows.micro_batch_size / rows.dp
+    share = rows.global_batch / rows.micro_batch / rows.dp
     return np.asarray(np.ceil(share.to_numpy(float) - 1e-9))
 
 
@@ -198,7 +198,7 @@ def fit(
     """Fit one job's constants to its measured runs, by rising robust log error."""
     from scipy.optimize import least_squares
 
-    measured = np.log(rows.step_ms.to_numpy(float) / 1e3)
+    measured = np.log(rows.step_s.to_numpy(float))
 
     def rates(x: Floats, overlap: float) -> PipelineRates:
         model_s, send_s, reduce_s, step_s = map(float, np.exp(x))
@@ -233,6 +233,6 @@ def _linear(few: Any, many: Any) -> Floats:
     values = []
     for row in many.itertuples():
         same = few[few.pp == row.pp]
-        known = (same if len(same) else few).sort_values("n_gpus").iloc[-1]
-        values.append(known.step_ms / 1e3 * known.n_gpus / row.n_gpus)
+        known = (same if len(same) else few).sort_values("accelerators").iloc[-1]
+        values.append(known.step_s * known.accelerators / row.accelerators)
     return np.array(values)
