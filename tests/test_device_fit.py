@@ -18,7 +18,6 @@ from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.train.described_columns import DescribedRows
-from advisor.train.described_images import GAVEL, PROFET
 from advisor.train.described_residuals import (
     WAYS,
     fitted_correlations,
