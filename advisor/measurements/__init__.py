@@ -1,7 +1,7 @@
 """Published measurements: who made them, where they lie, and one reader for each.
 
 Every protocol and every fit reads its measurements here. What ships lies in
-``datasets/measurements`` in our form (``Table``, ``Collection``); a folder laid out like
+``datasets/measurements`` in our form (``PublishedTable``, ``Collection``); a folder laid out like
 ``shared/data``, or a table of the published form, is turned into it while it is read.
 """
 

@@ -15,7 +15,7 @@ from advisor import data
 from advisor.errors import AdvisorError
 from advisor.measurements import ALL
 from advisor.measurements.dataset import Dataset
-from advisor.measurements.table import FOLDER
+from advisor.measurements.table import FOLDER, write_frame
 
 
 def build(source: Path, out: Path) -> dict[str, int]:
@@ -50,7 +50,7 @@ def normalise(dataset: Dataset, source: Path, out: Path) -> dict[str, int]:
         if frame is None:
             raise dataset.absent(source)
         kept = table.selection(frame) if dataset.ships else frame
-        table.write(kept, out / FOLDER / table.file)
+        write_frame(kept, out / FOLDER / table.file)
         written[table.file] = len(kept)
     for runs in dataset.runs.values():
         records = runs.read_under(source)

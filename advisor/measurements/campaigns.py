@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.measurements.dataset import Dataset
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 
 CAMPAIGNS: Final = Dataset(
     name="campaigns",
@@ -14,7 +14,7 @@ CAMPAIGNS: Final = Dataset(
     licence="facts, with their source in every row",
     ships=True,
     tables={
-        "runs": Table(
+        "runs": PublishedTable(
             file="campaigns/campaigns.csv",
             published="measurements/campaigns/campaigns.csv",
             columns={},

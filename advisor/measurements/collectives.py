@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import US_PER_S, Table
+from advisor.measurements.table import US_PER_S, PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ COLLECTIVES: Final = Dataset(
     licence="MIT-style (vTrain's LICENSE); MIT (SimAI's astra-sim-alibabacloud/LICENSE)",
     ships=True,
     tables={
-        "all_reduce": Table(
+        "all_reduce": PublishedTable(
             file="collectives/all_reduce.csv.gz",
             published="planners/nccl_allreduce_intranode.csv",
             columns={
@@ -50,7 +50,7 @@ COLLECTIVES: Final = Dataset(
             divisors={"all_reduce_s": US_PER_S},
             tidy=_tidy_all_reduce,
         ),
-        "between_nodes": Table(
+        "between_nodes": PublishedTable(
             file="collectives/between_nodes.csv",
             published="planners/collective_busbw_ratio.csv",
             columns={

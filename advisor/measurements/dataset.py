@@ -11,7 +11,7 @@ from advisor import data
 from advisor.errors import ModelError
 from advisor.measurements import reads
 from advisor.measurements.collection import Collection
-from advisor.measurements.table import FOLDER, Table
+from advisor.measurements.table import FOLDER, PublishedTable
 from advisor.records.files import to_line
 
 if TYPE_CHECKING:
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from advisor.records import RunRecord
 
 
-class Place(Protocol):
+class Located(Protocol):
     """Something that lies in one of two places under a folder of measurements."""
+
+    @property
+    def published(self) -> str:
+        """Where its published form lies."""
+        ...
 
     def path_under(self, root: Path) -> Path | None:
         """Return where it is, None where it is not."""
@@ -29,13 +34,13 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFile:
+class PublishedFile:
     """A file that keeps its published form.
 
     Attributes
     ----------
     file, published : str
-        As of ``Table``.
+        As of ``PublishedTable``.
     """
 
     file: str
@@ -84,10 +89,10 @@ class Dataset:
     licence : str
     ships : bool
         Whether its tables come with the package.
-    tables : mapping of str to Table
+    tables : mapping of str to PublishedTable
     runs : mapping of str to Collection
         Labelled runs.
-    files : mapping of str to KeptFile
+    files : mapping of str to PublishedFile
         Files that keep their published form.
     """
 
@@ -96,9 +101,9 @@ class Dataset:
     upstream: tuple[Upstream, ...]
     licence: str
     ships: bool
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, PublishedTable] = field(default_factory=dict)
     runs: Mapping[str, Collection] = field(default_factory=dict)
-    files: Mapping[str, KeptFile] = field(default_factory=dict)
+    files: Mapping[str, PublishedFile] = field(default_factory=dict)
 
     def read(self, table: str, folder: Path) -> pd.DataFrame:
         """Read a table in our form from a folder of measurements, or from one file, of any form.
@@ -171,7 +176,7 @@ class Dataset:
         return all(any(place.path_under(root) for root in roots(folder)) for place in self.places)
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Located, ...]:
         """Everything that is read of it."""
         return (*self.tables.values(), *self.runs.values(), *self.files.values())
 
@@ -183,7 +188,7 @@ class Dataset:
                 hint="name a folder laid out like shared/data with --data",
             )
         return ModelError(
-            f"cannot read {self.title}: not here", hint=f"advisor data fetch {self.name}"
+            f"cannot read {self.title}: it is not here", hint=f"advisor data fetch {self.name}"
         )
 
 

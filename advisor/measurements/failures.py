@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.measurements.dataset import Dataset
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 
 FAILURES: Final = Dataset(
     name="failures",
@@ -14,7 +14,7 @@ FAILURES: Final = Dataset(
     licence="facts: one table of a paper, with its source in every row",
     ships=True,
     tables={
-        "interruptions": Table(
+        "interruptions": PublishedTable(
             file="failures/interruptions.csv",
             published="measurements/failures/llama3_interruptions.csv",
             columns={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from advisor.measurements.dataset import Dataset, KeptFile, Upstream
+from advisor.measurements.dataset import Dataset, PublishedFile, Upstream
 
 SPOT: Final = Dataset(
     name="spot",
@@ -13,7 +13,7 @@ SPOT: Final = Dataset(
     licence="none stated",
     ships=False,
     files={
-        "intervals": KeptFile(
+        "intervals": PublishedFile(
             file="spot/intervals.csv",
             published="measurements/spot/skypilot_spot_intervals.csv",
         )
@@ -32,7 +32,7 @@ HIVEMIND: Final = Dataset(
     licence="MIT; 18 MB",
     ships=False,
     files={
-        name: KeptFile(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
+        name: PublishedFile(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
         for name in (
             "experiments.csv",
             "nodes.csv",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import MS_PER_S, Table
+from advisor.measurements.table import MS_PER_S, PublishedTable
 
 FINETUNE: Final = Dataset(
     name="finetune",
@@ -19,7 +19,7 @@ FINETUNE: Final = Dataset(
     licence="MIT (the package), Apache-2.0 (ibm-research/LLMFineTuningBench)",
     ships=True,
     tables={
-        "runs": Table(
+        "runs": PublishedTable(
             file="finetune/runs.csv",
             published="measurements/finetune/runs.csv",
             columns={
@@ -45,7 +45,7 @@ BLACKWELL: Final = Dataset(
     licence="Apache-2.0",
     ships=True,
     tables={
-        "steps": Table(
+        "steps": PublishedTable(
             file="blackwell/steps.csv",
             published="measurements/blackwell/b200_steps.csv",
             columns={

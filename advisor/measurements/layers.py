@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
 from advisor.measurements.layouts import LAYOUTS
-from advisor.measurements.table import MS_PER_S, Table
+from advisor.measurements.table import MS_PER_S, PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ LAYERS: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "profiles": Table(
+        "profiles": PublishedTable(
             file="layers/profiles.csv.gz",
             published="planners/layer_latency_profiles.csv",
             columns={
@@ -68,7 +68,7 @@ AMP: Final = Dataset(
     licence="Apache-2.0",
     ships=True,
     tables={
-        "layers": Table(
+        "layers": PublishedTable(
             file="amp/layers.csv",
             published="planners/amp_layer_fwd_times.csv",
             columns={
@@ -96,7 +96,7 @@ SAILOR: Final = Dataset(
             selection=_as_they_are,
             tell=frozenset(),
         ),
-        "layers": Table(
+        "layers": PublishedTable(
             file="sailor/layers.csv.gz",
             published="planners/sailor_layer_profiles.csv",
             columns={

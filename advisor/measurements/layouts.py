@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ LAYOUTS: Final = Dataset(
     licence="by row: Apache-2.0, MIT, BSD-3-Clause, or a paper's figures",
     ships=True,
     tables={
-        "runs": Table(
+        "runs": PublishedTable(
             file="layouts/runs.csv.gz",
             published="planners/measured_layouts.csv",
             columns=_COLUMNS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ MLPERF: Final = Dataset(
     licence="Apache-2.0",
     ships=True,
     tables={
-        "entries": Table(
+        "entries": PublishedTable(
             file="mlperf/entries.csv.gz",
             published="measurements/mlperf/mlperf_entries.csv",
             columns=_COLUMNS | {"duplicate_of": "dup_of"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import MS_PER_S, Table
+from advisor.measurements.table import MS_PER_S, PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ PARCAE: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "steps": Table(
+        "steps": PublishedTable(
             file="parcae/steps.csv",
             published="measurements/parcae/parcae_dp_pp_throughput.csv",
             columns={
@@ -40,7 +40,7 @@ PARCAE: Final = Dataset(
             divisors={"step_s": MS_PER_S},
             tell=frozenset({"dp", "pp", "n_gpus", "step_ms", "model"}),
         ),
-        "restarts": Table(
+        "restarts": PublishedTable(
             file="parcae/restarts.csv",
             published="measurements/parcae/parcae_restart_cost.csv",
             columns={"kind": "kind", "nodes": "nodes", "restart_s": "seconds"},

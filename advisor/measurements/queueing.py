@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.errors import ModelError
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import Table, read_frame
+from advisor.measurements.table import PublishedTable, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,14 +78,14 @@ TIRESIAS: Final = Dataset(
     licence="Apache-2.0",
     ships=True,
     tables={
-        "completions": Table(
+        "completions": PublishedTable(
             file=_COMPLETIONS,
             published=_PUBLISHED,
             columns=_COLUMNS,
             form=("run", "nodes", "devices_per_node", "policy", *_COLUMNS),
             collect=_collect,
         ),
-        "service_samples": Table(
+        "service_samples": PublishedTable(
             file="tiresias/service_samples.csv",
             published=f"{_PUBLISHED}/yarn-gput1000.csv",
             columns={"duration_s": "duration"},
@@ -120,7 +120,7 @@ POLLUX_QUEUE: Final = Dataset(
     licence="Apache-2.0",
     ships=True,
     tables={
-        "completions": Table(
+        "completions": PublishedTable(
             file="pollux_queue/completions.csv.gz",
             published=_RESULTS,
             columns=_OF_POLLUX,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ def _on_aws(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["cluster"] == "aws"]
 
 
-_PLACEMENTS: Final = Table(
+_PLACEMENTS: Final = PublishedTable(
     file="pollux/placements.csv.gz",
     published="measurements/pollux_sia/sia_placements.csv",
     columns=_SHARED | {"placement": "placement"},
@@ -52,7 +52,7 @@ _PLACEMENTS: Final = Table(
     tidy=_tidy_placements,
     selection=_on_aws,
 )
-_SCALABILITY: Final = Table(
+_SCALABILITY: Final = PublishedTable(
     file="pollux/scalability.csv.gz",
     published="measurements/pollux_sia/sia_scalability.csv",
     columns=_SHARED | {"nodes": "num_nodes", "workers": "num_replicas"},

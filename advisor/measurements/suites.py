@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import MS_PER_S, Table
+from advisor.measurements.table import MS_PER_S, PublishedTable
 
 LAMBDA: Final = Dataset(
     name="lambda",
@@ -14,7 +14,7 @@ LAMBDA: Final = Dataset(
     licence="none stated",
     ships=False,
     tables={
-        "throughputs": Table(
+        "throughputs": PublishedTable(
             file="lambda/throughputs.csv",
             published="measurements/lambda/lambda_history_union.csv",
             columns={
@@ -39,7 +39,7 @@ GAVEL: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "throughputs": Table(
+        "throughputs": PublishedTable(
             file="gavel/throughputs.csv.gz",
             published="measurements/gavel/gavel_isolated.csv",
             columns={
@@ -63,7 +63,7 @@ NVIDIA_EXAMPLES: Final = Dataset(
     licence="Apache-2.0 or BSD-3-Clause, by model",
     ships=True,
     tables={
-        "throughputs": Table(
+        "throughputs": PublishedTable(
             file="nvidia_examples/throughputs.csv.gz",
             published="measurements/nvidia_dle/nvidia_dle_training_tables.csv",
             columns={
@@ -89,7 +89,7 @@ NEUSIGHT: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "latencies": Table(
+        "latencies": PublishedTable(
             file="neusight/latencies.csv",
             published="measurements/neusight/neusight_e2e_latency_ms.csv",
             columns={

@@ -1,13 +1,14 @@
 """One published table in two forms: as it was collected, and ours, which ships.
 
-A ``Table`` knows where both forms lie and how the published one becomes ours: columns renamed and
-selected, units changed, rows left out. Readers always hand out our form; a file of the published
-form is turned into it on the fly, so that anybody can score a table of the form that was
+A ``PublishedTable`` knows where both forms lie and how the published one becomes ours: columns
+renamed and selected, units changed, rows left out. Readers always hand out our form; a file of the
+published form is turned into it on the fly, so that anybody can score a table of the form that was
 published.
 """
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PublishedTable:
     """A table of a data set.
 
     Attributes
@@ -138,13 +139,12 @@ class Table:
         """
         return self.normalise(read_frame(path), path)
 
-    def write(self, frame: pd.DataFrame, path: Path) -> None:
-        """Write our form, the same bytes for the same frame."""
-        import gzip
 
-        text = frame.to_csv(index=False, lineterminator="\n").encode()
-        packed = gzip.compress(text, _COMPRESSION, mtime=0) if path.suffix == ".gz" else text
-        atomic.write_bytes(path, packed)
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame as CSV, packed where the name says so; the same bytes for the same frame."""
+    text = frame.to_csv(index=False, lineterminator="\n").encode()
+    packed = gzip.compress(text, _COMPRESSION, mtime=0) if path.suffix == ".gz" else text
+    atomic.write_bytes(path, packed)
 
 
 def read_frame(path: Path) -> pd.DataFrame:

@@ -32,7 +32,7 @@ from advisor.measurements import (
     SIA,
     Dataset,
 )
-from advisor.measurements.table import Table, read_frame
+from advisor.measurements.table import PublishedTable, read_frame
 from advisor.validation.cell_scores import score_cells
 from advisor.validation.gpu import one_device_cells
 from advisor.validation.scores import Validation
@@ -62,7 +62,7 @@ class Suite:
     has_process: bool = False
 
     @property
-    def form(self) -> Table:
+    def form(self) -> PublishedTable:
         """The published form of its tables, and ours."""
         return self.dataset.tables[self.table]
 
