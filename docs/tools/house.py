@@ -28,6 +28,8 @@ WORDS: Final = {
     "ways": "a way of training a file",
     "learned": "estimators, intervals, registry",
     "records": "labelled runs, importers",
+    "measurements": "published measurements: read, fetched",
+    "threads": "how many threads we compute with",
     "machines": "fleet, clusters, hosts; no prices",
     "jobs": "work + length + what feeds it",
     "question": "flags, files, keywords",
