@@ -1,11 +1,10 @@
 """Make a release, or try to: ``python .ci/release.py 0.2.0``.
 
-In a copy of the commit the version becomes 0.2.0 in the one place where it stands
-(pyproject.toml), the changelog's [Unreleased] becomes a section of that version and day, sdist and
-wheel are built and checked, and the wheel is installed into a fresh environment in which ``advisor
---help`` and ``advisor --version`` must work. Nothing of the checkout is changed; ``--write``
-changes the two files there as well, once all of that has worked, and says which git commands
-remain.
+In a copy of the commit the version becomes 0.2.0 in the one place where it stands, pyproject.toml,
+the changelog's [Unreleased] becomes a section of that version and day, sdist and wheel are built
+and checked, and the wheel is installed into a fresh environment in which ``advisor --help`` and
+``advisor --version`` must work. Nothing of the checkout is changed; ``--write`` changes the two
+files there as well, once all of that has worked, and says which git commands remain.
 
 ``--tagged`` builds what is there, which must be of that version already; ``--section`` only
 prints the changelog's section. ``--no-deps`` takes the dependencies from the running environment.
@@ -137,8 +136,19 @@ def _python(*arguments: str, cwd: Path | None = None) -> None:
     subprocess.run([sys.executable, *arguments], cwd=cwd, check=True, stdout=subprocess.DEVNULL)
 
 
+def _require_committed() -> None:
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.stdout.strip():
+        raise ReleaseError("there are changes that are not committed: a release is of a commit")
+
+
 def release(asked: argparse.Namespace) -> list[Path]:
     """Make what was asked for; return the files that were built."""
+    if asked.write:
+        _require_committed()
     with tempfile.TemporaryDirectory(prefix="release-") as name:
         source = copied(Path(name) / "source")
         files = {name: (source / name).read_text() for name in ("pyproject.toml", "CHANGELOG.md")}

@@ -30,9 +30,9 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
-def tool(name: str) -> ModuleType:
-    """Return a program of ``docs/tools`` as a module."""
-    path = ROOT / "docs" / "tools" / f"{name}.py"
+def tool(name: str, folder: str = "docs/tools") -> ModuleType:
+    """Return a program that is no part of a package as a module."""
+    path = ROOT / folder / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"docs_tools_{name}", path)
     assert spec is not None
     assert spec.loader is not None

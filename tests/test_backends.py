@@ -130,6 +130,7 @@ def test_runs_are_left_on_the_workers_of_dask_only() -> None:
     assert "needs a Dask cluster" in str(done.exception)
 
 
+@pytest.mark.frameworks
 def test_a_scheduler_that_is_not_there_is_one_clear_error() -> None:
     pytest.importorskip("distributed", reason="Dask is not installed")
     with pytest.raises(ModelError, match="is gone"), workers("dask", "tcp://127.0.0.1:1"):

@@ -204,6 +204,7 @@ def check_ranks(seen: Recording) -> None:
     assert seen.readings[-1].network_sent_bytes > 1e5
 
 
+@pytest.mark.slow
 def test_spawned_ranks_are_merged_and_leave_after_the_same_step(tmp_path: Path) -> None:
     """Else one would wait for the other's gradients and fail."""
     script = tmp_path / "ddp.py"

@@ -13,11 +13,11 @@ import pytest
 
 from advisor import data
 from advisor.machines import devices
+from advisor.measurements import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.train.described_columns import DescribedRows
-from advisor.train.described_images import GAVEL, NVIDIA, PROFET
 from advisor.train.described_residuals import (
     WAYS,
     fitted_correlations,
@@ -25,11 +25,10 @@ from advisor.train.described_residuals import (
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import LAMBDA, read_described, read_steps
+from advisor.train.described_rows import read_described, read_steps
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
 from advisor.train.processor_rows import (
-    TABLE,
     processor_log_sd,
     processor_residuals,
     processor_rows,
@@ -50,7 +49,7 @@ def _suite(
         for (gpu, precision), value in seconds.items()
         for model in models
     ]  # fmt: skip
-    path = folder / LAMBDA
+    path = folder / LAMBDA.tables["throughputs"].published
     path.parent.mkdir(parents=True)
     pd.DataFrame(rows).to_csv(path, index=False)
     return folder
@@ -207,9 +206,10 @@ def test_a_processors_width_is_what_its_errors_are_wider_than_a_gpus() -> None:
 
 def test_a_processors_error_is_that_of_its_published_throughput(tmp_path: Path) -> None:
     """A throughput (synthetic) twice as high is an error larger by ln 2; GPUs are passed over."""
-    path = tmp_path / TABLE
+    path = tmp_path / MLPERF.tables["entries"].published
     path.parent.mkdir(parents=True)
-    entry = {"benchmark": "resnet", "global_batch_size": 32.0, "samples_per_s": 100.0}
+    entry = {"benchmark": "resnet", "global_batch_size": 32.0, "samples_per_s": 100.0,
+             "round": "v1", "org": "o", "accelerator": "none", "n_accelerators": 0}  # fmt: skip
     pd.DataFrame([{"system": "skx_8180_2s_1x", **entry}, {"system": "a GPU", **entry}]).to_csv(
         path, index=False
     )
@@ -225,15 +225,18 @@ def test_a_processors_error_is_that_of_its_published_throughput(tmp_path: Path) 
 def test_networks_of_images_are_read_at_their_batch_and_size(tmp_path: Path) -> None:
     """A made-up step of each suite (synthetic) comes back with its device, batch and seconds."""
     frames = {
-        GAVEL: [{"gpu": "k80", "n_gpus": 1, "model": "ResNet-50", "batch_size_per_gpu": 64.0,
-                 "samples_per_s": 32.0}],
+        GAVEL: [{"gpu": "k80", "n_gpus": 1, "job": "ResNet-50 (batch size 64)",
+                 "batch_size_per_gpu": 64.0, "samples_per_s": 32.0}],
         PROFET: [{"instance_name": "p2.xlarge", "model": "VGG16", "dataset": f"{side}dataset",
                   "batchsize": 16, "batch_latency": 0.5} for side in (32, 224)],
-        NVIDIA: [{"model": "Classification/ConvNets/resnet50v1.5", "gpus": 1.0, "gpu": "V100",
+        NVIDIA_EXAMPLES: [
+                 {"file": "PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
+                  "n_gpus": 1.0, "gpu": "V100", "seq_len": "", "metric": "images/s",
                   "gpu_mem_gb": 16.0, "precision": p, "value": 128.0,
                   "batch": "128 (FP32) / 256 (AMP)"} for p in ("fp32", "mixed")],
     }  # fmt: skip
-    for place, made in frames.items():
+    for dataset, made in frames.items():
+        place = next(iter(dataset.tables.values())).published
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(made).to_csv(tmp_path / place, index=False)
     steps = {(s.suite, s.is_half): s for s in read_steps(tmp_path)}

@@ -189,7 +189,7 @@ def test_the_verdict_says_what_an_hour_must_be_worth() -> None:
         return report.verdict(asdict(rent))
 
     assert of(4.0, 6.0) == "rent if an hour is worth more than $1.50"
-    assert of(4.0, -6.0) == "rent: earlier and not dearer"
+    assert of(4.0, -6.0) == "rent: earlier at no extra cost"
     assert of(-4.0, -6.0) == "rent if an hour is worth less than $1.50"
     assert of(-4.0, 6.0) == "wait: your cluster is not slower"
 
@@ -238,7 +238,7 @@ BAD: dict[str, tuple[list[str], type[Exception], str, int]] = {
     "its own past too large": (
         [*HERE[:2], "--cluster", "1x4xV100-SXM2-16GB"], PlanningError, "the cluster has 4", 3),
     "uneven": ([*HERE, "--cluster-devices", "6,7"], AdvisorError, "spread evenly", 2),
-    "no count": ([*HERE, "--cluster-devices", "many"], AdvisorError, "no list", 2),
+    "no count": ([*HERE, "--cluster-devices", "many"], AdvisorError, "as a list", 2),
     "zero devices": ([*HERE, "--cluster-devices", "0"], AdvisorError, "not a number of dev", 2),
     "zero nodes": (
         [*HERE[:2], "--cluster", "0x4xV100-SXM2-16GB"], AdvisorError, "makes no sense", 2),

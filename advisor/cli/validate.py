@@ -47,16 +47,12 @@ def command(
                 "--blind scores a protocol, not a table of your own",
                 hint="what had the published rows in sight is printed below the table's scores",
             )
-        beside = data.shared() if folder is None else None
-        known = folder or (beside / "data" if beside is not None else None)
-        _print(score_table(Path(protocol), known), as_json)
+        _print(score_table(Path(protocol), data.measurements(folder)), as_json)
         return
     if protocol not in validation.PROTOCOLS:
         raise UsageError(
             f"no protocol named {protocol!r}", hint=f"one of: {', '.join(validation.PROTOCOLS)}"
         )
-    if folder is None and protocol in validation.ON_OUR_RUNS:
-        folder = data.root("datasets")
     result = validation.run(protocol, data.measurements(folder), is_blind=is_blind)
     _print(result, as_json)
 

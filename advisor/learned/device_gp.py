@@ -141,7 +141,7 @@ class DeviceProcess:
         kernels = _kernels(cells, peak, self.lengths)  # (n_kernels, n, n)
         residual = (cells.log_throughput - mean)[known]
         noise = 1.0 / cells.weight[known]
-        among = kernels[:, known][:, :, known]
+        among = kernels[(slice(None), *np.ix_(known, known))]
         start = self.amplitudes_.get(member)
         log_amplitude = _evidence_fit(among, residual, noise, start)
         self.amplitudes_[member] = log_amplitude
@@ -255,7 +255,8 @@ def _same(labels: Ints) -> Array:
 
 def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | None) -> Array:
     """Return log-amplitudes that maximise evidence x prior (unit deviation around the prior)."""
-    from scipy.linalg import cholesky, solve_triangular
+    from scipy.linalg import cholesky
+    from scipy.linalg.lapack import dpotri
     from scipy.optimize import minimize
 
     n = residual.size
@@ -268,8 +269,8 @@ def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | 
         covariance = (variance[:-1] @ flat).reshape(n, n)
         covariance[diagonal, diagonal] += variance[-1] * noise + 1e-8
         lower = cholesky(covariance, lower=True, check_finite=False)
-        inverse_lower = solve_triangular(lower, np.eye(n), lower=True, check_finite=False)
-        inverse = inverse_lower.T @ inverse_lower
+        below, _ = dpotri(lower, lower=1)  # of the inverse; what is above is not touched
+        inverse = np.tril(below) + np.tril(below, -1).T
         alpha = inverse @ residual
         excess = inverse - np.outer(alpha, alpha)
         slope = np.r_[

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from advisor import data
+from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 from advisor.train.model_folder import ABOUT, METRICS, day_of
@@ -142,7 +142,9 @@ def command_of(folder: Path) -> str:
             hint=f"fit it again: advisor train check {folder.name} --replace",
         ) from error
     if not isinstance(found, str) or shlex.split(found)[:2] != ["advisor", "train"]:
-        raise ModelError(f"{folder / METRICS}: {found!r} is no training command", hint="see card")
+        raise ModelError(
+            f"{folder / METRICS}: {found!r} is not a training command", hint="see card"
+        )
     return found
 
 
@@ -156,7 +158,7 @@ def _run(line: str, out: Path) -> float:
     """Run a training command into a folder; returns its seconds of CPU."""
     package = Path(data.__file__).resolve().parent
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
+        **dict.fromkeys(threads.VARIABLES, "1"),
         "PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]),
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -12,16 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
-
 from advisor.machines.devices import suite_device
+from advisor.measurements import GAVEL, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Device, Precision, TrainingSetup
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.train.measured_step import MeasuredStep, thinned
 
-GAVEL: Final = "measurements/gavel/gavel_isolated.csv"
-PROFET: Final = "cloud_runs/profet/target_latency.csv"
-NVIDIA: Final = "measurements/nvidia_dle/nvidia_dle_training_tables.csv"
 # {} is the side of the images. [pixels]
 NETWORKS: Final = {
     "ResNet18": "{}:64:2x64,2x128,2x256,2x512:basic",
@@ -45,41 +41,40 @@ _NVIDIA_RESNET: Final = "Classification/ConvNets/resnet50v1.5"
 _SGD: Final = TrainingSetup(optimizer="sgd-momentum")
 
 
-def gavel_rows(path: Path) -> Iterator[MeasuredStep]:
+def gavel_rows(data: Path) -> Iterator[MeasuredStep]:
     """Yield Gavel's ResNet-50 (ImageNet) alone on one GPU, by batch."""
-    frame = pd.read_csv(path)
-    frame = frame[(frame["n_gpus"] == 1) & (frame["model"] == "ResNet-50")]
-    cells = frame.groupby(["gpu", "batch_size_per_gpu"])["samples_per_s"].median()
+    frame = GAVEL.read("throughputs", data)
+    frame = frame[(frame["accelerators"] == 1) & frame["job"].str.startswith("ResNet-50 ")]
+    cells = frame.groupby(["accelerator", "batch_per_accelerator"])["samples_per_s"].median()
     for cell in cells.reset_index().to_dict("records"):
-        batch = int(cell["batch_size_per_gpu"])
-        device = suite_device(_GAVEL_GPUS.get(str(cell["gpu"]), str(cell["gpu"])))
+        batch = int(cell["batch_per_accelerator"])
+        name = str(cell["accelerator"])
+        device = suite_device(_GAVEL_GPUS.get(name, name))
         if device is not None:
             yield _step(device, "ResNet50", 224, batch, batch / cell["samples_per_s"], "gavel")
 
 
-def profet_rows(path: Path) -> Iterator[MeasuredStep]:
+def profet_rows(data: Path) -> Iterator[MeasuredStep]:
     """Yield PROFET's ResNets and VGGs on images of 128 pixels and more."""
-    frame = pd.read_csv(path)
-    frame = frame[frame["model"].isin(list(NETWORKS))]
-    frame = frame.assign(image=frame["dataset"].str.removesuffix("dataset").astype(int))
-    frame = frame[frame["image"] >= _SMALLEST_IMAGE]
-    keys = ["instance_name", "model", "image", "batchsize"]
-    cells = frame.groupby(keys)["batch_latency"].median().reset_index()
-    for cell in thinned(cells, ["instance_name", "model"]).to_dict("records"):
-        device = suite_device(_INSTANCES.get(str(cell["instance_name"]), ""))
+    frame = PROFET.read("steps", data)
+    frame = frame[frame["model"].isin(list(NETWORKS)) & (frame["image_pixels"] >= _SMALLEST_IMAGE)]
+    keys = ["instance_type", "model", "image_pixels", "batch"]
+    cells = frame.groupby(keys)["step_s"].median().reset_index()
+    for cell in thinned(cells, ["instance_type", "model"]).to_dict("records"):
+        device = suite_device(_INSTANCES.get(str(cell["instance_type"]), ""))
         if device is not None:
             yield _step(
-                device, str(cell["model"]), int(cell["image"]), int(cell["batchsize"]),
-                cell["batch_latency"], "profet",
+                device, str(cell["model"]), int(cell["image_pixels"]), int(cell["batch"]),
+                cell["step_s"], "profet",
             )  # fmt: skip
 
 
-def nvidia_rows(path: Path) -> Iterator[MeasuredStep]:
+def nvidia_rows(data: Path) -> Iterator[MeasuredStep]:
     """Yield NVIDIA's ResNet-50 examples on one GPU whose batch is stated."""
-    frame = pd.read_csv(path)
-    frame = frame[(frame["model"] == _NVIDIA_RESNET) & (frame["gpus"] == 1)]
-    for row in frame.to_dict("records"):
-        name = _NVIDIA_GPUS.get((row["gpu"], row["gpu_mem_gb"]))
+    frame = NVIDIA_EXAMPLES.read("throughputs", data)
+    is_resnet = frame["page"].str.contains(_NVIDIA_RESNET, regex=False)
+    for row in frame[is_resnet & (frame["accelerators"] == 1)].to_dict("records"):
+        name = _NVIDIA_GPUS.get((row["accelerator"], row["accelerator_memory_gb"]))
         precision: Precision = {"mixed": "fp16", "tf32": "tf32"}.get(row["precision"], "fp32")  # type: ignore[assignment]
         batch = _batch(str(row["batch"]), is_half=precision == "fp16")
         device = suite_device(name or "")

@@ -1,11 +1,9 @@
 """Measured steps of models that can be described: layers, NeuSight's suite, Lambda's suite.
 
-Every row is a described job (``planners.step.describe``) on a device, as columns of operators
-that the
-step-time equation of ``planners.step.device`` is evaluated on. Only sizes that the suites state
-are
-used; what they leave open (attention written out or fused, precision of fp32 products) is set here
-for a suite as a whole.
+Every row is a described job (``planners.step.describe``) on a device, as columns of operators that
+the step-time equation of ``planners.step.device`` is evaluated on. Only sizes that the suites
+state are used; what they leave open (attention written out or fused, precision of fp32 products)
+is set here for a suite as a whole.
 """
 
 from __future__ import annotations
@@ -15,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
-
 from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
+from advisor.measurements import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import (
     DEFAULT_SETUP,
     Device,
@@ -30,20 +27,10 @@ from advisor.planners.step.describe import block_operators, transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.describe_operators import Tally
 from advisor.train.described_columns import DescribedRows, columns
-from advisor.train.described_images import (
-    GAVEL,
-    NVIDIA,
-    PROFET,
-    gavel_rows,
-    nvidia_rows,
-    profet_rows,
-)
+from advisor.train.described_images import gavel_rows, nvidia_rows, profet_rows
 from advisor.train.device_model import HEADS, layer_frame
-from advisor.train.device_model import TABLE as LAYERS
 from advisor.train.measured_step import MeasuredStep, thinned
 
-NEUSIGHT: Final = "measurements/neusight/neusight_e2e_latency_ms.csv"
-LAMBDA: Final = "measurements/lambda/lambda_history_union.csv"
 # Published configurations of NeuSight's models: (layers, hidden, heads, vocabulary, is_causal).
 # Its GPT3-XL has the 24 heads of 128 of Brown et al. (table 2.1), side by side, which are 3,072
 # wide and not the 2,048 of the table: on every device, and by the suite's own roofline, it takes
@@ -61,7 +48,7 @@ _BERT_TOKENS: Final = 384
 # leaves the rest to a family's deviation; Llama layers are asked as any Llama is, which is nearer
 # (seen on these rows: not blind). NVIDIA's examples have Apex's kernels.
 UNFUSED: Final = TrainingSetup(attention="unfused")
-NVIDIA_EXAMPLES: Final = TrainingSetup(attention="unfused", kernels="fused")
+APEX: Final = TrainingSetup(attention="unfused", kernels="fused")
 
 
 def read_described(data: Path) -> DescribedRows:
@@ -79,16 +66,17 @@ def read_steps(data: Path) -> list[MeasuredStep]:
     """Read the steps of every suite that lies under ``data``; as ``read_described``."""
     rows: list[MeasuredStep] = []
     readers = (
-        (LAYERS, _layers), (NEUSIGHT, neusight_rows), (LAMBDA, _lambda), (GAVEL, gavel_rows),
-        (PROFET, profet_rows), (NVIDIA, nvidia_rows),
+        (LAYERS, "profiles", _layers), (NEUSIGHT, "latencies", neusight_rows),
+        (LAMBDA, "throughputs", _lambda), (GAVEL, "throughputs", gavel_rows),
+        (PROFET, "steps", profet_rows), (NVIDIA_EXAMPLES, "throughputs", nvidia_rows),
     )  # fmt: skip
-    for place, reader in readers:
-        if (data / place).exists():
+    for suite, table, reader in readers:
+        if suite.has(table, data):
             try:
-                rows += reader(data / place)
+                rows += reader(data)
             except (KeyError, ValueError) as error:
                 raise ModelError(
-                    f"cannot read {data / place}: {error}",
+                    f"cannot read {suite.title}: {error}",
                     hint="name the measurements with --data",
                 ) from error
     if not rows:
@@ -96,26 +84,26 @@ def read_steps(data: Path) -> list[MeasuredStep]:
     return rows
 
 
-def _layers(path: Path) -> Iterator[MeasuredStep]:
-    frame = layer_frame(path)
-    for row in thinned(frame, ["gpu", "model", "dtype"]).to_dict("records"):
-        device = suite_device(row["gpu"])
+def _layers(data: Path) -> Iterator[MeasuredStep]:
+    frame = layer_frame(data)
+    for row in thinned(frame, ["accelerator", "model", "precision"]).to_dict("records"):
+        device = suite_device(row["accelerator"])
         if device is None:
             continue
         name = row["model"].replace("deepspeed", "").replace("llamav2", "llama")
-        is_half = row["dtype"] == "float16"
+        is_half = row["precision"] == "float16"
         hidden = int(row["hidden"])
         is_gated = name.startswith("llama")
-        ffn = (row["params_per_layer"] - 4 * hidden**2) / ((3 if is_gated else 2) * hidden)
+        ffn = (row["parameters_per_layer"] - 4 * hidden**2) / ((3 if is_gated else 2) * hidden)
         model = Transformer(
             layers=1, hidden=hidden, heads=HEADS.get(name, max(hidden // 128, 1)),
-            sequence=int(row["seq"]), vocabulary=0, ffn=max(int(ffn), 1), is_gated=is_gated,
+            sequence=int(row["sequence"]), vocabulary=0, ffn=max(int(ffn), 1), is_gated=is_gated,
             has_flash_attention=False,
         )  # fmt: skip
         precision: Precision = "fp16" if is_half else "fp32"
         tally = Tally(element=2 if is_half else 4, dtype=precision)
         yield MeasuredStep(
-            seconds=(row["fwd_ms"] + row["bwd_ms"]) / 1e3,
+            seconds=row["forward_s"] + row["backward_s"],
             operators=tuple(block_operators(tally, model, int(row["micro_batch"]))),
             work=transformer_work(
                 replace(model, has_flash_attention=True),
@@ -128,41 +116,42 @@ def _layers(path: Path) -> Iterator[MeasuredStep]:
         )  # fmt: skip
 
 
-def neusight_rows(path: Path) -> Iterator[MeasuredStep]:
+def neusight_rows(data: Path) -> Iterator[MeasuredStep]:
     """Yield NeuSight's single-device training rows of dense transformers; no update is timed."""
-    frame = pd.read_csv(path)
-    frame = frame[(frame["mode"] == "train") & frame["option"].isna()]
+    frame = NEUSIGHT.read("latencies", data)
+    frame = frame[(frame["mode"] == "train") & frame["layout"].isna()]
     for row in frame.to_dict("records"):
-        device = suite_device(row["device"])
-        known = NEUSIGHT_MODELS.get(row["model_name"])
+        device = suite_device(row["accelerator"])
+        known = NEUSIGHT_MODELS.get(row["model"])
         if device is None or known is None:
             continue
         layers, hidden, heads, vocabulary, is_causal = known
         model = Transformer(
             layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary,
-            sequence=int(row["seqlen"]), is_causal=is_causal, has_flash_attention=False,
+            sequence=int(row["sequence"]), is_causal=is_causal, has_flash_attention=False,
         )  # fmt: skip
         work = transformer_work(
             model, micro_batch=int(row["batch"]), precision="fp32", setup=UNFUSED
         )
         yield MeasuredStep(
-            seconds=row["label_all_e2e_latency"] / 1e3,
+            seconds=row["measured_s"],
             operators=tuple(o for o in work.operators if o.phase != "optimizer"),
             work=work, has_update=False, device=_as_seen(device), is_half=False,
-            model=row["model_name"], family="neusight", suite="neusight",
+            model=row["model"], family="neusight", suite="neusight",
         )  # fmt: skip
 
 
-def _lambda(path: Path) -> Iterator[MeasuredStep]:
-    frame = pd.read_csv(path)
-    frame = frame[(frame["n_gpus"] == 1) & (frame["model"].isin(["resnet50", *LAMBDA_BERT]))]
-    cells = frame.groupby(["gpu", "precision", "model"])[["throughput", "batch_per_gpu"]].median()
+def _lambda(data: Path) -> Iterator[MeasuredStep]:
+    frame = LAMBDA.read("throughputs", data)
+    frame = frame[(frame["accelerators"] == 1) & frame["model"].isin(["resnet50", *LAMBDA_BERT])]
+    measured = ["units_per_s", "batch_per_accelerator"]
+    cells = frame.groupby(["accelerator", "precision", "model"])[measured].median()
     for cell in cells.dropna().reset_index().to_dict("records"):
         precision, name = str(cell["precision"]), str(cell["model"])
-        device = suite_device(str(cell["gpu"]))
-        if device is None or cell["batch_per_gpu"] < 1:
+        device = suite_device(str(cell["accelerator"]))
+        if device is None or cell["batch_per_accelerator"] < 1:
             continue
-        batch = int(cell["batch_per_gpu"])
+        batch = int(cell["batch_per_accelerator"])
         # Lambda's fp32 is what the framework does by default: TF32 where the chip has it.
         single: Precision = "tf32" if device.tf32_flop_per_s else "fp32"
         asked: Precision = "fp16" if precision == "fp16" else single
@@ -178,11 +167,9 @@ def _lambda(path: Path) -> Iterator[MeasuredStep]:
                 layers=layers, hidden=hidden, heads=heads, sequence=_BERT_TOKENS,
                 vocabulary=30522, is_causal=False, has_flash_attention=False, has_head=False,
             )  # fmt: skip
-            work = transformer_work(
-                model, micro_batch=batch, precision=asked, setup=NVIDIA_EXAMPLES
-            )
+            work = transformer_work(model, micro_batch=batch, precision=asked, setup=APEX)
         yield MeasuredStep(
-            seconds=batch / cell["throughput"], operators=work.operators, work=work,
+            seconds=batch / cell["units_per_s"], operators=work.operators, work=work,
             has_update=True, device=device, is_half=precision == "fp16", model=name,
             family="resnet" if name == "resnet50" else "lambda bert", suite="lambda",
         )  # fmt: skip

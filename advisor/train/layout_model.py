@@ -32,7 +32,8 @@ from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
 from advisor.train import model_folder
-from advisor.train.layout_rows import LayoutRows, read
+from advisor.train.layout_rows import LayoutRows
+from advisor.train.layout_tables import parts_left_out, read_all
 from advisor.ways.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
 
 NAME: Final = "layout_model"
@@ -54,14 +55,16 @@ PRIOR_SD: Final[dict[str, float]] = {
     "fp8_gain": 0.15,
     "fp4_gain": 0.2,
     "tf32_gain": 0.2,
+    "low_blackwell": 0.15,
     "low_width": 0.7,
     "misaligned_gemm": 0.15,
     "wave_exponent": 0.5,
-    "eager_bytes": 0.5,
+    "eager_bytes": 0.25,
     "lean_bytes": 0.4,
     "launch_heavy_s": 0.3,
     "launch_tp_s": 0.5,
     "launch_light_s": 0.5,
+    "launch_eager_s": 0.5,
     "launch_send_s": 0.7,
     "head_share": 0.3,
     "tp_efficiency": 0.15,
@@ -75,6 +78,7 @@ PRIOR_SD: Final[dict[str, float]] = {
     "cp_exposed": 1.0,
     "straggler": 0.5,
     "step_s": 0.5,
+    "step_eager_s": 0.6,
 }
 NAMES: Final = tuple(f.name for f in fields(LayoutParameters))
 
@@ -216,6 +220,10 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
         errors += [
             _errors(table, int(g), log_error[generation == g]) for g in np.unique(generation)
         ]
+    for name, here in parts_left_out(usable).items():
+        folds[name] = fit(usable.take(~here))
+        if note:
+            note(f"without {name}")
     return LayoutModel(version=version, parameters=fit(usable), folds=folds, errors=tuple(errors))
 
 
@@ -278,7 +286,7 @@ def command(
     """Fit the constants of the layout model on published runs."""
     target = model_folder.target(out, NAME)
     with reads.collected() as inputs:
-        rows = read(data.measurements(folder) / "planners" / "measured_layouts.csv")
+        rows = read_all(data.measurements(folder))
     origin = model_folder.origin(
         "layout-model", inputs, day, model_folder.option("--data", folder)
     )

@@ -1,6 +1,6 @@
 """Fit the memory model's constants on printed readings of measured transformer runs.
 
-Context and slack are fitted over the tables that print memory (``planners/measured_layouts.csv``);
+Context and slack are fitted over the tables that print memory (``measurements.LAYOUTS``);
 what a framework keeps per parameter is a fact of its release (``layout_rows``).
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import reads
+from advisor.measurements import LAYOUTS, reads
 from advisor.planners.core.columns import stage_tables
 from advisor.planners.core.units import GIB
 from advisor.planners.memory.layout_memory import (
@@ -29,7 +29,7 @@ from advisor.planners.memory.layout_memory import (
 )
 from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.train import model_folder
-from advisor.train.layout_rows import LayoutRows, from_frame
+from advisor.train.layout_rows import STATED, LayoutRows, from_frame
 from advisor.ways import parameters
 
 Array = NDArray[np.float64]
@@ -136,16 +136,15 @@ def read_memory(data: Path) -> MemoryRows:
     ModelError
         If the file cannot be read or has no such row.
     """
-    import pandas as pd
-
-    path = data / "planners" / "measured_layouts.csv"
-    if not path.is_file():
-        raise ModelError(f"{path} is missing", hint="name a folder laid out like shared/data")
-    frame = pd.read_csv(path, low_memory=False)
-    stated = frame[["layers", "hidden", "tp", "pp", "dp", "seq", "gbs"]].notna().all(axis=1)
+    frame = LAYOUTS.read("runs", data)
+    stated = frame[list(STATED)].notna().all(axis=1)
     failed = frame.status.isin(["oom", "failed_or_oom"])
-    usable = stated & (frame.hetero == 0) & (frame.mem_gb.notna() | failed | is_trial(frame.table))
-    usable &= ~frame.mem_kind.fillna("").str.contains("summed")
+    usable = (
+        stated
+        & (frame.is_mixed == 0)
+        & (frame.memory_gib.notna() | failed | is_trial(frame.table))
+    )
+    usable &= ~frame.memory_kind.fillna("").str.contains("summed")
     short = [
         _stage_sum(text) < layers
         for text, layers in zip(frame.stage_layers, frame.layers, strict=True)
@@ -153,10 +152,10 @@ def read_memory(data: Path) -> MemoryRows:
     usable &= ~np.array(short, bool)
     frame, rows = from_frame(frame[usable])
     if frame.empty:
-        raise ModelError(f"{path} holds no transformer run with a memory reading")
+        raise ModelError(f"{data} holds no transformer run with a memory reading")
     return MemoryRows(
         rows=rows,
-        measured_bytes=frame.mem_gb.to_numpy(float) * GIB,
+        measured_bytes=frame.memory_gib.to_numpy(float) * GIB,
         capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
         is_out_of_memory=frame.status.isin(["oom", "failed_or_oom"]).to_numpy(bool),
         tensor_bytes=_tensor_bytes(rows, frame),

@@ -13,6 +13,7 @@ import typer
 
 from advisor import data
 from advisor.errors import ModelError, UsageError
+from advisor.measurements import reads
 from advisor.predict.learned import NAME
 from advisor.records import RunRecord
 from advisor.train import model_folder
@@ -30,26 +31,35 @@ _MOST_FOLDS: Final = 24  # of the pairs of ``both``
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Files or folders of runs; default: ours and your own."),
+        typer.Option(
+            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
+        ),
     ] = None,
     fmt: Annotated[
-        str, typer.Option("--format", help="auto, or one of advisor runs import.")
+        str,
+        typer.Option(
+            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
+        ),
     ] = AUTO,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
+    model: Annotated[str, typer.Option(help=f"Predictor to fit: {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
-        str, typer.Option(help="over_analytic, over_anchor, time or cost.")
+        str, typer.Option(help="What is learned: over_analytic, over_anchor, time or cost.")
     ] = "over_analytic",
     split: Annotated[
         str, typer.Option(help=f"What is left out to choose and to score: {', '.join(SPLITS)}.")
     ] = "job",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the model; default: where recommend looks.")
+        Path | None,
+        typer.Option(help="Folder to write the model to (default: where `recommend` looks)."),
     ] = None,
-    backend: Annotated[str, typer.Option(help="loky, dask or ray.")] = "loky",
+    backend: Annotated[
+        str, typer.Option(help="Where the work runs: loky (this machine), dask or ray.")
+    ] = "loky",
     address: Annotated[
-        str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
+        str | None,
+        typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes at once.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes that run at the same time.")] = 1,
     seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
     spread: Annotated[
         bool,
@@ -70,13 +80,14 @@ def command(
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
-    records = read_runs(runs, fmt)
+    with reads.collected() as inputs:
+        records = read_runs(runs, fmt)
     with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
     told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
-    origin = model_folder.origin("models", inputs_of(records), day, told)
+    origin = model_folder.origin("models", inputs, day, told)
     _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
 
 
@@ -88,14 +99,6 @@ def _given(runs: list[Path] | None, **options: str) -> list[str]:
     for name, value in options.items():
         given += [] if value == usual[name] else [f"--{name}", value]
     return given
-
-
-def inputs_of(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the SHA-256 of the runs of each source, whatever their order."""
-    from advisor.learned.trained import data_hash
-
-    sources = sorted({r.source for r in records})
-    return {f"runs of {s}": data_hash([r for r in records if r.source == s]) for s in sources}
 
 
 def _save(
@@ -239,7 +242,7 @@ def _require_groups(asked: Any, split: str) -> None:
     kind = {"instance": "instance type", "random": "run"}.get(split, "program")
     raise ModelError(
         f"only {len(left)} {kind} has complete runs ({', '.join(left) or 'none'}): none can be "
-        "left out, so that nobody could tell how wrong the model is",
+        "left out, so the model's error could not be measured",
         hint=f"add runs of another {kind}"
         + ("" if split == "random" else ", or judge it on single runs: --split random"),
     )

@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor.machines.devices import cpu_device
+from advisor.measurements import MLPERF
 from advisor.planners.core.nouns import Precision, TrainingSetup, Transformer, Work
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
@@ -23,7 +24,6 @@ from advisor.planners.step.device import step_time
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.train.described_images import NETWORKS
 
-TABLE: Final = "measurements/mlperf/mlperf_entries.csv"
 # MLPerf's BERT pre-trains the large model on 512 tokens.
 _BERT: Final = Transformer(
     layers=24, hidden=1024, heads=16, sequence=512, vocabulary=30522, is_causal=False
@@ -43,17 +43,17 @@ def processor_rows(data: Path) -> pd.DataFrame:
     """Return one row a Xeon system and benchmark; none without the table.
 
     A system submitted again in a later round counts once. Columns: system, benchmark,
-    samples_per_s, global_batch_size.
+    samples_per_s, global_batch.
     """
-    if not (data / TABLE).exists():
+    if not MLPERF.has("entries", data):
         return pd.DataFrame()
-    frame = pd.read_csv(data / TABLE, low_memory=False)
+    frame = MLPERF.read("entries", data)
     frame = frame[
         frame["system"].isin(list(SYSTEMS))
         & frame["benchmark"].isin(["resnet", "bert"])
         & (frame["samples_per_s"] > 0)
     ]
-    cells = frame.groupby(["system", "benchmark"])[["samples_per_s", "global_batch_size"]].median()
+    cells = frame.groupby(["system", "benchmark"])[["samples_per_s", "global_batch"]].median()
     return cells.reset_index()
 
 
@@ -63,7 +63,7 @@ def processor_residuals(cells: pd.DataFrame, parameters: DeviceParameters) -> ND
         [
             _residual(
                 str(cell["system"]), str(cell["benchmark"]), cell["samples_per_s"],
-                cell["global_batch_size"], parameters,
+                cell["global_batch"], parameters,
             )
             for cell in cells.to_dict("records")
         ]

@@ -17,16 +17,13 @@ from typing import Final
 
 import numpy as np
 
-from advisor.collectors import bounded
-from advisor.errors import ModelError
+from advisor.measurements import FAILURES, PARCAE
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.checkpoints import BYTES_PER_PARAMETER, NODE_BYTES_PER_S, save_s
 from advisor.planners.goodput.goodput import EdgeFaultTolerance, expected_completion
 from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
 from advisor.validation.scores import Blind, Group, Validation, score
 
-RESTARTS: Final = "measurements/parcae/parcae_restart_cost.csv"
-INTERRUPTIONS: Final = "measurements/failures/llama3_interruptions.csv"
 LEARNT_NODES: Final = 8
 # BigScience's notes: parameters, nodes, the middle of 18 to 20 s.
 SAVES: Final = ((25e9, 8, 19.0), (181e9, 64, 19.0))
@@ -114,8 +111,9 @@ def plateau_s() -> float:
 
 def _restarts(data: Path, kind: str) -> Column:
     """Return nodes and seconds, shape (n, 2)."""
-    rows = [row for row in _rows(data, RESTARTS) if row["kind"] == f"restart_cost_{kind}"]
-    return np.array([(float(row["nodes"]), float(row["seconds"])) for row in rows])
+    rows = PARCAE.read("restarts", data)
+    restarts: Column = rows[rows["kind"] == kind][["nodes", "restart_s"]].to_numpy(float)
+    return restarts
 
 
 def _beyond(restarts: Column) -> Column:
@@ -137,9 +135,9 @@ def _flat(restarts: Column) -> Column:
 
 
 def _llama3(data: Path) -> dict[str, float]:
-    table = _rows(data, INTERRUPTIONS)
-    devices, days = float(table[0]["gpus"]), float(table[0]["days"])
-    count = float(table[0]["total_unexpected"])
+    table = FAILURES.read("interruptions", data).iloc[0]
+    devices, days = float(table["accelerators"]), float(table["days"])
+    count = float(table["interruptions_of_all"])
     between_h = days * 24 / count
 
     def effective(edge: EdgeFaultTolerance | None = None) -> float:
@@ -156,13 +154,3 @@ def _llama3(data: Path) -> dict[str, float]:
         "llama3_effective_fraction_expected": effective(),
         "llama3_effective_fraction_with_a_second_path": effective(EdgeFaultTolerance()),
     }
-
-
-def _rows(data: Path, table: str) -> list[dict[str, str]]:
-    try:
-        with (data / table).open(newline="", encoding="utf-8") as file:
-            return list(bounded.csv_tables(file))
-    except OSError as error:
-        raise ModelError(
-            f"cannot read {table}: {error}", hint="name the folder with --data"
-        ) from error

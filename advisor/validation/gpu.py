@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from advisor.errors import ModelError
 from advisor.learned.device_gp import DeviceProcess
+from advisor.measurements import LAMBDA
 from advisor.validation.device_cells import (
     CellTable,
     Variant,
@@ -25,7 +25,6 @@ from advisor.validation.device_cells import (
 )
 from advisor.validation.scores import Blind, Group, Scores, Validation, score
 
-TABLE = "measurements/lambda/lambda_history_union.csv"
 Z90 = 1.6449  # half of a 90 % interval of a normal distribution
 COPIED_SYSTEM = "V100"
 MISLABELLED_SYSTEM = "Ada A6000"
@@ -45,12 +44,13 @@ def run(data: Path) -> Validation:
     ModelError
         If the table is not there or has other columns.
     """
-    rows = _rows(data / TABLE)
-    table = cell_table(_cells(rows))
+    rows = LAMBDA.read("throughputs", data)
+    rows = rows[rows["accelerators"] == 1]
+    table = cell_table(one_device_cells(rows))
     process = DeviceProcess()
     mean, sd = left_out(process, table, table.frame["device"].to_numpy())
     family, _ = left_out(DeviceProcess(), table, table.frame["chip"].to_numpy())
-    clean = cell_table(_cells(_cleaned(rows)))
+    clean = cell_table(one_device_cells(_cleaned(rows)))
     clean_mean, _ = left_out(DeviceProcess(), clean, clean.frame["device"].to_numpy())
     figures: dict[str, float] = {}
     for precision in ("fp16", "fp32"):
@@ -106,7 +106,8 @@ def blind(data: Path, shipped: Validation) -> Blind:
     ModelError
         As ``run``.
     """
-    table = cell_table(_cells(_rows(data / TABLE)))
+    rows = LAMBDA.read("throughputs", data)
+    table = cell_table(one_device_cells(rows[rows["accelerators"] == 1]))
     mean, sd, chosen = nested_choice(VARIANTS, table)
     everything = np.ones(len(table.frame), bool)
     return Blind(
@@ -125,31 +126,29 @@ def blind(data: Path, shipped: Validation) -> Blind:
     )
 
 
-def _rows(path: Path) -> pd.DataFrame:
-    try:
-        rows = pd.read_csv(path)
-        return rows[rows["n_gpus"] == 1]
-    except (OSError, KeyError, ValueError) as error:
-        raise ModelError(
-            f"cannot read {path}: {error}", hint="name the measurements with --data"
-        ) from error
-
-
 def _cleaned(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["system"] != COPIED_SYSTEM].copy()
-    rows.loc[rows["system"] == MISLABELLED_SYSTEM, "gpu"] = "RTX-6000-Ada"
+    rows.loc[rows["system"] == MISLABELLED_SYSTEM, "accelerator"] = "RTX-6000-Ada"
     gpu, precision, model = SLIP
-    slip = (rows["gpu"] == gpu) & (rows["precision"] == precision) & (rows["model"] == model)
-    return rows[~slip]
+    is_job = (rows["precision"] == precision) & (rows["model"] == model)
+    return rows[~((rows["accelerator"] == gpu) & is_job)]
 
 
-def _cells(rows: pd.DataFrame) -> pd.DataFrame:
-    grouped = rows.groupby(["gpu", "precision", "model"])
-    return grouped.agg(
-        throughput=("throughput", "median"),
-        batch=("batch_per_gpu", "median"),
-        count=("throughput", "size"),
-    ).reset_index()
+def one_device_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the median throughput of one device by (gpu, precision, model).
+
+    Parameters
+    ----------
+    rows : DataFrame
+        ``measurements.LAMBDA``'s throughputs of one device.
+    """
+    grouped = rows.groupby(["accelerator", "precision", "model"])
+    cells = grouped.agg(
+        throughput=("units_per_s", "median"),
+        batch=("batch_per_accelerator", "median"),
+        count=("units_per_s", "size"),
+    )
+    return cells.reset_index().rename(columns={"accelerator": "gpu"})
 
 
 def _scores(table: CellTable, mean: np.ndarray, sd: np.ndarray | None, mask: np.ndarray) -> Scores:

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from advisor.errors import ModelError
 from advisor.learned.device_gp import DeviceProcess
 from advisor.machines.devices import suite_device
+from advisor.measurements import MLPERF
 from advisor.validation.device_cells import (
     Variant,
     cell_table,
@@ -26,7 +26,6 @@ from advisor.validation.device_cells import (
 )
 from advisor.validation.scores import Blind, Group, Validation, score
 
-TABLE = "measurements/mlperf/mlperf_entries.csv"
 # Tinygrad's submissions: 2 to 2.4 times slower than the boards' other software.
 UNUSUAL_SOFTWARE = frozenset({"RTX-4090", "RX-7900XTX", "MI325X"})
 SEEN: Final = (
@@ -43,7 +42,7 @@ def run(data: Path) -> Validation:
     ModelError
         If the table is not there or has other columns.
     """
-    table = cell_table(_cells(data / TABLE))
+    table = cell_table(cells(MLPERF.read("entries", data)))
     process = DeviceProcess(has_process=False, has_step_cost=(False,))
     mean, _ = left_out(process, table, table.frame["device"].to_numpy())
     gpu = table.frame["gpu"]
@@ -74,6 +73,7 @@ def run(data: Path) -> Validation:
         notes=(
             "GPUs of stated type; TPU, IPU, Gaudi and accelerators of unknown size are not scored",
             "that the process stays out and entries weigh n/(n+1) was decided on this table",
+            "no interval: rooflines without a process have none",
             *table.notes,
         ),
     )
@@ -100,7 +100,7 @@ def blind(data: Path, shipped: Validation) -> Blind:
     ModelError
         As ``run``.
     """
-    table = cell_table(_cells(data / TABLE))
+    table = cell_table(cells(MLPERF.read("entries", data)))
     mean, _, chosen = nested_choice(VARIANTS, table)
     rows = np.isfinite(mean)
     predicted, measured = np.exp(mean), np.exp(table.cells.log_throughput)
@@ -121,30 +121,26 @@ def blind(data: Path, shipped: Validation) -> Blind:
 
 
 def cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the median throughput per accelerator of small systems by (accelerator, model)."""
+    """Return the median throughput per accelerator of small systems by (accelerator, model).
+
+    Parameters
+    ----------
+    rows : DataFrame
+        ``measurements.MLPERF``'s entries.
+    """
     rows = rows[
-        rows["dup_of"].isna()
-        & (rows["division"] == "closed")
-        & rows["n_accelerators"].between(2, 16)
-        & (rows["samples_per_s_per_acc"] > 0)
+        (rows["division"] == "closed")
+        & rows["accelerators"].between(2, 16)
+        & (rows["samples_per_s_per_accelerator"] > 0)
     ]
-    rows = rows.assign(batch=rows["global_batch_size"] / rows["n_accelerators"])
+    rows = rows.assign(batch=rows["global_batch"] / rows["accelerators"])
     found = rows.groupby(["accelerator", "model"]).agg(
-        throughput=("samples_per_s_per_acc", "median"),
+        throughput=("samples_per_s_per_accelerator", "median"),
         batch=("batch", "median"),
-        count=("samples_per_s_per_acc", "size"),
+        count=("samples_per_s_per_accelerator", "size"),
     )
     found = found.reset_index().rename(columns={"accelerator": "gpu"}).assign(precision="fp16")
     return found[[_is_gpu(name) for name in found["gpu"]]].reset_index(drop=True)
-
-
-def _cells(path: Path) -> pd.DataFrame:
-    try:
-        return cells(pd.read_csv(path, low_memory=False))
-    except (OSError, KeyError, ValueError) as error:
-        raise ModelError(
-            f"cannot read {path}: {error}", hint="name the measurements with --data"
-        ) from error
 
 
 def _is_gpu(name: str) -> bool:

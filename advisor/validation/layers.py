@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from advisor.machines.devices import suite_device
+from advisor.measurements import LAYERS
 from advisor.train.device_model import (
-    TABLE,
     Array,
     LayerModel,
     LayerRows,
@@ -57,11 +57,11 @@ def run_table(path: Path, data: Path | None) -> Validation:
     """
     frame = layer_frame(path)
     own = len(frame)
-    reference = data / TABLE if data is not None else None
-    if reference is not None and reference.exists() and not reference.samefile(path):
-        others = layer_frame(reference)
-        named = {d.name for d in map(suite_device, frame["gpu"]) if d is not None}
-        is_other = [d is None or d.name not in named for d in map(suite_device, others["gpu"])]
+    if data is not None and LAYERS.is_in(data):
+        others = layer_frame(data)
+        named = {d.name for d in map(suite_device, frame["accelerator"]) if d is not None}
+        devices = map(suite_device, others["accelerator"])
+        is_other = [d is None or d.name not in named for d in devices]
         frame = pd.concat([frame, others[is_other]], ignore_index=True)
     return _validation(layer_rows(frame), np.arange(len(frame)) < own)
 

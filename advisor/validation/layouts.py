@@ -66,8 +66,8 @@ class LayoutPredictions:
 
 
 def run(data: Path) -> Validation:
-    """Score the layout model on ``planners/measured_layouts.csv`` under ``data``."""
-    rows = read(data / "planners" / "measured_layouts.csv")
+    """Score the layout model on the runs by layout under ``data``."""
+    rows = read(data)
     model = load()
     found = predict(rows, model)
     dense = found.is_dense

@@ -16,8 +16,9 @@ import pandas as pd
 
 from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
+from advisor.measurements import NEUSIGHT
 from advisor.train.described_columns import Array, DescribedRows, columns
-from advisor.train.described_rows import NEUSIGHT, NEUSIGHT_MODELS, read_steps
+from advisor.train.described_rows import NEUSIGHT_MODELS, read_steps
 from advisor.train.efficiencies import StepModel
 from advisor.train.measured_step import MeasuredStep
 from advisor.validation.asked_steps import Answer, answer
@@ -49,7 +50,8 @@ def run(data: Path) -> Validation:
     ours = rows.suite == "neusight"
     if not ours.any():
         raise ModelError(
-            f"no training row of {NEUSIGHT} can be described", hint="name its folder with --data"
+            f"no training row of {NEUSIGHT.title} can be described",
+            hint="name its folder with --data",
         )
     answers, zero, equation = _left_out(steps, rows, ours)
     measured, device = np.exp(rows.log_s[ours]), rows.device[ours]
@@ -60,7 +62,7 @@ def run(data: Path) -> Validation:
         value = predicted[mask]
         return score(value, measured[mask], low=value / half[mask], high=value * half[mask])
 
-    table = _table(data / NEUSIGHT)
+    table = _table(data)
     simple, beside = compare(
         _others(table)
         | {"the fit": equation[ours]}
@@ -132,12 +134,9 @@ def blind(data: Path, shipped: Validation) -> Blind:
 
 def _plausible(table: pd.DataFrame, predicted: Array, measured: Array) -> dict[str, float]:
     """Score the rows whose forward pass takes no more than two thirds of the backward pass."""
-    known = [
-        suite_device(row["device"]) is not None and row["model_name"] in NEUSIGHT_MODELS
-        for row in table.to_dict("records")
-    ]
-    rows = table[known]
-    good = (rows["label_all_fw_latency"] <= rows["label_all_bwall_latency"] * 2 / 3).to_numpy()
+    good = (table["forward_s"] <= table["backward_s"] * 2 / 3).to_numpy()
+    if not good.any():
+        return {}
     scores = score(predicted[good], measured[good])
     return {
         "plausible rows": float(good.sum()),
@@ -194,18 +193,17 @@ def _left_out(
     return [known[i] for i in sorted(known)], zero, equation
 
 
-def _table(path: Path) -> pd.DataFrame:
+def _table(data: Path) -> pd.DataFrame:
     """Return the table's rows that are described, in the order of the steps."""
-    frame = pd.read_csv(path)
-    frame = frame[(frame["mode"] == "train") & frame["option"].isna()]
-    frame = frame[frame["model_name"].isin(list(NEUSIGHT_MODELS))]
-    return frame[[suite_device(name) is not None for name in frame["device"]]]
+    frame = NEUSIGHT.read("latencies", data)
+    frame = frame[(frame["mode"] == "train") & frame["layout"].isna()]
+    frame = frame[frame["model"].isin(list(NEUSIGHT_MODELS))]
+    return frame[[suite_device(name) is not None for name in frame["accelerator"]]]
 
 
 def _others(table: pd.DataFrame) -> dict[str, Array]:
     """Return what others predict of the described rows; nan where they have no answer [s]."""
-    columns_of = {shown: table[f"{name}_all_e2e_latency"] for name, shown in OTHERS.items()}
+    columns_of = {shown: table[f"{name}_s"] for name, shown in OTHERS.items()}
     return {
-        shown: column.where(column > 0).to_numpy(float) / 1e3
-        for shown, column in columns_of.items()
+        shown: column.where(column > 0).to_numpy(float) for shown, column in columns_of.items()
     }

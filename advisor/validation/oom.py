@@ -39,7 +39,7 @@ SEEN: Final = (
 
 
 def run(data: Path) -> Validation:
-    """Score memory and failures on ``planners/measured_layouts.csv`` under ``data``.
+    """Score memory and failures on the runs by layout under ``data``.
 
     Raises
     ------

@@ -19,18 +19,14 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError
 from advisor.learned.choice import Runs, chosen_ratio, random_ratio, scores, walked_ratio
 from advisor.learned.regret import cell, constant_answer, regret
+from advisor.measurements import IBM, SCOUT, TRAINPRED
 from advisor.records import RunRecord
-from advisor.records.importers import ibm, scout, trainpred
 from advisor.validation import job as job_protocol
 from advisor.validation.scores import Group, Scores, Validation, score
 
 Floats = NDArray[np.float64]
 
-_TABLES: Final = {
-    "scout": ("cloud_runs/scout-multinode", scout.read),
-    "ibm": ("cloud_runs/ibm-multi-cloud", ibm.read),
-}
-_TRAINPRED: Final = "cloud_runs/cloud-hw-trainpred"
+_COLLECTIONS: Final = (SCOUT, IBM)
 OURS: Final = "ours"
 CONSTANT: Final = "always the same"
 RANDOM: Final = "at random"
@@ -44,13 +40,13 @@ def run(data: Path) -> Validation:
     """Score the choices on every collection that is there."""
     groups: list[Group] = []
     figures: dict[str, float] = {}
-    for name, (folder, read) in _TABLES.items():
-        if (data / folder).is_dir():
-            found, parts = _table(name, read(data / folder))
+    for collection in _COLLECTIONS:
+        if collection.is_in(data):
+            found, parts = _table(collection.name, collection.read_runs("jobs", data))
             groups += parts
             figures |= found
-    if (data / _TRAINPRED).is_dir():
-        found, parts = _trainpred(data / _TRAINPRED)
+    if TRAINPRED.is_in(data):
+        found, parts = _trainpred(TRAINPRED.read_runs("epochs", data))
         groups += parts
         figures |= found
     if not groups:
@@ -158,11 +154,10 @@ def _spent_usd(record: RunRecord) -> float:
     return 0.0 if price is None or record.time_s is None else price * record.time_s / 3600.0
 
 
-def _trainpred(folder: Path) -> tuple[dict[str, float], list[Group]]:
+def _trainpred(records: list[RunRecord]) -> tuple[dict[str, float], list[Group]]:
     """Choose among the priced instances by the times that protocol ``job`` predicts."""
-    cells = job_protocol._trainpred_cells(folder)
+    cells = job_protocol._trainpred_cells(records)
     predicted = job_protocol._left_out(cells, job_protocol._trainpred_model)["model"]
-    records = trainpred.read(folder)
     asked = [r for r in records if _is_target(r)]
     times = dict(zip((r.record_id for r in asked), predicted, strict=True))
     priced, guesses = [], []

@@ -21,15 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.measurements import MLPERF
 from advisor.validation.scores import Blind, Group, Scores, Validation, score
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
-SERIES = ["round", "org", "benchmark", "accelerator"]
+SERIES = ["round", "organisation", "benchmark", "accelerator"]
 COVERAGE = 0.9
-TABLE: Final = Path("measurements") / "mlperf" / "mlperf_entries.csv"
 # What the formula may have: (u, a, b).
 _TERMS: Final = {
     "u, a and b": (True, True, True), "u and a": (True, True, False),
@@ -69,7 +69,7 @@ def run(data: Path) -> Validation:
     ModelError
         If the table is missing, lacks a column or holds fewer than two benchmarks with a series.
     """
-    pairs = read_pairs(data / TABLE)
+    pairs = read_pairs(data)
     names = sorted(set(pairs.benchmark.tolist()))
     if len(names) < 2:
         raise ModelError(f"series of at least two benchmarks are needed, got {names}")
@@ -114,15 +114,8 @@ def blind(data: Path, shipped: Validation) -> Blind:
     ModelError
         As ``run``.
     """
-    pairs = read_pairs(data / TABLE)
-    predicted, width = np.zeros((2, pairs.large.size))
-    chosen: dict[str, list[str]] = {}
-    for name in np.unique(pairs.benchmark):
-        out = pairs.benchmark == name
-        known = pairs.take(~out)
-        terms = min(_TERMS, key=lambda t, known=known: _inner_error(known, _TERMS[t]))  # type: ignore[misc]
-        predicted[out], width[out] = _predict(known, pairs.take(out), _TERMS[terms])
-        chosen.setdefault(terms, []).append(str(name))
+    pairs = read_pairs(data)
+    predicted, width, chosen = nested(pairs)
 
     def scored(rows: NDArray[np.bool_]) -> Scores:
         low, high = (predicted[rows] * np.exp(sign * width[rows]) for sign in (-1, 1))
@@ -136,10 +129,34 @@ def blind(data: Path, shipped: Validation) -> Blind:
         ],
         changed=(
             "the terms of the formula, chosen on the other benchmarks: "
-            + "; ".join(f"{terms} for {', '.join(names)}" for terms, names in chosen.items()),
+            + "; ".join(
+                f"{terms} for {', '.join(name for name, t in chosen.items() if t == terms)}"
+                for terms in dict.fromkeys(chosen.values())
+            ),
         ),
         still_seen=("which terms there are to choose from",),
     )
+
+
+def nested(pairs: Pairs) -> tuple[Array, Array, dict[str, str]]:
+    """Predict each benchmark by the terms that err least on the others, left out in turn.
+
+    Returns
+    -------
+    predicted, width : arrays
+        Rates [samples/s], and half the interval of their logarithm.
+    chosen : dict of str to str
+        Terms by benchmark.
+    """
+    predicted, width = np.zeros((2, pairs.large.size))
+    chosen: dict[str, str] = {}
+    for name in np.unique(pairs.benchmark):
+        out = pairs.benchmark == name
+        known = pairs.take(~out)
+        errors = {terms: _inner_error(known, has) for terms, has in _TERMS.items()}
+        chosen[str(name)] = terms = min(errors, key=lambda t, of=errors: of[t])  # type: ignore[misc]
+        predicted[out], width[out] = _predict(known, pairs.take(out), _TERMS[terms])
+    return predicted, width, chosen
 
 
 def _inner_error(pairs: Pairs, has: tuple[bool, bool, bool]) -> float:
@@ -153,30 +170,27 @@ def _inner_error(pairs: Pairs, has: tuple[bool, bool, bool]) -> float:
     return float(np.mean(np.concatenate(errors))) if errors else 0.0
 
 
-def read_pairs(path: Path) -> Pairs:
-    """Pair the smallest submission of each series with each larger one."""
+def read_pairs(data: Path) -> Pairs:
+    """Pair the smallest submission of each series with each larger one.
+
+    Raises
+    ------
+    ModelError
+        If the table is missing, lacks a column or holds no series.
+    """
     import pandas as pd
 
-    if not path.is_file():
-        raise ModelError(f"{path} is missing", hint="name a folder laid out like shared/data")
-    table = pd.read_csv(path, low_memory=False)
-    needed = {*SERIES, "n_accelerators", "samples_per_s", "global_batch_size"}
-    if missing := sorted(needed - set(table.columns)):
-        raise ModelError(f"{path} lacks {', '.join(missing)}", hint="see SOURCE.md beside it")
-    if "dup_of" in table:
-        table = table[table.dup_of.isna()]
-    if "division" in table:
-        table = table[table.division.fillna("closed") == "closed"]
-    sizes = table[["n_accelerators", "samples_per_s", "global_batch_size"]]
-    table = table[(sizes > 0).all(axis=1)]
+    table = MLPERF.read("entries", data)
+    table = table[table.division.isna() | (table.division == "closed")]
+    table = table[(table[["accelerators", "samples_per_s", "global_batch"]] > 0).all(axis=1)]
     rows = [
         _row(series.iloc[0], series.iloc[i])
-        for _, series in table.sort_values("n_accelerators").groupby(SERIES)
+        for _, series in table.sort_values("accelerators").groupby(SERIES)
         for i in range(1, len(series))
-        if series.iloc[i].n_accelerators > series.iloc[0].n_accelerators
+        if series.iloc[i].accelerators > series.iloc[0].accelerators
     ]
     if not rows:
-        raise ModelError(f"{path} holds no series of two sizes")
+        raise ModelError(f"{MLPERF.title} under {data} hold no series of two sizes")
     columns = pd.DataFrame(rows)
     names = [name for name in Pairs.__slots__ if name != "benchmark"]
     numbers = {name: columns[name].to_numpy(float) for name in names}
@@ -186,12 +200,12 @@ def read_pairs(path: Path) -> Pairs:
 def _row(small: pd.Series[Any], large: pd.Series[Any]) -> dict[str, Any]:
     return {
         "benchmark": str(small.benchmark),
-        "small": small.n_accelerators,
-        "large": large.n_accelerators,
+        "small": small.accelerators,
+        "large": large.accelerators,
         "small_rate": small.samples_per_s,
         "large_rate": large.samples_per_s,
-        "small_batch": small.global_batch_size / small.n_accelerators,
-        "large_batch": large.global_batch_size / large.n_accelerators,
+        "small_batch": small.global_batch / small.accelerators,
+        "large_batch": large.global_batch / large.accelerators,
     }
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import UsageError
+from advisor.measurements import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace, replay
 from advisor.planners.spot.fallback import replay_with_fallback
@@ -35,7 +36,6 @@ from advisor.planners.spot.forecast import (
 from advisor.records.traces import read_spot_traces
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
-TABLE: Final = "measurements/spot/skypilot_spot_intervals.csv"
 MINIMUM_DAYS: Final = 4.0
 JOB: Final = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=1800.0)
 DEADLINES_H: Final = (12.0, 15.0, 20.0, 30.0)
@@ -180,9 +180,7 @@ def _rolling(
 
 
 def _halves(data: Path) -> list[_Half]:
-    path = data / TABLE
-    if not path.is_file():
-        raise UsageError(f"no {TABLE} under {data}", hint="name the folder with --data")
+    path = SPOT.path("intervals", data)
     traces = read_spot_traces(path, left_out=[])
     cuts = [_Half.of(t) for t in traces if t.end_s >= MINIMUM_DAYS * 24 * HOUR_S]
     usable = [h for h in cuts if h.known.up_start_s.size]

@@ -74,7 +74,7 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     except ValueError as error:
         raise _unusable(path, str(error), command) from error
     if not isinstance(values, dict):
-        raise _unusable(path, "its parameters are no object", command)
+        raise _unusable(path, "its parameters are not an object", command)
     return dict(values)
 
 

@@ -27,7 +27,4 @@ def _inline(text: str) -> str:
 
 
 def _block(text: str) -> str:
-    """Return one displayed equation for each line of the block that ends with two backslashes."""
-    lines = [line.strip() for line in text.replace("\\\\\n", "\n").split("\n") if line.strip()]
-    shown = "".join(f"<div>{convert(line, display='block')}</div>" for line in lines)
-    return f'<div class="equation">{shown}</div>\n'
+    return f'<div class="equation">{convert(text.strip(), display="block")}</div>\n'

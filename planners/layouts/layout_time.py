@@ -22,12 +22,14 @@ from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import (
     Column,
     Layouts,
+    Software,
     device_parameters,
     domain_devices,
     domain_network_bytes_per_s,
     passed_layers_share,
 )
 from advisor.planners.core.layer_latency import Floats
+from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.links.tensor_parallel import (
     context_parallel_s,
     expert_parallel_s,
@@ -86,7 +88,7 @@ def ring_latency_s(case: LayoutCase, ranks: Column, bytes_: Floats) -> Floats:
     """
     ranks = np.asarray(ranks, float)
     bucket = np.maximum(_BUCKET_BYTES, _BUCKET_BYTES_PER_RANK * ranks)
-    layer = bytes_ / np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp)
+    layer = bytes_ / np.maximum(np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp), 1)
     bucket = np.where(np.asarray(case.layouts.zero_stage) == 3, layer, bucket)
     calls = np.ceil(np.asarray(bytes_) / np.maximum(bucket, 1.0))
     return np.asarray(calls * (ranks - 1) * case.parameters.dp_latency_s)
@@ -273,4 +275,10 @@ def _optimizer_s(case: LayoutCase) -> Floats:
     kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
     share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
-    return np.asarray(moved * case.device_factor + parameters.step_s)
+    return np.asarray(moved * case.device_factor + fixed_s(software, parameters))
+
+
+def fixed_s(software: Software, parameters: LayoutParameters) -> Floats:
+    """Return what every step takes besides computing and communicating [s]."""
+    is_eager = np.asarray(software.fusion) == 0
+    return np.where(is_eager, parameters.step_eager_s, parameters.step_s)
