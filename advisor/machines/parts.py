@@ -103,7 +103,8 @@ def part(row: Accelerator) -> AcceleratorPart:
     return AcceleratorPart(
         name=row.name,
         flop_per_s=rate,
-        is_inferred=measured is None,
+        # ``validate described`` takes measured rates away by putting the inferred ones in place.
+        is_inferred=rate == inferred_flop_per_s(row),
         memory_bytes=row.memory_bytes,
         memory_bytes_per_s=row.memory_bytes_per_s,
         link_name=row.link.lower() if is_linked else "pcie",
