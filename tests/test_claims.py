@@ -21,8 +21,9 @@ from advisor import data, validation
 from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.learned.choice import Runs, random_ratio, walked_ratio
+from advisor.measurements import MLPERF
 from advisor.train.models import stack_members
-from advisor.validation import Group, Scores, Validation, own, series_mlperf
+from advisor.validation import Group, Scores, Validation, own
 from advisor.validation.scores import FORMS, STATISTICS, compare, score
 
 ROOT = Path(__file__).parents[1]
@@ -126,7 +127,7 @@ def write_entries(folder: Path) -> Path:
             f"v1,o,{benchmark},T4,{n},{100 * n ** (0.8 + 0.05 * number)},{32 * n}"
             for n in (8, 16, 32, 64, 128)
         ]
-    table = folder / series_mlperf.TABLE
+    table = folder / MLPERF.tables["entries"].published
     table.parent.mkdir(parents=True)
     table.write_text("\n".join(lines) + "\n")
     return folder
@@ -155,7 +156,7 @@ def test_the_difference_is_blind_less_shipped(tmp_path: Path) -> None:
 
 
 def test_a_table_of_ones_own_cannot_be_blind(tmp_path: Path) -> None:
-    table = write_entries(tmp_path) / series_mlperf.TABLE
+    table = write_entries(tmp_path) / MLPERF.tables["entries"].published
     shown = CliRunner().invoke(app, ["validate", str(table), "--blind"])
     assert "--blind scores a protocol" in str(shown.exception)
     assert getattr(shown.exception, "exit_code", None) == 2

@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.measurements.collection import Collection
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import Table
+from advisor.measurements.table import PublishedTable
 from advisor.records import AnchorRun, RunRecord
 from advisor.records.importers import ibm, profet, scout, trainpred
 
@@ -69,7 +69,7 @@ PROFET: Final = Dataset(
     licence="MIT",
     ships=True,
     tables={
-        "steps": Table(
+        "steps": PublishedTable(
             file="profet/steps.csv.gz",
             published="cloud_runs/profet/target_latency.csv",
             columns={
