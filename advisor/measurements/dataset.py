@@ -150,6 +150,7 @@ class Dataset:
         for root in roots(folder):
             found = self.files[file].path_under(root)
             if found is not None:
+                reads.note_file(f"{self.name}/{file}", found)
                 return found
         raise self.absent(folder)
 
@@ -164,12 +165,14 @@ class Dataset:
         for root in roots(folder):
             found = self.tables[table].path_under(root)
             if found is not None:
+                reads.note_file(f"{self.name}/{table}", found)
                 return found
         raise self.absent(folder)
 
-    def has(self, table: str, folder: Path) -> bool:
-        """Whether a table is there."""
-        return any(self.tables[table].path_under(root) for root in roots(folder))
+    def has(self, name: str, folder: Path) -> bool:
+        """Whether a table, or a collection of runs, is there."""
+        one = self.tables[name] if name in self.tables else self.runs[name]
+        return any(one.path_under(root) for root in roots(folder))
 
     def is_in(self, folder: Path) -> bool:
         """Whether all of it is there."""

@@ -167,9 +167,7 @@ def _lambda(data: Path) -> Iterator[MeasuredStep]:
                 layers=layers, hidden=hidden, heads=heads, sequence=_BERT_TOKENS,
                 vocabulary=30522, is_causal=False, has_flash_attention=False, has_head=False,
             )  # fmt: skip
-            work = transformer_work(
-                model, micro_batch=batch, precision=asked, setup=APEX
-            )
+            work = transformer_work(model, micro_batch=batch, precision=asked, setup=APEX)
         yield MeasuredStep(
             seconds=batch / cell["units_per_s"], operators=work.operators, work=work,
             has_update=True, device=device, is_half=precision == "fp16", model=name,
