@@ -187,15 +187,10 @@ def test_every_text_has_one_number_of_accelerators() -> None:
 def test_an_unseen_card_brings_no_rate_of_its_own() -> None:
     found = validation.run("instance", shared())
     errors = {g.group: g.scores.mape_fraction for g in found.groups}
-    # Gavel's ResNet on the K80 and the layers on the V100 made them 32 and 8.0 %.
-    own = found.figures["p2.xlarge, with the target's own rate, MAPE"]
-    assert own == pytest.approx(0.318, abs=0.02)
-    assert errors["p2.xlarge"] > own
-    assert errors["p3.2xlarge"] > found.figures["p3.2xlarge, with the target's own rate, MAPE"]
+    assert set(errors) == {"p2.xlarge", "p3.2xlarge"}
     for group, error in errors.items():
-        shipped = "constants as shipped, which know other runs on the target, MAPE"
-        assert error > found.figures[f"{group}, {shipped}"]
-    assert found.blind is None
+        # Knowing the card by other runs on it was worth up to 20 points.
+        assert error > found.figures[f"{group}, with the target's own rate, MAPE"]
 
 
 def test_memory_is_scored_on_every_table_that_prints_it() -> None:
@@ -239,8 +234,16 @@ def test_baselines_of_accelerators_are_on_our_rows_and_say_where_we_lose() -> No
     for name, theirs in found.baselines.items():
         assert found.ours(name).rows == theirs.rows
     losses = {(x["baseline"], x["statistic"]) for x in found.losses()}
+    won = {
+        (name, statistic)
+        for name, theirs in found.baselines.items()
+        for statistic in STATISTICS
+        if getattr(theirs, statistic) < getattr(found.ours(name), statistic)
+    }
+    assert losses == won
+    # The median, the headline of this protocol, hides a tail in which a simple fit is better.
     fit = "log-linear, shared exponents"
-    assert {(fit, "mape_fraction"), (fit, "p90_ape_fraction")} <= losses
+    assert (fit, "p90_ape_fraction") in losses
     assert (fit, "median_ape_fraction") not in losses
 
 
