@@ -17,6 +17,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from advisor import threads
 from advisor.collectors.system_errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
@@ -36,6 +37,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "train": ("train", "Fit the models' constants again from measurements."),
     "doctor": ("doctor", "Say what can be recorded here, and measure this machine."),
 }
+# Verbs that solve many small problems: their libraries are asked for one thread, before they load.
+_ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})
 
 
 class LazyGroup(TyperGroup):
@@ -67,6 +70,8 @@ class LazyGroup(TyperGroup):
 
 
 def _load_verb(name: str) -> Any:
+    if name in _ON_ONE_THREAD:
+        threads.use_one()
     module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
     verb = getattr(module, "app", None)
     if verb is None:

@@ -6,9 +6,10 @@ shared by the samples of the batch that fits (b, from the device's memory):
     1/x = a_j / P + d_j / W + c_j + (e_j + f_j / W) / b
 
 Its error is a Gaussian process over (job, device): smooth in the specifications at two lengths,
-alike within a chip generation, with a part per device. Two readings of the consumer boards'
-tensor peak (half rate with fp32 accumulation, or full) and two rooflines (with and without the
-cost per step) make four members that are averaged.
+alike within a chip generation, with a part per device. Three readings of a board's peak (the
+datasheet's, with half or full rate of the consumer boards' tensor units under fp32 accumulation,
+and what arithmetic and power let it sustain) and two rooflines (with and without the cost per
+step) make six members that are averaged.
 
 | here           | paper | meaning, unit                                             |
 |----------------|-------|-----------------------------------------------------------|
@@ -65,6 +66,7 @@ class Cells:
     precision: Ints
     peak: Array
     full_peak: Array
+    sustained_peak: Array
     vector_peak: Array
     bandwidth: Array
     memory: Array
@@ -107,7 +109,7 @@ class DeviceProcess:
         self.has_step_cost = has_step_cost
         self.lengths = lengths
         self.shrinkage = shrinkage
-        self.amplitudes_: dict[tuple[bool, bool], Array] = {}
+        self.amplitudes_: dict[tuple[bool, int], Array] = {}
 
     def fit_predict(self, cells: Cells, is_known: NDArray[np.bool_]) -> tuple[Array, Array]:
         """Fit on the known cells and return mean and deviation of ln(throughput) of every cell.
@@ -118,13 +120,13 @@ class DeviceProcess:
         batch = _batches(cells, is_known)
         means, variances = [], []
         for has_cost in self.has_step_cost:
-            for is_full in (False, True):
-                peak = cells.full_peak if is_full else cells.peak
+            readings = (cells.peak, cells.full_peak, cells.sustained_peak)
+            for reading, peak in enumerate(readings):
                 mean = _roofline(cells, is_known, peak, batch, has_cost, self.shrinkage)
                 variance = np.full_like(mean, np.nan)
                 if self.has_process:
                     shift, variance = self._process(
-                        cells, is_known, peak, mean, (has_cost, is_full)
+                        cells, is_known, peak, mean, (has_cost, reading)
                     )
                     mean = mean + shift
                 means.append(mean)
@@ -139,7 +141,7 @@ class DeviceProcess:
         kernels = _kernels(cells, peak, self.lengths)  # (n_kernels, n, n)
         residual = (cells.log_throughput - mean)[known]
         noise = 1.0 / cells.weight[known]
-        among = kernels[:, known][:, :, known]
+        among = kernels[(slice(None), *np.ix_(known, known))]
         start = self.amplitudes_.get(member)
         log_amplitude = _evidence_fit(among, residual, noise, start)
         self.amplitudes_[member] = log_amplitude
@@ -253,7 +255,8 @@ def _same(labels: Ints) -> Array:
 
 def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | None) -> Array:
     """Return log-amplitudes that maximise evidence x prior (unit deviation around the prior)."""
-    from scipy.linalg import cholesky, solve_triangular
+    from scipy.linalg import cholesky
+    from scipy.linalg.lapack import dpotri
     from scipy.optimize import minimize
 
     n = residual.size
@@ -266,8 +269,8 @@ def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | 
         covariance = (variance[:-1] @ flat).reshape(n, n)
         covariance[diagonal, diagonal] += variance[-1] * noise + 1e-8
         lower = cholesky(covariance, lower=True, check_finite=False)
-        inverse_lower = solve_triangular(lower, np.eye(n), lower=True, check_finite=False)
-        inverse = inverse_lower.T @ inverse_lower
+        below, _ = dpotri(lower, lower=1)  # of the inverse; what is above is not touched
+        inverse = np.tril(below) + np.tril(below, -1).T
         alpha = inverse @ residual
         excess = inverse - np.outer(alpha, alpha)
         slope = np.r_[

@@ -1,4 +1,4 @@
-"""Megatron steps on one node of eight B200 (``measurements/blackwell/b200_steps.csv``).
+"""Megatron steps on one node of eight B200 (``measurements.BLACKWELL``).
 
 Megatron Core with Transformer Engine: kernels fused by hand, fp32 gradients, the distributed
 optimizer, and no overlap of the gradients' reduction. ``allocated_gib`` is PyTorch's largest
@@ -8,22 +8,19 @@ left out: no question describes its products.
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from advisor.collectors import bounded
 from advisor.errors import ModelError
+from advisor.measurements import BLACKWELL
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Layout, TrainingSetup, Transformer
 from advisor.planners.core.units import GIB, bytes_per_s
 from advisor.train.asked_rows import AskedRun
 
 TABLE: Final = "blackwell"
-FILE: Final = Path("measurements") / "blackwell" / "b200_steps.csv"
 SETUP: Final = TrainingSetup(kernels="fused", overlaps=False)
 # Not stated and not used: one node.
 _NETWORK_BYTES_PER_S: Final = bytes_per_s(3200)
@@ -46,19 +43,19 @@ def read(data: Path) -> tuple[list[AskedRun], Floats, int]:
         If the table is missing or damaged.
     """
     try:
-        rows = list(csv.DictReader(io.StringIO(bounded.read_text(data / FILE))))
+        rows = BLACKWELL.read("steps", data).to_dict("records")
         kept = [row for row in rows if row["attention"] == "gqa" and int(row["experts"]) == 1]
         runs = [_run(row) for row in kept]
         allocated = np.array([float(row["allocated_gib"]) * GIB for row in kept])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"cannot read the Blackwell steps {data / FILE}: {error}",
+            f"cannot read {BLACKWELL.title}: {error}",
             hint="name a folder laid out like shared/data",
         ) from error
     return runs, allocated, len(rows) - len(kept)
 
 
-def _run(row: dict[str, str]) -> AskedRun:
+def _run(row: dict[Any, Any]) -> AskedRun:
     size = {name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
     tp = int(row["tp"])
     return AskedRun(
@@ -87,5 +84,5 @@ def _run(row: dict[str, str]) -> AskedRun:
         ),
         per_node=int(row["accelerators"]),
         network_bytes_per_s=_NETWORK_BYTES_PER_S,
-        measured_s=float(row["step_ms"]) / 1e3,
+        measured_s=float(row["step_s"]),
     )

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from advisor import data
+from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 from advisor.train.model_folder import ABOUT, METRICS, day_of
@@ -158,7 +158,7 @@ def _run(line: str, out: Path) -> float:
     """Run a training command into a folder; returns its seconds of CPU."""
     package = Path(data.__file__).resolve().parent
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
+        **dict.fromkeys(threads.VARIABLES, "1"),
         "PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]),
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""Fine-tuning runs of Hugging Face's trainer (``measurements/finetune/runs.csv``) as questions.
+"""Fine-tuning runs of Hugging Face's trainer (``measurements.FINETUNE``) as questions.
 
 IBM's runs (fms-hf-tuning: SFTTrainer, FSDP over the GPUs, bf16). What the table does not state is
 filled here, each a fact of that stack or marked as a guess:
@@ -18,13 +18,11 @@ and runs that state more products than the accelerator's datasheet allows.
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.collectors import bounded
 from advisor.errors import ModelError
+from advisor.measurements import FINETUNE
 from advisor.planners.core.columns import layer_parameters
 from advisor.planners.core.nouns import Layout, TrainingSetup, Transformer
 from advisor.planners.core.units import bytes_per_s
@@ -33,7 +31,6 @@ from advisor.train.asked_rows import AskedRun
 from advisor.train.layout_rows import known_part
 
 TABLE: Final = "finetune"
-FILE: Final = Path("measurements") / "finetune" / "runs.csv"
 _GPUS: Final = {
     "NVIDIA-A100-SXM4-80GB": "A100-SXM4-80GB",
     "NVIDIA-A100-80GB-PCIe": "A100-PCIe-80GB",
@@ -96,16 +93,16 @@ def read(data: Path) -> tuple[list[AskedRun], int]:
         If the table is missing or has no run that can be asked.
     """
     try:
-        table = list(csv.DictReader(io.StringIO(bounded.read_text(data / FILE))))
+        table = FINETUNE.read("runs", data).to_dict("records")
         asked = [run for i, row in enumerate(table) if (run := _run(i, row)) is not None]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"cannot read the fine-tuning runs {data / FILE}: {error}",
+            f"cannot read {FINETUNE.title}: {error}",
             hint="name a folder laid out like shared/data",
         ) from error
     runs = [run for run in asked if is_possible(run)]
     if not runs:
-        raise ModelError(f"{data / FILE} holds no fine-tuning run of a known model")
+        raise ModelError(f"{FINETUNE.title} under {data} hold none of a known model")
     return runs, len(table) - len(runs)
 
 
@@ -136,12 +133,12 @@ def layer_flop_parameters(model: Transformer) -> float:
     return float(attention + ffn * model.experts_per_token)
 
 
-def _run(number: int, row: dict[str, str]) -> AskedRun | None:
-    name, gpu = row["model_name"], _GPUS.get(row["gpu_model"])
+def _run(number: int, row: dict[Any, Any]) -> AskedRun | None:
+    name, gpu = row["model"], _GPUS.get(row["accelerator"])
     if name not in MODELS or gpu is None or float(row["is_valid"]) != 1:
         return None
-    devices, nodes = int(float(row["number_gpus"])), int(float(row["number_nodes"]))
-    batch, sequence = int(float(row["batch_size"])), int(float(row["tokens_per_sample"]))
+    devices, nodes = int(row["accelerators"]), int(row["nodes"])
+    batch, sequence = int(row["global_batch"]), int(row["sequence"])
     return AskedRun(
         row_id=f"{TABLE}-{number:04d}",
         table=TABLE,
@@ -158,5 +155,5 @@ def _run(number: int, row: dict[str, str]) -> AskedRun | None:
         ),
         per_node=devices // nodes,
         network_bytes_per_s=_NETWORK_BYTES_PER_S,
-        measured_s=batch * sequence / float(row["dataset_tokens_per_second"]),
+        measured_s=batch * sequence / float(row["tokens_per_s"]),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.measurements import BLACKWELL, FINETUNE
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import AskedRun, columns_of, joined
 from advisor.train.layout_rows import LayoutRows, read
@@ -14,11 +15,11 @@ from advisor.train.layout_rows import LayoutRows, read
 
 def read_all(folder: Path) -> LayoutRows:
     """Read the published layouts, and the fine-tuning runs and Blackwell steps where they are."""
-    rows = read(folder / "planners" / "measured_layouts.csv")
+    rows = read(folder)
     asked: list[AskedRun] = []
-    if (folder / finetune_rows.FILE).is_file():
+    if FINETUNE.has("runs", folder):
         asked += finetune_rows.read(folder)[0]
-    if (folder / blackwell_rows.FILE).is_file():
+    if BLACKWELL.has("steps", folder):
         asked += blackwell_rows.read(folder)[0]
     return joined(rows, columns_of(asked)) if asked else rows
 

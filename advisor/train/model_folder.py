@@ -26,8 +26,8 @@ import typer
 from advisor import data
 from advisor.collectors import atomic
 from advisor.errors import UsageError
+from advisor.ways.parameters import DIGITS
 
-DIGITS: Final = 5  # significant, of a fitted constant where its trainer says nothing else
 SCHEMA_VERSION: Final = 1
 ABOUT: Final = "about.md"
 CARD: Final = "card.md"

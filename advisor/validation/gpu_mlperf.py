@@ -73,6 +73,7 @@ def run(data: Path) -> Validation:
         notes=(
             "GPUs of stated type; TPU, IPU, Gaudi and accelerators of unknown size are not scored",
             "that the process stays out and entries weigh n/(n+1) was decided on this table",
+            "no interval: rooflines without a process have none",
             *table.notes,
         ),
     )

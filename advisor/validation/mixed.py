@@ -44,6 +44,7 @@ NOTES: Final = (
     "AMP: to beat 47.6 (T4), 16.4 (TransGAN), 49.4 % (mixed, rank correlation 0.40)",
     "AMP's mixed trials do not state the placement: the T4 machine is taken to hold the last "
     "stages, or replicas in every stage where there are fewer stages than machines",
+    "no interval: profiles added up have none",
     "row sailor_validation-0008 repeats another row's time under another label and is left out",
 )
 SEEN: Final = (

@@ -9,6 +9,7 @@ ever slows a run down: slower runs count a quarter.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +60,7 @@ def run(data: Path) -> Validation:
     """
     groups, predicted, measured, formula, linear = [], [], [], [], []
     for model, (few, many) in _halves(data).items():
-        truth = many.step_s.to_numpy(float)
+        truth = _seconds(many)
         value = _by_form(few, many, model, _OVERLAPS, _SLOW_WEIGHT, True)
         groups.append(Group(group=model, scores=score(value, truth)))
         predicted.append(value)
@@ -94,25 +95,8 @@ def blind(data: Path, shipped: Validation) -> Blind:
         As ``run``, or if only one model has runs on both sides.
     """
     halves = _halves(data)
-    if len(halves) < 2:
-        raise ModelError("a form is chosen on other models: one alone has none")
-    steps = {
-        form: {m: _by_form(few, many, m, *form) for m, (few, many) in halves.items()}
-        for form in _CANDIDATES
-    }
-    truth = {m: many.step_s.to_numpy(float) for m, (_, many) in halves.items()}
-    errors = {
-        form: {m: score(value, truth[m]).mape_fraction for m, value in by_model.items()}
-        for form, by_model in steps.items()
-    }
-    chosen = {
-        model: min(
-            _CANDIDATES,
-            key=lambda f, m=model: float(np.mean([e for o, e in errors[f].items() if o != m])),  # type: ignore[misc]
-        )
-        for model in halves
-    }
-    found = {model: steps[form][model] for model, form in chosen.items()}
+    found, chosen = nested(halves)
+    truth = {m: _seconds(many) for m, (_, many) in halves.items()}
     return Blind(
         overall=score(np.concatenate(list(found.values())), np.concatenate(list(truth.values()))),
         groups=[Group(group=m, scores=score(found[m], truth[m])) for m in halves],
@@ -122,6 +106,49 @@ def blind(data: Path, shipped: Validation) -> Blind:
         ),
         still_seen=("which forms there are to choose from, and the noise of a row",),
     )
+
+
+def nested(
+    halves: Mapping[str, tuple[Any, Any]],
+) -> tuple[dict[str, Floats], dict[str, tuple[tuple[float, ...], float, bool]]]:
+    """Predict each model's large runs by the form that errs least on the others' large runs.
+
+    Parameters
+    ----------
+    halves : mapping of model to (few, many)
+        Rows of runs on up to ``MOST_GPUS``, which fit the model's own constants, and on more.
+
+    Returns
+    -------
+    predicted : dict of model to array [s]
+    chosen : dict of model to (overlaps, weight of slow runs, whether blocks count)
+
+    Raises
+    ------
+    ModelError
+        If only one model has runs on both sides.
+    """
+    if len(halves) < 2:
+        raise ModelError(
+            "a form is chosen on other models, and there is only one", hint="add another's runs"
+        )
+    steps = {
+        form: {m: _by_form(few, many, m, *form) for m, (few, many) in halves.items()}
+        for form in _CANDIDATES
+    }
+    errors = {
+        form: {m: score(v, _seconds(halves[m][1])).mape_fraction for m, v in by_model.items()}
+        for form, by_model in steps.items()
+    }
+    chosen = {}
+    for model in halves:
+        others = {f: np.mean([e for m, e in errors[f].items() if m != model]) for f in errors}
+        chosen[model] = min(others, key=lambda f, of=others: float(of[f]))  # type: ignore[misc]
+    return {model: steps[form][model] for model, form in chosen.items()}, chosen
+
+
+def _seconds(rows: Any) -> Floats:
+    return np.asarray(rows.step_s.to_numpy(float))
 
 
 def _form_text(overlaps: tuple[float, ...], slow_weight: float, has_blocks: bool) -> str:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.links.collectives import ring_all_reduce_s
 from advisor.planners.links.scaling_law import Placements
-from advisor.train.scaling import KNOWN_CLUSTERS, one_device_s
+from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s
 from advisor.train.scaling_fit import MeasuredPlacements
 
 Array = NDArray[np.float64]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.planners.links.data_parallel import DataParallelColumns, ScalingParameters
-from advisor.train.scaling import KNOWN_CLUSTERS, fit_without_each, one_device_s, uncalibrated
+from advisor.train.scaling import fit_without_each
+from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s, uncalibrated
 from advisor.train.scaling_fit import MeasuredPlacements
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.validation.scaling import FEW, Z90

@@ -115,14 +115,7 @@ def blind(data: Path, shipped: Validation) -> Blind:
         As ``run``.
     """
     pairs = read_pairs(data)
-    predicted, width = np.zeros((2, pairs.large.size))
-    chosen: dict[str, list[str]] = {}
-    for name in np.unique(pairs.benchmark):
-        out = pairs.benchmark == name
-        known = pairs.take(~out)
-        terms = min(_TERMS, key=lambda t, known=known: _inner_error(known, _TERMS[t]))  # type: ignore[misc]
-        predicted[out], width[out] = _predict(known, pairs.take(out), _TERMS[terms])
-        chosen.setdefault(terms, []).append(str(name))
+    predicted, width, chosen = nested(pairs)
 
     def scored(rows: NDArray[np.bool_]) -> Scores:
         low, high = (predicted[rows] * np.exp(sign * width[rows]) for sign in (-1, 1))
@@ -136,10 +129,34 @@ def blind(data: Path, shipped: Validation) -> Blind:
         ],
         changed=(
             "the terms of the formula, chosen on the other benchmarks: "
-            + "; ".join(f"{terms} for {', '.join(names)}" for terms, names in chosen.items()),
+            + "; ".join(
+                f"{terms} for {', '.join(name for name, t in chosen.items() if t == terms)}"
+                for terms in dict.fromkeys(chosen.values())
+            ),
         ),
         still_seen=("which terms there are to choose from",),
     )
+
+
+def nested(pairs: Pairs) -> tuple[Array, Array, dict[str, str]]:
+    """Predict each benchmark by the terms that err least on the others, left out in turn.
+
+    Returns
+    -------
+    predicted, width : arrays
+        Rates [samples/s], and half the interval of their logarithm.
+    chosen : dict of str to str
+        Terms by benchmark.
+    """
+    predicted, width = np.zeros((2, pairs.large.size))
+    chosen: dict[str, str] = {}
+    for name in np.unique(pairs.benchmark):
+        out = pairs.benchmark == name
+        known = pairs.take(~out)
+        errors = {terms: _inner_error(known, has) for terms, has in _TERMS.items()}
+        chosen[str(name)] = terms = min(errors, key=lambda t, of=errors: of[t])  # type: ignore[misc]
+        predicted[out], width[out] = _predict(known, pairs.take(out), _TERMS[terms])
+    return predicted, width, chosen
 
 
 def _inner_error(pairs: Pairs, has: tuple[bool, bool, bool]) -> float:
@@ -154,7 +171,13 @@ def _inner_error(pairs: Pairs, has: tuple[bool, bool, bool]) -> float:
 
 
 def read_pairs(data: Path) -> Pairs:
-    """Pair the smallest submission of each series with each larger one."""
+    """Pair the smallest submission of each series with each larger one.
+
+    Raises
+    ------
+    ModelError
+        If the table is missing, lacks a column or holds no series.
+    """
     import pandas as pd
 
     table = MLPERF.read("entries", data)
