@@ -114,7 +114,7 @@ class PublishedTable:
                 hint=f"the form is that of {self.published}",
             )
         ours = frame.reindex(columns=list(self.columns.values()))
-        ours.columns = list(self.columns)
+        ours = ours.set_axis(list(self.columns), axis=1)
         try:
             for name, divisor in self.divisors.items():
                 ours[name] = ours[name].astype(float) / divisor
