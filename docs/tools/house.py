@@ -29,6 +29,8 @@ WORDS: Final = {
     "learned": "estimators, intervals, registry",
     "measurements": "published tables: one reader each",
     "records": "labelled runs, importers",
+    "measurements": "published measurements: read, fetched",
+    "threads": "how many threads we compute with",
     "machines": "fleet, clusters, hosts; no prices",
     "jobs": "work + length + what feeds it",
     "question": "flags, files, keywords",
