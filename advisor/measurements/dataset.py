@@ -150,6 +150,7 @@ class Dataset:
         for root in roots(folder):
             found = self.files[file].path_under(root)
             if found is not None:
+                reads.note_file(f"{self.name}/{file}", found)
                 return found
         raise self.absent(folder)
 
@@ -164,6 +165,7 @@ class Dataset:
         for root in roots(folder):
             found = self.tables[table].path_under(root)
             if found is not None:
+                reads.note_file(f"{self.name}/{table}", found)
                 return found
         raise self.absent(folder)
 

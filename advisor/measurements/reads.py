@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,11 +46,23 @@ def note(name: str, lines: Iterable[str]) -> None:
     lines : iterable of str
         Its header and rows. They are looked at only where somebody collects.
     """
-    for found in _COLLECTING.get():
-        found[name] = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    if _COLLECTING.get():
+        _note(name, "\n".join(sorted(lines)).encode())
+
+
+def note_file(name: str, path: Path) -> None:
+    """Note that a file was handed out to a reader of its own; its bytes are what counts."""
+    if _COLLECTING.get():
+        _note(name, path.read_bytes())
 
 
 def note_frame(name: str, frame: pd.DataFrame) -> None:
     """Note that a table was read, as ``note`` does."""
     if _COLLECTING.get():
         note(name, frame.to_csv(index=False, lineterminator="\n").splitlines())
+
+
+def _note(name: str, content: bytes) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    for found in _COLLECTING.get():
+        found[name] = digest

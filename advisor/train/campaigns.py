@@ -251,7 +251,9 @@ def command(
     """Fit what whole training runs add to their steps on published GPU-hours."""
     target = model_folder.target(out, path().parent.name)
     with reads.collected() as inputs:
-        found, left_out = answers(read_campaigns(table or packaged_path()), Predictor())
+        source = table or packaged_path()
+        reads.note_file("campaigns/runs", source)
+        found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
     origin = model_folder.origin("campaigns", inputs, day, model_folder.option("--data", table))
     model = CampaignModel(version=origin.day, law=fit(rows), folds=folds(rows))

@@ -13,6 +13,7 @@ import typer
 
 from advisor import data
 from advisor.errors import ModelError, UsageError
+from advisor.measurements import reads
 from advisor.predict.learned import NAME
 from advisor.records import RunRecord
 from advisor.train import model_folder
@@ -79,13 +80,14 @@ def command(
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
-    records = read_runs(runs, fmt)
+    with reads.collected() as inputs:
+        records = read_runs(runs, fmt)
     with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
     told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
-    origin = model_folder.origin("models", inputs_of(records), day, told)
+    origin = model_folder.origin("models", inputs, day, told)
     _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
 
 
@@ -97,14 +99,6 @@ def _given(runs: list[Path] | None, **options: str) -> list[str]:
     for name, value in options.items():
         given += [] if value == usual[name] else [f"--{name}", value]
     return given
-
-
-def inputs_of(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the SHA-256 of the runs of each source, whatever their order."""
-    from advisor.learned.trained import data_hash
-
-    sources = sorted({r.source for r in records})
-    return {f"runs of {s}": data_hash([r for r in records if r.source == s]) for s in sources}
 
 
 def _save(

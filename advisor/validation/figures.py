@@ -39,6 +39,8 @@ QUESTIONS: Final = {
     "series-mlperf": "larger MLPerf systems from the smallest",
     "pipeline": "a pipeline job's large runs from its small ones",
     "layouts": "a transformer's step in a given layout, its source table left out",
+    "finetune": "a fine-tuning step, asked as a user asks",
+    "blackwell": "a transformer's step on Blackwell, its table left out",
     "mixed": "a step over unlike GPUs",
     "oom": "memory of a layout, its source table left out",
     "campaigns": "GPU-hours of whole training runs, their family left out",

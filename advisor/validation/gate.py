@@ -74,14 +74,15 @@ class Verdict:
 def measure(protocol: str, *, is_blind: bool = False) -> Measured:
     """Run a protocol on the measurements that are here, and note what it read."""
     before = resource.getrusage(resource.RUSAGE_SELF)
-    folder = data.root("datasets") if protocol in validation.ON_OUR_RUNS else None
     record, problem = None, ""
     with reads.collected() as inputs:
         try:
-            found = validation.run(protocol, folder or data.measurements(), is_blind=is_blind)
+            found = validation.run(protocol, data.measurements(), is_blind=is_blind)
             record = found.to_record()
         except AdvisorError as error:
             problem = str(error)
+        except Exception as error:  # a defect of one protocol: the others are still run
+            problem = f"{type(error).__name__}: {error}"
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Measured(protocol=protocol, record=record, inputs=inputs, cpu_s=spent, problem=problem)

@@ -53,12 +53,12 @@ def mean_errors(data: Path) -> dict[str, float]:
                 seconds.get(kind, service.get(kind[0], 0.0) / count)
                 for kind, count in zip(kinds, devices, strict=True)
             ]
-            table = JobTable(
+            workload = JobTable(
                 submit_s=np.array(submit),
                 devices=np.array(devices, np.int64),
                 duration_s=np.array(lengths),
             )
-            run = simulate_queue(table, CLUSTER, "las-2d", parameters=PARAMETERS)
+            run = simulate_queue(workload, CLUSTER, "las-2d", parameters=PARAMETERS)
             simulated.append(run.completion_s.mean())
             theirs.append(np.mean(took))
         if theirs:
