@@ -3,7 +3,8 @@
 What everything takes on an idle machine should come out both times; the wall time does not. Shown
 for each time of a recording: beside the burners over without them, by the clock and corrected;
 and how often the corrected one without burners lies in the interval told beside them. With
-``--cores 1`` the scripts, the burners and the profiler share one core.
+``--cores 1`` the scripts, the burners and the profiler share one core; with ``--threads 2`` the
+scripts compute with a pool, whose threads wait for each other.
 
 python benchmarks/collector_contention.py
 python benchmarks/collector_contention.py --script program --rounds 5
@@ -141,11 +142,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--burners", type=int, default=2)
     parser.add_argument("--cores", type=int, default=0, help="use only so many; 0 for all")
+    parser.add_argument("--threads", type=int, default=1, help="of each script's own pool")
     parser.add_argument("--script", choices=SCRIPTS, action="append")
     options = parser.parse_args()
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
     shown = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the scripts' own lines
     limit = {"limit_s": options.seconds, "measure_host": False, "is_precise": True}

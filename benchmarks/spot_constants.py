@@ -104,9 +104,7 @@ def main() -> None:
     parser.add_argument("--days", type=float, help="forecast each day from so many before it")
     parser.add_argument("--scale", type=float, nargs="+", default=[1.0])
     asked = parser.parse_args()
-    shared = data.shared()
-    folder = asked.data or (shared / "data" if shared else Path("../shared/data"))
-    scores(halves(folder, asked.share), asked)
+    scores(halves(data.measurements(asked.data), asked.share), asked)
 
 
 if __name__ == "__main__":

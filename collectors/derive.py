@@ -29,7 +29,6 @@ from advisor.collectors.recording import (
     HostBenchmark,
     Loading,
     Recording,
-    Rounds,
     StepClock,
     StepTime,
 )
@@ -37,7 +36,6 @@ from advisor.collectors.rounds import rounds_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_records import take_all
-from advisor.collectors.step_time import Mean
 from advisor.collectors.stop_rule import SETTLED, StopRule, Verdict, judge
 from advisor.collectors.timing import Times, Tree, times
 from advisor.collectors.told import told_of
@@ -47,10 +45,6 @@ from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
 _CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker", "fit", "round")
 _CONTENDED = 0.2
-# Four scripts on two threads beside two burners, corrected over quiet: 1.24, 1.4, 1.9 and 2.0,
-# where the pool waited for a fifth of the time and more while the main one did not (2026-11-22).
-_POOL_DOUBT = 2.0
-_POOL_BUSY = 0.2
 _CONTRADICTIONS = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 )  # fmt: skip
@@ -147,7 +141,9 @@ def _derive(run: Path) -> Recording:
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
         saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
-        rounds=None if step_time is None else _rounds(trainer, step_time, log, timed),
+        rounds=None
+        if step_time is None
+        else rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"])),
         ranks=ranks,
         processes=process_series(
             log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
@@ -164,13 +160,6 @@ def _derive(run: Path) -> Recording:
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))
     return replace(derived, warnings=warnings)
-
-
-def _rounds(trainer: Events, step_time: StepTime, log: ProfilerLog, timed: Times) -> Rounds | None:
-    seen = rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"]))
-    if seen is None or timed.tail is None or not _is_finished(log):
-        return seen
-    return replace(seen, tail_s=timed.tail.corrected_s)
 
 
 def _ending_s(trainer: Events, log: ProfilerLog, timed: Times) -> float | None:
@@ -226,7 +215,7 @@ def _step_time(trainer: Events, log: ProfilerLog, timed: Times) -> StepTime | No
     return StepTime(
         corrected_s=corrected,
         raw_s=now.raw_s,
-        low_s=max(0.0, min(corrected - half, corrected / _pool_doubt(trainer, now))),
+        low_s=max(0.0, corrected - half),
         high_s=corrected + half,
         steps=now.steps,
         warmup_steps=now.warmup_steps,
@@ -243,20 +232,6 @@ def is_settled(end: Mapping[str, Any], verdict: Verdict) -> bool:
     Judged again after its last steps, that verdict might be another one.
     """
     return verdict.is_settled or end.get("stop_reason") == SETTLED
-
-
-def _pool_doubt(trainer: Events, now: Mean) -> float:
-    """Return how many times too long a pool's step may be after its correction, at least 1.
-
-    Threads that wait for each other lose more than their own waiting for a core: once one of them
-    has lost its core, the others' turns are over before it is back.
-    """
-    steps = trainer.steps
-    if (trainer.fact("torch").get("threads") or 1) < 2 or not steps.count or not now.raw_s:
-        return 1.0
-    beyond = steps.others.beyond.over(steps.first_ns, steps.last_ns)
-    share = beyond * (1.0 - steps.kept_share) / max(steps.last_ns - steps.first_ns, 1)
-    return 1.0 + _POOL_DOUBT * min(1.0, share / _POOL_BUSY)
 
 
 def _device_step_s(trainer: Events) -> float:

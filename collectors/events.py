@@ -124,9 +124,10 @@ class Events:
         elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
         elif kind == fmt.POOL and len(payload) >= fmt.POOL_BYTES:
-            t_ns, slowest_ns, main_ns, others_ns = fields(fmt.POOL_PAYLOAD, payload)
-            is_old = len(payload) < fmt.POOL_PAYLOAD.size
-            self.others.take_pool(t_ns, slowest_ns, main_ns, None if is_old else others_ns)
+            t_ns, slowest_ns, main_ns, others_ns, cpu_ns = fields(fmt.POOL_PAYLOAD, payload)
+            is_old = len(payload) < fmt.POOL_OTHERS_BYTES
+            told = (slowest_ns, main_ns, None if is_old else others_ns)
+            self.others.take_pool(t_ns, *told, cpu_ns=cpu_ns)
         elif kind == fmt.DEVICE_STEP and len(payload) >= fmt.DEVICE_STEP_PAYLOAD.size:
             self.device_steps_ns.append(fmt.DEVICE_STEP_PAYLOAD.unpack_from(payload)[1])
         elif kind == fmt.COMMUNICATION and len(payload) >= fmt.COMMUNICATION_PAYLOAD.size:
@@ -134,6 +135,8 @@ class Events:
             self.communication.append(together)
         elif kind == fmt.HEADER:
             self.header = parse_json(payload)
+            if isinstance(begin_ns := self.header.get("t_ns"), int):
+                self.others.begin_pool(begin_ns)
         elif kind == fmt.FACT:
             fact = parse_json(payload)
             self.facts.setdefault(str(fact.get("fact", "")), []).append(fact)

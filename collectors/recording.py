@@ -334,8 +334,6 @@ class Rounds:
         What the first round took beyond an ordinary one: compilation, binning. [s]
     spread_fraction : float
         How far the mean of the rounds to come may be from that of the rounds seen.
-    tail_s : float or None
-        From the last round to the script's end; None where that was not seen. [s]
     """
 
     kind: str
@@ -345,7 +343,6 @@ class Rounds:
     busy_cores: float | None
     compile_s: float | None
     spread_fraction: float
-    tail_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

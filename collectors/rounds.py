@@ -46,7 +46,6 @@ def rounds_of(
     step: StepTime,
     readings: Sequence[Reading],
     start_ns: int,
-    end_ns: int | None = None,
 ) -> Rounds | None:
     """Return what is known of the rounds; None if the steps are an optimizer's or the script's.
 
@@ -58,8 +57,6 @@ def rounds_of(
     readings : sequence of Reading
     start_ns : int
         When the recording began, on the clock of the ticks. [ns]
-    end_ns : int, optional
-        When the script ended by itself. [ns]
     """
     if not has_rounds(events):
         return None
@@ -77,7 +74,6 @@ def rounds_of(
         busy_cores=_busy_cores(events, step, readings, start_ns),
         compile_s=_compile_s(events, step, first),
         spread_fraction=_spread(events, step),
-        tail_s=None if end_ns is None else max(0.0, (end_ns - events.steps.last_ns) / 1e9),
     )
 
 

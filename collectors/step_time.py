@@ -41,27 +41,37 @@ class Others:
 
     Attributes
     ----------
-    beyond : Curve
-        What the slowest other thread of the pool waited while the main thread did not. [ns]
+    beyond, at_once : Curve
+        What the slowest other thread of the pool waited while the main thread did not, and while
+        it did, as if they waited independently of each other. [ns]
+    blocked : Curve
+        What the main thread neither computed nor waited for a core. [ns]
     workers, active, chain : Curve
         What one loader worker waited, and what it computed or waited, the mean of them; what all
         threads of all workers waited. [ns]
     """
 
     beyond: Curve = field(default_factory=Curve)
+    at_once: Curve = field(default_factory=Curve)
+    blocked: Curve = field(default_factory=Curve)
     workers: Curve = field(default_factory=Curve)
     active: Curve = field(default_factory=Curve)
     chain: Curve = field(default_factory=Curve)
     _seen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    _pool: tuple[int, int, int] | None = None
+    _pool: tuple[int, int, int, int] | None = None
 
     def take_pool(
-        self, t_ns: int, slowest_ns: int, main_ns: int, others_ns: int | None = None
+        self,
+        t_ns: int,
+        slowest_ns: int,
+        main_ns: int,
+        others_ns: int | None = None,
+        cpu_ns: int = 0,
     ) -> None:
         """Take in what threads of the pool have waited so far.
 
         A parallel region ends with its last thread: whoever waits for a core holds all of them up.
-        That the threads wait independently of each other says how much of it is at once.
+        How much of it would be at once by chance goes into ``at_once``.
 
         Parameters
         ----------
@@ -69,17 +79,27 @@ class Others:
         slowest_ns, main_ns, others_ns : int
             Of the slowest thread in each interval, of the main one, and of the slowest but it;
             None in recordings of earlier versions.
+        cpu_ns : int
+            Processor time of the main thread; 0 where it was not read.
         """
         if others_ns is None:
             self.beyond.add(t_ns, float(slowest_ns - main_ns))
             return
-        before, self._pool = self._pool, (t_ns, main_ns, others_ns)
+        before, self._pool = self._pool, (t_ns, main_ns, others_ns, cpu_ns)
         if before is None:
-            self.beyond.add(t_ns, 0.0)
+            self.begin_pool(t_ns)
             return
-        elapsed, main, others = (now - b for now, b in zip(self._pool, before, strict=True))
+        elapsed, main, others, cpu = (n - b for n, b in zip(self._pool, before, strict=True))
         alone = 1.0 - min(1.0, max(0, main) / elapsed) if elapsed > 0 else 0.0
         self.beyond.grow(t_ns, max(0, others) * alone)
+        self.at_once.grow(t_ns, max(0, others) * (1.0 - alone))
+        self.blocked.grow(t_ns, max(0, elapsed - max(0, main) - cpu) if cpu > 0 else 0.0)
+
+    def begin_pool(self, t_ns: int) -> None:
+        """Take in that nobody has computed or waited for anything yet."""
+        self._pool = self._pool or (t_ns, 0, 0, 0)
+        for curve in (self.beyond, self.at_once, self.blocked):
+            curve.add(t_ns, 0.0)
 
     def take_workers(
         self, t_ns: int, number: int, counts: tuple[int, int, int], workers: int
@@ -262,6 +282,7 @@ class Steps:
         kept = self.kept_share * (delay + beyond) + grown(self.throttled)
         return Stretch(
             wall_ns=wall, delay_ns=delay, beyond_ns=beyond, kept_ns=kept,
+            at_once_ns=grown(self.others.at_once), blocked_ns=grown(self.others.blocked),
             wait_ns=wait, wait_delay_ns=wait_delay, workers_ns=grown(self.others.workers),
             active_ns=grown(self.others.active), chain_ns=grown(self.others.chain),
         )  # fmt: skip

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate, pairwise
+from operator import add
 from typing import Any
 
 from advisor.collectors.contention import (
@@ -177,7 +179,7 @@ def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) ->
         step=step,
         startup=parts[0],
         boundary=None if step is None else _boundary(trainer, step),
-        whole=_sum(parts),
+        whole=reduce(add, parts),
         tail=parts[-1],
     )
 
@@ -185,17 +187,24 @@ def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) ->
 def _startup(trainer: Events, tree: Tree, profiler_pid: int, is_alone: bool) -> Stretch:
     """Return the stretch to the end of the first step.
 
-    A process's waiting counts from its birth; before that those who started it waited.
+    A process's waiting counts from its birth; before that those who started it waited. What the
+    slowest of its other threads waited counts too: compilers have threads of their own.
     """
     first_ns, delay = trainer.steps.first_ns, float(trainer.steps.first_delay_ns)
+    others = trainer.steps.others
+    curves = (others.beyond, others.at_once, others.blocked)
+    beyond, at_once, blocked = (one.over(tree.start_ns, first_ns) for one in curves)
     if trainer.header.get("parent_pid") != profiler_pid and "t_ns" in trainer.header:
         delay += tree.slowest.over(tree.start_ns, int(trainer.header["t_ns"]))
     # Somebody may have been waited for: a compiler's processes, say.
     unseen = max(0.0, tree.slowest.over(tree.start_ns, first_ns) - delay)
-    kept = is_alone * tree.own_share(tree.start_ns, first_ns) * delay
+    kept = is_alone * tree.own_share(tree.start_ns, first_ns) * (delay + beyond)
     return Stretch(
         wall_ns=first_ns - tree.start_ns,
         delay_ns=delay,
+        beyond_ns=beyond,
+        at_once_ns=at_once,
+        blocked_ns=blocked,
         kept_ns=kept + tree.throttled.over(tree.start_ns, first_ns),
         unseen_ns=unseen,
     )
@@ -212,14 +221,4 @@ def _boundary(trainer: Events, step: Mean) -> Corrected | None:
         raw_wait_s=one.raw_wait_s,
         wait_s=one.wait_s,
         half_width_s=one.half_width_s + step.time.half_width_s,
-    )
-
-
-def _sum(parts: Sequence[Corrected]) -> Corrected:
-    return Corrected(
-        raw_s=sum(one.raw_s for one in parts),
-        corrected_s=sum(one.corrected_s for one in parts),
-        raw_wait_s=sum(one.raw_wait_s for one in parts),
-        wait_s=sum(one.wait_s for one in parts),
-        half_width_s=sum(one.half_width_s for one in parts),
     )

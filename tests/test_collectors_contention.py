@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import random
@@ -26,7 +27,7 @@ times_ns = st.floats(0.0, 1e12)
 @given(st.builds(
     Stretch, wall_ns=times_ns, delay_ns=times_ns, beyond_ns=times_ns, kept_ns=times_ns,
     wait_ns=times_ns, wait_delay_ns=times_ns, workers_ns=times_ns, active_ns=times_ns,
-    chain_ns=times_ns, unseen_ns=times_ns,
+    chain_ns=times_ns, unseen_ns=times_ns, at_once_ns=times_ns, blocked_ns=times_ns,
 ))  # fmt: skip
 def test_no_time_is_negative_or_longer_than_it_was(seen: Stretch) -> None:
     time = correct(seen)
@@ -69,6 +70,58 @@ def test_what_was_taken_out_widens_by_a_twentieth() -> None:
 
 def test_a_pool_thread_that_nobody_waits_for_never_takes_all() -> None:
     assert correct(Stretch(wall_ns=1e9, beyond_ns=9e9)).corrected_s == pytest.approx(0.05)
+
+
+@given(
+    cpu=st.floats(1e9, 1e10), delay=st.floats(0.0, 1e10), blocked=st.floats(0.0, 1e10),
+    others=st.floats(1.0, 2.0), share=st.floats(0.0, 0.8),
+)  # fmt: skip
+def test_a_pool_that_sleeps_at_its_barriers_takes_what_its_main_thread_computed(
+    cpu: float, delay: float, blocked: float, others: float, share: float
+) -> None:
+    """The main thread is blocked while the others wait for a core: chance has no say in it."""
+    wall, beyond = cpu + delay + blocked, share * blocked
+    told = Stretch(
+        wall_ns=wall, delay_ns=delay, beyond_ns=beyond, at_once_ns=others * blocked - beyond,
+        blocked_ns=blocked,
+    )  # fmt: skip
+    assert correct(told).corrected_s == pytest.approx(cpu / 1e9)
+    # Where nobody waited for a core the main thread slept for reasons of its own.
+    alone = Stretch(wall_ns=wall, delay_ns=delay, blocked_ns=blocked)
+    assert correct(alone).corrected_s == pytest.approx((cpu + blocked) / 1e9)
+
+
+def test_what_waits_at_once_by_chance_widens_and_moves_little() -> None:
+    seen = Stretch(wall_ns=10e9, delay_ns=5e9, beyond_ns=2e9)
+    together = Stretch(wall_ns=10e9, delay_ns=5e9, beyond_ns=2e9, at_once_ns=2e9)
+    assert correct(seen).corrected_s == pytest.approx(3.0)
+    assert correct(together).corrected_s == pytest.approx(2.88)
+    assert correct(together).half_width_s - correct(seen).half_width_s == pytest.approx(
+        0.12 * 2.0 + contention.LEFT_OVER * 0.12
+    )
+
+
+@given(st.lists(st.builds(Stretch, wall_ns=times_ns, blocked_ns=times_ns, chain_ns=times_ns)))
+def test_stretches_add_up_part_by_part(parts: list[Stretch]) -> None:
+    whole = contention.total(parts)
+    for field in dataclasses.fields(Stretch):
+        each = [getattr(one, field.name) for one in parts]
+        assert getattr(whole, field.name) == pytest.approx(sum(each))
+
+
+def test_what_a_compilers_threads_waited_is_taken_out_of_the_start(tmp_path: Path) -> None:
+    """The main thread sleeps meanwhile: nothing but its pool says that a core was missing."""
+    script = Script(tmp_path / "run")
+    script.now += 1000 + 3000  # 3 s of the start are a compiler's thread waiting for a core
+    payload = fmt.POOL_PAYLOAD.pack(SECOND + MS * 4000, 0, 0, 3000 * MS, 400 * MS)
+    script.tick(1, (0, 0), begins=True)
+    script.events.write(fmt.POOL, payload)
+    for index in range(2, 20):
+        script.passes(10, 0)
+        script.tick(index, (0, 0), begins=False)
+    seen = script.end()
+    assert seen.startup_raw_s == pytest.approx(4.0)
+    assert seen.startup_s == pytest.approx(1.0)
 
 
 def test_steps_that_computed_did_not_only_wait() -> None:

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.collectors import hooks as hooks_package
 from advisor.collectors.derive import read_events
 from advisor.collectors.events import Events
-from advisor.collectors.hooks import boot
+from advisor.collectors.hooks import boot, clock, deep
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.chores import Chores
 from advisor.collectors.hooks.clock import RunDelay
@@ -75,7 +75,7 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
             if number % 2:
                 writer.step(index, number, 0, 2, 8, 0, 0, 0, 0, 0, 0)
             else:
-                writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(index, number, 0, 0))
+                writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(index, number, 0, 0, 0))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     before = sys.getswitchinterval()
@@ -159,6 +159,48 @@ def events_of(folder: Path, loop: Loop, *, is_quick: bool) -> tuple[Events, int]
                 noted += bool(hooks.session._noted)
             path = next(folder.glob("ev-*.bin"))
         return read_events(path), noted
+
+
+@pytest.mark.parametrize(("seconds", "traces"), [(0.2, 3), (0.6, 2), (2.0, 1)])
+def test_a_step_that_takes_long_to_trace_is_not_traced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, traces: int
+) -> None:
+    """LBFGS evaluates its loss twenty times a step: tracing three of them left none to time."""
+
+    class Slow:
+        def end(self) -> dict[str, Any]:
+            return {"duration_ns": int(seconds * 1e9)}
+
+        def optimizer_runs(self, _: bool) -> None:
+            pass
+
+    monkeypatch.setattr(deep.DeepTrace, "begin", lambda *_: Slow())
+    with hooked(tmp_path) as hooks:
+        for _ in range(20):
+            hooks.session.marked()
+        assert len(hooks.events.facts["deep_step"]) == traces
+
+
+def test_a_thread_that_was_born_meanwhile_has_waited_since_its_birth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays = {"1": 5, "2": 30}
+    monkeypatch.setattr(clock, "_listdir", lambda _: list(delays))
+    monkeypatch.setattr(
+        clock, "_open", lambda path: int(path.split("/")[-2]) if "task" in path else 0
+    )
+    monkeypatch.setattr(clock, "_delay", lambda number: delays.get(str(number), 0))
+    monkeypatch.setattr(clock.os, "close", lambda _: None)
+    monkeypatch.setattr(clock.os, "getpid", lambda: 1)
+    seen = RunDelay()
+    seen.read_pool()
+    assert seen.others_ns == 30  # since the process began
+    delays |= {"2": 40, "3": 7}
+    seen.read_pool()
+    assert seen.others_ns == 30 + 10
+    delays |= {"4": 60}
+    seen.read_pool()
+    assert seen.others_ns == 30 + 10 + 60
 
 
 def test_letting_go_works_in_a_thread_that_trains(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ others = st.sampled_from(
         fmt.frame(fmt.FACT, b'{"fact": "deep_step", "x": 1}'),
         fmt.frame(fmt.FACT, b'{"fact": "loader", "loader": 0, "workers": 2}'),
         fmt.frame(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(10**9, 0, *range(1, 10))),
-        fmt.frame(fmt.POOL, fmt.POOL_PAYLOAD.pack(10**9, 10**6, 10**5, 10**6)),
+        fmt.frame(fmt.POOL, fmt.POOL_PAYLOAD.pack(10**9, 10**6, 10**5, 10**6, 10**7)),
         fmt.frame(fmt.DEVICE_STEP, fmt.DEVICE_STEP_PAYLOAD.pack(3, 10**6)),
         b"\xadR torn",
         b"\0" * 16,

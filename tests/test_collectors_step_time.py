@@ -308,6 +308,16 @@ def test_each_loader_counts_its_own_workers() -> None:
     assert others.beyond.over(SECOND, 2 * SECOND) == 40
 
 
+def test_a_pool_is_told_by_what_waited_and_who_slept() -> None:
+    others = Steps().others
+    others.begin_pool(SECOND)
+    # A second, of which the main thread waited a quarter and computed a half; another waited 0.4.
+    others.take_pool(2 * SECOND, 0, SECOND // 4, 4 * SECOND // 10, cpu_ns=SECOND // 2)
+    told = [curve.over(SECOND, 2 * SECOND) for curve in (others.beyond, others.at_once)]
+    assert told == pytest.approx([0.3 * SECOND, 0.1 * SECOND])
+    assert others.blocked.over(SECOND, 2 * SECOND) == pytest.approx(0.25 * SECOND)
+
+
 def test_a_step_without_time_waited_for_nothing() -> None:
     time = Corrected(raw_s=0.0, corrected_s=0.0, raw_wait_s=0.0, wait_s=0.0, half_width_s=0.0)
     assert Mean(time=time, half_width_s=0.0, steps=1, warmup_steps=0).delay_fraction == 0.0

@@ -40,7 +40,7 @@ def test_convolutional_networks_have_the_published_sizes(
 ) -> None:
     work = convolutional_work(parse_network(network), micro_batch=1)
     assert work.parameters == parameters
-    products = [o for o in work.operators if o.kind in ("convolution", "matmul")]
+    products = [o for o in work.operators if o.kind in ("convolution", "winograd", "matmul")]
     forward = sum(o.flop for o in products if o.phase == "forward")
     assert forward / 2e9 == pytest.approx(forward_gmac, rel=0.01)
 

@@ -114,7 +114,7 @@ def _loss(model: Any, name: str, tokens: int = 40) -> Any:
 
 
 def _products(work: Work, phase: str) -> float:
-    kinds = ("matmul", "convolution", "attention")
+    kinds = ("matmul", "convolution", "winograd", "attention")
     return sum(o.flop for o in work.operators if o.kind in kinds and o.phase == phase)
 
 

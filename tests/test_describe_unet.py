@@ -41,7 +41,7 @@ def _work(config: dict[str, Any], **changes: Any) -> Work:
 
 
 def _products(work: Work, phase: str) -> float:
-    kinds = ("matmul", "convolution", "attention")
+    kinds = ("matmul", "convolution", "winograd", "attention")
     return sum(o.flop for o in work.operators if o.kind in kinds and o.phase == phase)
 
 

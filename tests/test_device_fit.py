@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,20 +13,26 @@ import pytest
 
 from advisor import data
 from advisor.machines import devices
-from advisor.measurements import LAMBDA
+from advisor.measurements import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.train.described_columns import DescribedRows
 from advisor.train.described_residuals import (
     WAYS,
+    fitted_correlations,
     fitted_spreads,
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import read_described
+from advisor.train.described_rows import read_described, read_steps
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
+from advisor.train.processor_rows import (
+    processor_log_sd,
+    processor_residuals,
+    processor_rows,
+)
 
 GPUS = ("RTX-3070", "RTX-3080", "RTX-2080Ti", "V100-16GB", "A100-PCIe-40GB", "RTX-A5500")
 
@@ -165,3 +172,80 @@ def test_described_jobs_are_scored_with_intervals_from_other_devices(tmp_path: P
     assert found.overall.coverage is not None
     assert found.overall.width is not None
     assert found.overall.width > 0
+
+
+def test_correlations_are_found_again_in_made_up_errors(rows: DescribedRows) -> None:
+    """Errors of a job are j + g with known variances; families share a part of g."""
+    rng = np.random.default_rng(3)
+    devices_, families, jobs = 12, 3, 400
+    shared_job, shared_family, own = 0.5, 0.3, 0.2
+    label = [(m, d) for m in range(jobs) for d in range(devices_)]
+    job = rng.normal(0, np.sqrt(shared_job), jobs)
+    family = rng.normal(0, np.sqrt(shared_family), (jobs, families))
+    error = np.array(
+        [job[m] + family[m, d % families] + rng.normal(0, np.sqrt(own)) for m, d in label]
+    )
+    made = SimpleNamespace(
+        suite=np.full(len(label), "made"), model=np.array([f"m{m}" for m, _ in label]),
+        is_half=np.zeros(len(label), bool), device=np.array([f"d{d}" for _, d in label]),
+        architecture=np.array([f"a{d % families}" for _, d in label]),
+    )  # fmt: skip
+    found = fitted_correlations(made, error)  # type: ignore[arg-type]
+    assert found["same_kind"] == pytest.approx(0.5, abs=0.08)
+    assert found["same_architecture"] == pytest.approx(0.8, abs=0.08)
+    assert found["same_architecture"] < found["same_device"] < 1.0
+
+
+def test_a_processors_width_is_what_its_errors_are_wider_than_a_gpus() -> None:
+    errors = np.array([0.5, -0.5, 0.3, -0.3])
+    width = processor_log_sd(errors, 0.2)
+    assert width == pytest.approx(np.sqrt(np.mean(errors**2) - 0.04))
+    assert processor_log_sd(errors, 2.0) == 0.0
+    assert processor_log_sd(np.empty(0), 0.2) is None
+
+
+def test_a_processors_error_is_that_of_its_published_throughput(tmp_path: Path) -> None:
+    """A throughput (synthetic) twice as high is an error larger by ln 2; GPUs are passed over."""
+    path = tmp_path / MLPERF.tables["entries"].published
+    path.parent.mkdir(parents=True)
+    entry = {"benchmark": "resnet", "global_batch_size": 32.0, "samples_per_s": 100.0,
+             "round": "v1", "org": "o", "accelerator": "none", "n_accelerators": 0}  # fmt: skip
+    pd.DataFrame([{"system": "skx_8180_2s_1x", **entry}, {"system": "a GPU", **entry}]).to_csv(
+        path, index=False
+    )
+    cells = processor_rows(tmp_path)
+    assert list(cells["system"]) == ["skx_8180_2s_1x"]
+    parameters = devices.device_parameters()
+    one = processor_residuals(cells, parameters)
+    twice = processor_residuals(cells.assign(samples_per_s=200.0), parameters)
+    np.testing.assert_allclose(twice - one, np.log(2))
+    assert processor_rows(tmp_path / "nothing").empty
+
+
+def test_networks_of_images_are_read_at_their_batch_and_size(tmp_path: Path) -> None:
+    """A made-up step of each suite (synthetic) comes back with its device, batch and seconds."""
+    frames = {
+        GAVEL: [{"gpu": "k80", "n_gpus": 1, "job": "ResNet-50 (batch size 64)",
+                 "batch_size_per_gpu": 64.0, "samples_per_s": 32.0}],
+        PROFET: [{"instance_name": "p2.xlarge", "model": "VGG16", "dataset": f"{side}dataset",
+                  "batchsize": 16, "batch_latency": 0.5} for side in (32, 224)],
+        NVIDIA_EXAMPLES: [
+                 {"file": "PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
+                  "n_gpus": 1.0, "gpu": "V100", "seq_len": "", "metric": "images/s",
+                  "gpu_mem_gb": 16.0, "precision": p, "value": 128.0,
+                  "batch": "128 (FP32) / 256 (AMP)"} for p in ("fp32", "mixed")],
+    }  # fmt: skip
+    for dataset, made in frames.items():
+        place = next(iter(dataset.tables.values())).published
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(made).to_csv(tmp_path / place, index=False)
+    steps = {(s.suite, s.is_half): s for s in read_steps(tmp_path)}
+    assert {k: (s.device.name, s.work.micro_batch, s.seconds) for k, s in steps.items()} == {
+        ("gavel", False): ("K80", 64, 2.0),
+        ("profet", False): ("K80", 16, 0.5),
+        ("nvidia", False): ("V100-SXM2-16GB", 128, 1.0),
+        ("nvidia", True): ("V100-SXM2-16GB", 256, 2.0),
+    }
+    # VGG-16 in 224 pixels: 15.5 G multiply-adds an image forward (Simonyan and Zisserman).
+    forward = sum(o.flop for o in steps["profet", False].operators if o.phase == "forward")
+    assert forward / 16 == pytest.approx(2 * 15.5e9, rel=0.02)

@@ -25,6 +25,7 @@ def cells() -> Cells:
         precision=np.zeros(24, np.int64),
         peak=peak[device],
         full_peak=peak[device],
+        sustained_peak=peak[device],
         vector_peak=peak[device] / 8,
         bandwidth=bandwidth[device],
         memory=np.full(24, 16e9),

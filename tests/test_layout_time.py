@@ -17,9 +17,10 @@ from advisor.planners.core.columns import (
     layer_parameters,
 )
 from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.layouts.layout_time import step_times
+from advisor.planners.layouts.layout_time import ring_bytes_per_s, ring_latency_s, step_times
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
+from advisor.planners.links.collectives import reduce_scatter_s
 from advisor.planners.memory.layout_memory import (
     MemoryConstants,
     in_flight,
@@ -230,6 +231,67 @@ def test_a_fabric_of_machines_is_one_large_machine_to_rings_and_sends(layouts: L
     wide = replace(layouts, dp=np.asarray(layouts.dp) * 64, shard_group=1)
     assert step_times(case(wide, rack)).step_s == pytest.approx(
         step_times(case(wide, large)).step_s, rel=0.05
+    )
+
+
+@given(st.integers(2, 128), st.floats(1e8, 1e11))
+def test_a_ring_is_that_of_the_collectives(nodes: int, bytes_: float) -> None:
+    # One call of links.collectives: (p - 1) (alpha + m / (p e B)). FSDP's calls are layers.
+    one_layer = replace(SHAPE, layers=1)
+    network = replace(A100, devices_per_node=1)
+    layouts = Layouts(
+        dp=nodes, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=nodes, zero_stage=3
+    )
+    asked = case(layouts, network, shapes=one_layer)
+    rate = float(ring_bytes_per_s(asked, nodes))
+    mine = bytes_ * (nodes - 1) / nodes / rate + float(ring_latency_s(asked, nodes, bytes_))
+    theirs = reduce_scatter_s(bytes_, nodes, rate, P.dp_latency_s)
+    assert mine == pytest.approx(float(theirs))
+
+
+def test_longer_rings_reach_less() -> None:
+    layouts = replace(PLAIN, dp=8, zero_stage=1)
+    spent = [
+        float(ring_latency_s(case(replace(layouts, dp=d)), d, np.asarray(1e9)))
+        for d in (8, 64, 512)
+    ]
+    assert spent[0] < spent[1] < spent[2]
+
+
+@given(st.integers(2, 16), st.integers(1, 8))
+def test_chunks_hide_reductions_behind_the_last_micro_batches(pp: int, v: int) -> None:
+    network = replace(A100, devices_per_node=1, network_bytes_per_s=2e9)
+    layouts = replace(PLAIN, dp=4, pp=pp, accumulation_steps=2 * pp, virtual_stages=v)
+    plain = float(step_times(case(replace(layouts, virtual_stages=1), network)).data_parallel_s)
+    chunked = float(step_times(case(layouts, network)).data_parallel_s)
+    # More chunks never expose more, and the last chunk's own reduction stays.
+    assert chunked <= plain * (1 + 1e-12)
+    assert chunked >= plain / v * (1 - 1e-12)
+
+
+def test_low_precision_gains_more_from_wide_products() -> None:
+    def gain(hidden: int) -> float:
+        shapes = replace(SHAPE, hidden=hidden, heads=hidden // 128, kv_heads=hidden // 128,
+                         ffn=4 * hidden)  # fmt: skip
+        times = [
+            float(layer_times(case(PLAIN, replace(A100, generation=2, precision=code),
+                                   shapes=shapes)).products_s)
+            for code in (0, 1)
+        ]  # fmt: skip
+        return times[0] / times[1]
+
+    assert gain(2048) < gain(4096) < gain(16384)
+
+
+def test_eager_kernels_start_more_slowly_than_fused_ones() -> None:
+    small = replace(SHAPE, hidden=512, heads=4, kv_heads=4, ffn=2048, sequence=128)
+    one = replace(PLAIN, dp=1, shard_group=1, micro_batch=1, accumulation_steps=1)
+    eager, fused = (
+        float(step_times(case(one, shapes=small, software=Software(fusion=f))).step_s)
+        for f in (0, 1)
+    )
+    assert eager - fused == pytest.approx(
+        24 * 3 * (P.launch_eager_s - P.launch_light_s) + P.step_eager_s - P.step_s, rel=0.05
     )
 
 

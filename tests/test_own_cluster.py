@@ -238,7 +238,7 @@ BAD: dict[str, tuple[list[str], type[Exception], str, int]] = {
     "its own past too large": (
         [*HERE[:2], "--cluster", "1x4xV100-SXM2-16GB"], PlanningError, "the cluster has 4", 3),
     "uneven": ([*HERE, "--cluster-devices", "6,7"], AdvisorError, "spread evenly", 2),
-    "no count": ([*HERE, "--cluster-devices", "many"], AdvisorError, "no list", 2),
+    "no count": ([*HERE, "--cluster-devices", "many"], AdvisorError, "as a list", 2),
     "zero devices": ([*HERE, "--cluster-devices", "0"], AdvisorError, "not a number of dev", 2),
     "zero nodes": (
         [*HERE[:2], "--cluster", "0x4xV100-SXM2-16GB"], AdvisorError, "makes no sense", 2),

@@ -90,7 +90,9 @@ def test_a_script_seen_to_its_end_is_known_however_few_its_rounds() -> None:
     few = TotalWork(steps=4, epochs=None, source="seen to its end", confidence="certain")
     with pytest.raises(NotKnownError):
         job_from_recording(partial(step_time=wide, total_work=few))
-    ended = partial(replace(KNOWN, tail_s=7.0), step_time=wide, total_work=few, status="finished")
+    ended = partial(step_time=wide, total_work=few, status="finished", exit_code=0, ending_s=7.0)
+    with pytest.raises(NotKnownError):  # it ended by itself, but badly
+        job_from_recording(replace(ended, exit_code=1))
     job = job_from_recording(ended)
     assert job.total_steps + job.startup_s == pytest.approx(4 + 4 + 7)
     corrected = job_from_recording(replace(ended, busy_s=12.0))

@@ -211,7 +211,7 @@ def test_plain_tables_of_tiresias_and_philly(tmp_path: Path) -> None:
     ("text", "match"),
     [
         ("JobID|Submit|State\n1|x|y\n", "columns Start, .* are missing"),
-        (SACCT.replace("2026-01-01T00:10:00|2026", "tomorrow|2026"), "line 2: 'tomorrow'"),
+        (SACCT.replace("2026-01-01T00:10:00|2026", "tomorrow|2026"), "line 2: cannot read 'tomorrow'"),
         ("{", "is not JSON"),
         ("submit_time,num_gpu,duration\n5,1,-3\n", "line 2: ends 3 s before it starts"),
         (
@@ -219,7 +219,7 @@ def test_plain_tables_of_tiresias_and_philly(tmp_path: Path) -> None:
             "7|2026-01-01T10:00:00|2026-01-01T09:00:00|60|gres/gpu=1\n",
             "line 2: starts 3600 s before it was submitted",
         ),
-        ('{"items": 3}', "no list of Kubernetes objects"),
+        ('{"items": 3}', "not a list of Kubernetes objects"),
         ('{"items": [{"kind": "Job"}]}', "item 0: no Kubernetes job"),
         ("a,b\n1,2\n", "no known form of jobs"),
         ("submit_time,num_gpu,duration\n0,x,3\n", "line 2: cannot read 'x' as a number"),

@@ -113,7 +113,7 @@ def rounds_job(
         )
     lengths = (epochs, total_steps, total_samples)
     is_given = any(length is not None for length in lengths)
-    is_whole = rounds.tail_s is not None and not is_given
+    is_whole = not is_given and _is_seen_to_its_end(recording)
     if not is_whole and (missing := shortfall(recording, is_length_given=is_given)):
         raise NotKnownError(missing[0], hint=missing[1])
     total, source = _length(recording, rounds, *lengths)
@@ -139,7 +139,7 @@ def rounds_job(
         ),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=batch,
-        startup_s=_beside_s(recording, step, total, ends, rounds.tail_s if is_whole else None),
+        startup_s=_beside_s(recording, step, total, ends, is_whole=is_whole),
         startup_log_sd=startup_log_sd,
         epochs=ends,
         epoch_end_steps=(recording.boundary_s or 0.0) / step.corrected_s,
@@ -149,18 +149,21 @@ def rounds_job(
     )
 
 
+def _is_seen_to_its_end(recording: Recording) -> bool:
+    has_finished = recording.status == "finished" and recording.exit_code == 0
+    return has_finished and recording.ending_s is not None
+
+
 def _beside_s(
-    recording: Recording, step: StepTime, total: float, ends: float, tail_s: float | None
+    recording: Recording, step: StepTime, total: float, ends: float, *, is_whole: bool
 ) -> float:
     """Return what stands before the rounds, and after them where that was seen. [s].
 
     The first round is one of all. Of a script that was seen to its end the whole is known.
     """
     start_s = max(0.0, (recording.startup_s or 0.0) - step.corrected_s)
-    if tail_s is None:
+    if not is_whole or recording.busy_s is None:
         return start_s + (recording.ending_s or 0.0)
-    if recording.busy_s is None:
-        return start_s + tail_s
     rounds_s = total * step.corrected_s + ends * (recording.boundary_s or 0.0)
     return max(start_s, recording.busy_s - rounds_s)
 

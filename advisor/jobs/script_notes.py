@@ -49,4 +49,4 @@ def _spread(job: Job, devices: int) -> list[str]:
             f"{samples}: batch normalisation over so few changes what is learned "
             "(torch.nn.SyncBatchNorm, or a larger --batch)"
         ]
-    return [f"{samples}; a larger --batch uses them better, with its learning rate tuned anew"]
+    return [f"{samples}; a larger --batch uses them better, with its learning rate tuned again"]

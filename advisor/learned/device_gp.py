@@ -6,9 +6,10 @@ shared by the samples of the batch that fits (b, from the device's memory):
     1/x = a_j / P + d_j / W + c_j + (e_j + f_j / W) / b
 
 Its error is a Gaussian process over (job, device): smooth in the specifications at two lengths,
-alike within a chip generation, with a part per device. Two readings of the consumer boards'
-tensor peak (half rate with fp32 accumulation, or full) and two rooflines (with and without the
-cost per step) make four members that are averaged.
+alike within a chip generation, with a part per device. Three readings of a board's peak (the
+datasheet's, with half or full rate of the consumer boards' tensor units under fp32 accumulation,
+and what arithmetic and power let it sustain) and two rooflines (with and without the cost per
+step) make six members that are averaged.
 
 | here           | paper | meaning, unit                                             |
 |----------------|-------|-----------------------------------------------------------|
@@ -65,6 +66,7 @@ class Cells:
     precision: Ints
     peak: Array
     full_peak: Array
+    sustained_peak: Array
     vector_peak: Array
     bandwidth: Array
     memory: Array
@@ -107,7 +109,7 @@ class DeviceProcess:
         self.has_step_cost = has_step_cost
         self.lengths = lengths
         self.shrinkage = shrinkage
-        self.amplitudes_: dict[tuple[bool, bool], Array] = {}
+        self.amplitudes_: dict[tuple[bool, int], Array] = {}
 
     def fit_predict(self, cells: Cells, is_known: NDArray[np.bool_]) -> tuple[Array, Array]:
         """Fit on the known cells and return mean and deviation of ln(throughput) of every cell.
@@ -118,13 +120,13 @@ class DeviceProcess:
         batch = _batches(cells, is_known)
         means, variances = [], []
         for has_cost in self.has_step_cost:
-            for is_full in (False, True):
-                peak = cells.full_peak if is_full else cells.peak
+            readings = (cells.peak, cells.full_peak, cells.sustained_peak)
+            for reading, peak in enumerate(readings):
                 mean = _roofline(cells, is_known, peak, batch, has_cost, self.shrinkage)
                 variance = np.full_like(mean, np.nan)
                 if self.has_process:
                     shift, variance = self._process(
-                        cells, is_known, peak, mean, (has_cost, is_full)
+                        cells, is_known, peak, mean, (has_cost, reading)
                     )
                     mean = mean + shift
                 means.append(mean)

@@ -223,7 +223,7 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         gpus, nodes = _PER_TRAY, nodes * (gpus // _PER_TRAY)
     if not 1 <= gpus <= _MOST_PER_NODE:
         raise UsageError(
-            f"{gpus} accelerators in one machine makes no sense",
+            f"a machine cannot have {gpus} accelerators",
             hint=f"write MACHINESxGPUSxNAME, e.g. {max(gpus // 8, 1)}x8x{words['name']}",
         )
     link = (words["link"] or known.link_name).lower()

@@ -34,6 +34,7 @@ _PEAKS: Final = (
 _OTHER_CHIP: Final = frozenset(
     {"ti", "super", "laptop", "mobile", "max", "q", "maxq", "mig", "d", "sff", "g", "vgpu"}
 )
+_OF_THE_FIT: Final = ("fitted_architectures", "fitted_kinds", "fitted_rates")
 PARAMETERS: Final = "device_model/parameters.json"
 SCHEMA_VERSION: Final = 1
 
@@ -53,7 +54,7 @@ def device_parameters(path: Path | None = None) -> DeviceParameters:
     """
     try:
         record = _read(path)
-        bounded.check_numbers(record["parameters"], but=("fitted_architectures", "fitted_kinds"))
+        bounded.check_numbers(record["parameters"], but=_OF_THE_FIT)
         return parameters_of(record)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(path, f"lacks or spoils a constant: {error}") from error
@@ -75,10 +76,11 @@ def parameters_of(record: Mapping[str, Any]) -> DeviceParameters:
         },
         fitted_architectures=frozenset(values["fitted_architectures"]),
         fitted_kinds=frozenset(values["fitted_kinds"]),
+        fitted_rates=tuple((float(a), float(b), float(c)) for a, b, c in values["fitted_rates"]),
         **{
             f.name: values[f.name]
             for f in fields(DeviceParameters)
-            if f.name not in ("efficiencies", "fitted_architectures", "fitted_kinds")
+            if f.name not in ("efficiencies", *_OF_THE_FIT)
         },
     )
 

@@ -169,9 +169,10 @@ class Dataset:
                 return found
         raise self.absent(folder)
 
-    def has(self, table: str, folder: Path) -> bool:
-        """Whether a table is there."""
-        return any(self.tables[table].path_under(root) for root in roots(folder))
+    def has(self, name: str, folder: Path) -> bool:
+        """Whether a table, or a collection of runs, is there."""
+        one = self.tables[name] if name in self.tables else self.runs[name]
+        return any(one.path_under(root) for root in roots(folder))
 
     def is_in(self, folder: Path) -> bool:
         """Whether all of it is there."""

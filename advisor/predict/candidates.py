@@ -189,7 +189,7 @@ def _network(
 
 
 def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
-    return ("corrected by measured runs of like size",) if _is_learned(columns, column) else ()
+    return ("corrected by measured runs of similar size",) if _is_learned(columns, column) else ()
 
 
 def _feeding(

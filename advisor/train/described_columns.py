@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.nouns import Device, Operator
 from advisor.planners.step.device import KINDS
-from advisor.planners.step.device_rates import generations_before_pascal, vector_units
+from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
 from advisor.train.measured_step import MeasuredStep
 
 Array = NDArray[np.float64]
@@ -25,8 +25,8 @@ class DescribedRows:
 
     ``row`` says whose an operator is. ``peak`` is that of the products' units, ``best`` the
     fastest product measured on them (infinite where none was), ``single_peak`` the vector units'
-    peak; ``years`` since 2023; ``age`` as ``generations_before_pascal``; ``unit`` indexes
-    ``UNITS``, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
+    peak; ``years`` since 2023; ``age`` as ``generations_before_pascal``; ``log_rates`` of shape
+    (n, 3); ``unit`` indexes ``UNITS``, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
     """
 
     row: Ints
@@ -43,6 +43,7 @@ class DescribedRows:
     tdp: Array
     years: Array
     age: Array
+    log_rates: Array
     unit: Ints
     is_half: NDArray[np.bool_]
     device: NDArray[np.str_]
@@ -96,6 +97,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
         years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
         age=np.array([generations_before_pascal(d) for d in devices]),
+        log_rates=np.array([log_rates(d) for d in devices]),
         unit=np.where(is_tensor, 0, [UNITS.index(u) for u in units]),
         is_half=is_half,
         device=np.array([d.name for d in devices]),

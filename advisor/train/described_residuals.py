@@ -10,6 +10,7 @@ Four ways of leaving out, each a fit of its own:
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -87,13 +88,44 @@ def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str
     resnets = has_convolutions(rows)
     # Where every row is of one model, what is known of a device by other models is not known.
     known = spread["model"] or spread["device"]
+    slope, mean_square = _of_distance(rows, residuals["device"])
     others = {way: _spreads(rows.suite[resnets], r[resnets]) for way, r in residuals.items()}
     return {
         "log_sd": float(np.sqrt(np.mean(np.square(list(known.values()))))),
-        "unmeasured_rate_log_sd": _added(spread["device"], known),
+        "distance_log_sd": slope,
+        "unmeasured_rate_log_sd": math.sqrt(
+            max(_added(spread["device"], known) ** 2 - slope**2 * mean_square, 0.0)
+        ),
         "unseen_architecture_log_sd": _added(spread["architecture"], spread["device"]),
         "unseen_kind_log_sd": _added(others["kind"], others["device"]),
     }
+
+
+def _of_distance(rows: DescribedRows, residual: Array) -> tuple[float, float]:
+    """Return the deviation that a unit of distance adds, and the mean square distance.
+
+    Of every device its rates' distance from the nearest other one, and the mean square error with
+    it left out, suites and precisions alike; in squares a constant and a slope, neither negative.
+    """
+    from scipy.optimize import nnls
+
+    distance, square = [], []
+    for device in np.unique(rows.device[np.isfinite(residual)]):
+        here = rows.device == device
+        others = rows.log_rates[~here]
+        if not others.size:
+            continue
+        apart = np.linalg.norm(others - rows.log_rates[here][0], axis=1)
+        kinds = np.char.add(rows.suite, rows.is_half.astype(str))
+        good = here & np.isfinite(residual)
+        square.append(
+            np.mean([np.mean(residual[good & (kinds == k)] ** 2) for k in np.unique(kinds[good])])
+        )
+        distance.append(float(apart.min()))
+    if len(distance) < 3:
+        return 0.0, 0.0
+    found, _ = nnls(np.c_[np.ones(len(distance)), np.square(distance)], np.array(square))
+    return float(np.sqrt(found[1])), float(np.mean(np.square(distance)))
 
 
 # Two runs of one job on one type of device under different software: 8.2 % in the median of

@@ -151,6 +151,10 @@ def update(
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
     values["fitted_kinds"] = list(FITTED_KINDS)
+    values["fitted_rates"] = [
+        [round(float(value), 3) for value in one]
+        for one in np.unique(rows.log_rates, axis=0).tolist()
+    ]
     values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
     values |= {name: round(value, 4) for name, value in spreads.items()}
 

@@ -320,7 +320,8 @@ def _borrowed_micro_batch(text: Text, number: Number) -> Floats:
     share = number["global_batch"] / number["dp"]
     is_report = text["table"] == "dlperf_gpt"
     guess = np.array([stated.get(k, 1.0) for k in key])
-    return np.where(is_report, share, np.minimum(guess, share))
+    # Stages need several micro-batches: a rank's whole share at once would be all bubble.
+    return np.where(is_report & (number["pp"] == 1), share, np.minimum(guess, share))
 
 
 def _is_nemo(text: Text) -> NDArray[np.bool_]:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from advisor.errors import ModelError
 from advisor.learned.device_gp import Cells, DeviceProcess
-from advisor.machines.devices import suite_device
+from advisor.machines.devices import device_parameters, suite_device
 from advisor.planners.core.nouns import Device
+from advisor.planners.step.device_rates import runs_as, sustained_flop_per_s
 from advisor.validation.scores import Scores, score
 
 # Boards whose nominal tensor peak is the half rate with fp32 accumulation.
@@ -75,6 +76,9 @@ def _columns(frame: pd.DataFrame) -> Cells:
         precision=precision,
         peak=peaks,
         full_peak=np.where(is_half, 2 * peaks, peaks),
+        sustained_peak=np.array(
+            [_sustained(d, int(p)) for d, p in zip(found, precision, strict=True)]
+        ),
         vector_peak=np.array([d.fp32_flop_per_s or _peak(d, 0) for d in found]),
         bandwidth=np.array([d.memory_bytes_per_s for d in found]),
         memory=np.array([d.memory_bytes for d in found]),
@@ -93,6 +97,13 @@ def _peak(device: Device, is_half_precision: int) -> float:
     if peak is None:
         raise ModelError(f"{device.name} has no peak in the device sheet", hint="add it")
     return peak
+
+
+def _sustained(device: Device, is_half_precision: int) -> float:
+    """Return what arithmetic and power let a board sustain, nothing measured on it known."""
+    unmeasured = replace(device, sustained_fp16_flop_per_s=None, sustained_fp32_flop_per_s=None)
+    precision = runs_as(device, "fp16" if is_half_precision else "tf32")
+    return sustained_flop_per_s(unmeasured, precision, device_parameters())
 
 
 # Chip families by a board's name, the first that matches; a board of no pattern is its own.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from advisor.machines.devices import suite_device
+from advisor.validation.scores import THE_PRODUCT
 from advisor.validation.stored import Stored
 
 Kind = Literal["error", "coverage", "ratio", "count"]
@@ -152,7 +153,8 @@ def readme_table(stored: Mapping[str, Stored]) -> str:
         "",
         f"{len(stored)} protocols, {rows:,} rows. **Bold: a simpler rule errs less than we do.** "
         "Form: how what is scored got its form and hyper-parameters, with these rows in sight "
-        "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*).",
+        "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*). "
+        "†: scores a model that no verb asks, wholly or in part.",
         "",
         "Besides:",
         "",
@@ -177,7 +179,8 @@ def _line(one: Stored, question: str) -> str:
     covers = "" if overall["coverage"] is None else f"{100 * overall['coverage']:.0f} %"
     if one.protocol == "spot" and covers:
         covers += " (of 80 % intervals)"
-    cells = [f"{question} (`{one.protocol}`)", f"{record['rows']:,}", ours, covers,
+    mark = "" if record["scores"].startswith(THE_PRODUCT) else " †"
+    cells = [f"{question} (`{one.protocol}`){mark}", f"{record['rows']:,}", ours, covers,
              "; ".join(_rules(record)), FORMS[record["form"]], one.day]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

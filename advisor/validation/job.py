@@ -65,7 +65,7 @@ class JobCells:
 def run(data: Path) -> Validation:
     """Score both collections, those that are there."""
     parts: list[tuple[str, JobCells, Callable[[], RunRegressor]]] = []
-    if PROFET.is_in(data):
+    if PROFET.has("jobs", data):
         parts.append(("PROFET", _profet_cells(PROFET.read_runs("jobs", data)), _profet_model))
     if TRAINPRED.is_in(data):
         runs = TRAINPRED.read_runs("epochs", data)

@@ -144,7 +144,7 @@ def score_table(path: Path, data: Path | None) -> Validation:
     if suite.cells is None:
         return _by_protocol(suite, path, data)
     known = None
-    if data is not None and suite.dataset.is_in(data):
+    if data is not None and suite.dataset.has(suite.table, data):
         known = suite.cells(suite.dataset.read(suite.table, data))
     process = (
         DeviceProcess()

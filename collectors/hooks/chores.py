@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from .state import ProcessState
 
 # The steps after which a step is traced. The first two create optimizer state and compile; a
-# repetition lets the least time of an operator count, since a busy machine only adds.
+# repetition lets the least time of an operator count, since a busy machine only adds. A step of
+# many small operators (LBFGS evaluates its loss twenty times) takes seconds to trace, and as many
+# ordinary steps are not seen: none is traced again once so much has been spent.
 _DEEP_AFTER = (2, 5, 8)
-_DEEP_BUDGET_NS = 3_000_000_000
+_DEEP_BUDGET_NS = 1_000_000_000
 _WORK_AT = (2, 5, 12)  # again: a loop's counter shows how many turns make a step
 _COMMUNICATION_AT = 10  # the framework times the first ten steps
 _LAST_PLANNED = 13
@@ -56,7 +58,7 @@ class Chores:
         self._device_clock = DeviceClock(state.writer)
         self._next_orders_ns = 0
         self._deep_wanted = list(_DEEP_AFTER)
-        self._deep_delay_ns = 0
+        self._deep_delay_ns = self._deep_spent_ns = 0
 
     def read_delay(self) -> None:
         """Bring ``delay_ns`` up to date."""
@@ -73,8 +75,9 @@ class Chores:
             self.control.poll()
             state.last_step = self.control.from_step
         if self._delay.pool_is_due(now_ns):
-            times = time.monotonic_ns(), self._delay.read_pool(), self._delay.main_ns()
-            state.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times, self._delay.others_ns))
+            delay = self._delay
+            times = time.monotonic_ns(), delay.read_pool(), delay.main_ns(), delay.others_ns
+            state.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times, delay.main_cpu_ns()))
         self.record_communication(now_ns)
         # Passes of an accumulated step come before the optimizer's first: they are no steps.
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for
@@ -184,8 +187,8 @@ class Chores:
         facts = deep.end()
         if facts is not None:
             state.fact("deep_step", number=state.steps, delay_ns=delay_ns, **facts)
-            took_ns = facts["duration_ns"] + time.monotonic_ns() - begin_ns
-            if took_ns > _DEEP_BUDGET_NS:
+            self._deep_spent_ns += facts["duration_ns"] + time.monotonic_ns() - begin_ns
+            if self._deep_spent_ns > _DEEP_BUDGET_NS:
                 self._deep_wanted.clear()
 
     def forget(self) -> None:

@@ -13,8 +13,9 @@ import time
 class RunDelay:
     """Run-queue waiting of the calling process: its main thread, and its slowest thread.
 
-    The second field of ``schedstat`` is the waiting in ns. A parallel region ends with its last
-    thread, so over an interval the pool's delay is the largest of its threads' delays.
+    The fields of ``schedstat`` are the time on a core and the waiting for one, in ns. A parallel
+    region ends with its last thread, so over an interval the pool's delay is the largest of its
+    threads' delays.
     """
 
     # Reading the pool may take this share of the time: 64 threads take about 60 us.
@@ -41,6 +42,10 @@ class RunDelay:
         self.latest_ns = _delay(self._main)
         return self.latest_ns
 
+    def main_cpu_ns(self) -> int:
+        """Return the main thread's processor time since it began; 0 where nobody tells."""
+        return _field(self._main, 0)
+
     def pool_is_due(self, now_ns: int) -> bool:
         """Whether the pool may be read again without costing more than its share."""
         return now_ns >= self._next_pool_ns
@@ -48,30 +53,28 @@ class RunDelay:
     def read_pool(self) -> int:
         """Return the accumulated delay of the slowest thread over the intervals read so far.
 
-        ``others_ns`` is then the same of the slowest thread but the main one.
+        ``others_ns`` is then the same of the slowest thread but the main one. A thread that was
+        not there before has waited since its birth, in the first interval since the process's.
         """
         begin = time.monotonic_ns()
-        first = not self._threads
         main = str(os.getpid())
         seen = {}
         largest = slowest_other = 0
         for tid in _listdir("/proc/self/task"):
-            fd, before = self._threads.pop(tid, (-1, -1))
+            fd, before = self._threads.pop(tid, (-1, 0))
             if fd < 0:
                 fd = _open("/proc/self/task/%s/schedstat" % tid)
             now = _delay(fd)
             seen[tid] = (fd, now)
-            if before >= 0:
-                largest = max(largest, now - before)
-                if tid != main:
-                    slowest_other = max(slowest_other, now - before)
+            largest = max(largest, now - before)
+            if tid != main:
+                slowest_other = max(slowest_other, now - before)
         for fd, _ in self._threads.values():
             if fd >= 0:
                 os.close(fd)
         self._threads = seen
-        if not first:
-            self.pool_ns += largest
-            self.others_ns += slowest_other
+        self.pool_ns += largest
+        self.others_ns += slowest_other
         end = time.monotonic_ns()
         self._next_pool_ns = end + int((end - begin) / self._POOL_SHARE)
         return self.pool_ns
@@ -113,9 +116,13 @@ def _listdir(path: str) -> list[str]:
 
 
 def _delay(fd: int) -> int:
+    return _field(fd, 1)
+
+
+def _field(fd: int, number: int) -> int:
     if fd < 0:
         return 0
     try:
-        return int(os.pread(fd, 64, 0).split(None, 2)[1])
+        return int(os.pread(fd, 64, 0).split(None, 2)[number])
     except (OSError, IndexError, ValueError):
         return 0

@@ -34,8 +34,8 @@ STEP_PAYLOAD = struct.Struct("<QQIBBHHHIII")
 STEPS_HEAD = struct.Struct("<H")
 # A time, and the wait for a core accumulated by then: of the slowest thread of the pool over each
 # interval between two such records, of the main thread, and of the slowest thread but the main one
-# (missing before 2026-11-22). [ns]
-POOL_PAYLOAD = struct.Struct("<QQQQ")
+# (missing before 2026-11-22); and the main thread's CPU time since it began (0: not read). [ns]
+POOL_PAYLOAD = struct.Struct("<QQQQQ")
 # One loader so far: time [ns]; loader; iterators begun; steps that followed its batches; batches;
 # samples; time inside the iterator, the loop's own CPU time inside it, the workers' CPU time;
 # the workers' wait for a core, of their main threads and of their others. [ns]
@@ -53,6 +53,7 @@ DEVICE_STEP_PAYLOAD = struct.Struct("<IQ")
 READING_PAYLOAD = struct.Struct("<QIQQqqQQQQQdQQdqddddQQQ")
 # The sizes that version 1 began with: the fields after them came later.
 STEP_BYTES, LOADER_BYTES, READING_BYTES, POOL_BYTES = 36, 52, 156, 24
+POOL_OTHERS_BYTES = 32
 # One process of the tree, cumulative since it began: time [ns]; pid, start [clock ticks since
 # boot]; resident bytes now; CPU time [ns]; minor, major page faults; TCP bytes received and sent.
 PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")

@@ -38,6 +38,7 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import PRECISION_BYTES, Device, OperatorKind, Work
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.device_rates import (
+    distance_from_fitted,
     measured_flop_per_s,
     runs_as,
     runs_on_matrix_units,
@@ -283,6 +284,9 @@ def _uncertainty(
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
     is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
     is_unfitted = np.array([d.kind != "gpu" for d in devices])
+    distance = np.array(
+        [distance_from_fitted(d, parameters.fitted_rates) * (d.kind == "gpu") for d in devices]
+    )
     is_guessed = np.array(
         [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
     )
@@ -290,6 +294,7 @@ def _uncertainty(
         parameters.log_sd**2
         + np.where(is_new, parameters.unseen_architecture_log_sd**2, 0.0)
         + np.where(is_guessed, parameters.unmeasured_rate_log_sd**2, 0.0)
+        + (parameters.distance_log_sd * distance) ** 2
         + np.where(is_unfitted, parameters.unfitted_device_log_sd**2, 0.0)
         + unseen_share * parameters.unseen_kind_log_sd**2
     )

@@ -45,12 +45,16 @@ class DeviceParameters:
         What ``torch.compile`` leaves of the launches, and of the traffic of pointwise classes.
     fitted_architectures : frozenset of str
         Chip families whose measurements the constants have seen.
+    fitted_rates : tuple of (float, float, float)
+        ``device_rates.log_rates`` of every device whose measurements the constants have seen.
     fitted_kinds : frozenset of str
         Classes of operators whose measurements the constants have seen.
     log_sd, unseen_architecture_log_sd, unseen_kind_log_sd, unmeasured_rate_log_sd : float
         One standard deviation of ln(predicted / measured) on a device left out; what an unseen
         chip family, a step wholly of unseen classes, and a device without a sustained rate add
         (in squares).
+    distance_log_sd : float
+        What a device's distance from the nearest one fitted adds, for every unit of it.
     unfitted_device_log_sd : float
         The same for what is no GPU: nothing of it was fitted.
     """
@@ -69,9 +73,11 @@ class DeviceParameters:
     compiled_launch_fraction: float
     compiled_traffic_fraction: float
     fitted_architectures: frozenset[str]
+    fitted_rates: tuple[tuple[float, float, float], ...]
     fitted_kinds: frozenset[str]
     log_sd: float
     unseen_architecture_log_sd: float
     unseen_kind_log_sd: float
     unmeasured_rate_log_sd: float
+    distance_log_sd: float
     unfitted_device_log_sd: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from advisor.planners.core.errors import PlanningError
@@ -96,6 +96,18 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
         arithmetic = min(arithmetic, best * peak / _half_peak(device))
     limit = (arithmetic**-n + power**-n) ** (-1.0 / n)
     return float(limit * share_of_rates(device, parameters))
+
+
+def log_rates(device: Device) -> tuple[float, float, float]:
+    """Return the logarithms of a device's vector peak, 16-bit peak and memory bandwidth."""
+    half = device.fp16_flop_per_s or device.bf16_flop_per_s
+    vector = device.fp32_flop_per_s or half or 1.0
+    return math.log(vector), math.log(half or vector), math.log(device.memory_bytes_per_s)
+
+
+def distance_from_fitted(device: Device, fitted: Iterable[tuple[float, float, float]]) -> float:
+    """Return how far a device's rates lie from the nearest fitted one's, in logarithms."""
+    return min((math.dist(log_rates(device), one) for one in fitted), default=0.0)
 
 
 def share_of_rates(device: Device, parameters: DeviceParameters) -> float:
