@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from advisor.machines.devices import suite_device
-from advisor.validation.scores import THE_PRODUCT
 from advisor.validation.stored import Stored
 
 Kind = Literal["error", "coverage", "ratio", "count"]
@@ -179,7 +178,7 @@ def _line(one: Stored, question: str) -> str:
     covers = "" if overall["coverage"] is None else f"{100 * overall['coverage']:.0f} %"
     if one.protocol == "spot" and covers:
         covers += " (of 80 % intervals)"
-    mark = "" if record["scores"].startswith(THE_PRODUCT) else " †"
+    mark = " †" if "no verb asks" in record["scores"] else ""
     cells = [f"{question} (`{one.protocol}`){mark}", f"{record['rows']:,}", ours, covers,
              "; ".join(_rules(record)), FORMS[record["form"]], one.day]  # fmt: skip
     return f"| {' | '.join(cells)} |"
