@@ -8,10 +8,23 @@ VENV ?= .venv
 #   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 RUN := $(CURDIR)/$(VENV)/bin
-# Tests run side by side, a file in one process; each computes on one thread.
-TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+# Tests run side by side, a file in one process; each computes on one thread, and some wait: one
+# process more than there are cores. What pytest has rewritten is kept for the next run, whatever
+# the environment says of bytecode.
+TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n + 1 : 5)))
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q \
+	-n $(TEST_WORKERS) --dist loadfile
+# For `make test-lowest` and `make test-pythons`: what stands on other people's libraries, without
+# the minutes of recording and of learning.
+QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/test_charts.py \
+	tests/test_defaults.py tests/test_fitting.py tests/test_memory.py tests/test_plan.py \
+	tests/test_predict.py tests/test_quantities.py tests/test_question.py tests/test_records.py \
+	tests/test_request.py tests/test_collectors_store.py tests/test_collectors_step_records.py
+QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_models.py \
+	tests/test_collectors_deep.py tests/test_collectors_cli.py
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-frameworks test-slow test-all test-lowest test-pythons quick \
+	quick-without-torch lint clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -19,23 +32,108 @@ $(VENV)/.installed: pyproject.toml
 	$(RUN)/python -m pip install --quiet --editable .
 	touch $@
 
-# What only the tests and the linters need: the frameworks whose scripts are recorded, Dask, Ray.
-$(VENV)/.developing: $(VENV)/.installed
-	$(RUN)/python -m pip install --quiet --editable ".[dev]"
+# xgboost asks for NVIDIA's means of joining several GPUs: half a gigabyte that no test looks at.
+$(VENV)/.testing: $(VENV)/.installed
+	$(RUN)/python -m pip install --quiet --editable ".[test]"
+	$(RUN)/python -m pip uninstall --quiet --yes nvidia-nccl-cu12 nvidia-nccl-cu13
+	touch $@
+
+# The frameworks whose scripts are recorded, Dask, Ray: gigabytes that no other target needs.
+$(VENV)/.frameworks: $(VENV)/.testing
+	$(RUN)/python -m pip install --quiet --editable ".[clusters,frameworks]"
+	touch $@
+
+$(VENV)/.linting: $(VENV)/.testing
+	$(RUN)/python -m pip install --quiet --editable ".[lint]"
 	touch $@
 
 demo: $(VENV)/.installed
 	$(RUN)/advisor profile examples/digits_cnn.py --epochs 40
 	$(RUN)/advisor recommend --budget 50
 
-test: $(VENV)/.developing
-	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+test: $(VENV)/.testing
+	$(PYTEST) -m "not slow and not frameworks"
 
-lint: $(VENV)/.developing
+test-frameworks: $(VENV)/.frameworks
+	$(PYTEST) -m "frameworks and not slow"
+
+# Half a minute and more each: the zoo's scripts, the built package, compiled models, torchrun.
+test-slow: $(VENV)/.frameworks
+	$(PYTEST) -m slow
+
+# Everything, with ten times as many examples of every law, new ones in every run: half an hour.
+test-all: $(VENV)/.frameworks
+	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+
+# The lowest versions that pyproject.toml declares, in an environment of their own; torch is TORCH.
+test-lowest:
+	mkdir -p $(VENV)-lowest
+	$(PYTHON) .ci/requirements.py lowest > $(VENV)-lowest/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/$(VENV)-lowest/constraints.txt $(MAKE) VENV=$(VENV)-lowest quick
+
+quick: $(VENV)/.testing
+	$(PYTEST) $(QUICK) $(QUICK_WITH_TORCH)
+
+# Every later Python that is here. Not with torch: CPU builds for all of them are rarely at hand.
+test-pythons:
+	@set -e; for one in $$(.ci/pythons 3.12 3.13 3.14); do \
+		place=$(VENV)-$$($$one -c "import sys; print('%d.%d' % sys.version_info[:2])"); \
+		$$one -m venv $$place; \
+		$$one .ci/requirements.py without-torch > $$place/requirements.txt; \
+		$$place/bin/python -m pip install --quiet --requirement $$place/requirements.txt; \
+		$$place/bin/python -m pip install --quiet --no-deps --editable .; \
+		$(MAKE) RUN=$(CURDIR)/$$place/bin quick-without-torch; \
+	done
+
+quick-without-torch:
+	$(PYTEST) $(QUICK)
+
+lint: $(VENV)/.linting
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-* build dist site *.egg-info
+
+# The documentation's own environment: it needs no torch, only what draws pages.
+$(VENV)/.documenting: $(VENV)/.installed
+	$(RUN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
+docs: $(VENV)/.documenting
+	$(RUN)/python docs/tools/cli_reference.py
+	$(RUN)/python docs/tools/house.py
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.documenting
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs serve
+
+$(VENV)/.releasing: $(VENV)/.installed
+	$(RUN)/python -m pip install --quiet "build>=1.2" "setuptools>=77" "twine>=6.1"
+	touch $@
+
+# A rehearsal: nothing here changes. WRITE=--write makes the change once the rehearsal has worked.
+release: $(VENV)/.releasing
+	$(RUN)/python .ci/release.py $(VERSION) --no-deps $(WRITE)
+
+# What `make help` prints: one line a target, held to be complete by tests/test_habits.py.
+## help: say what there is (this list)
+## demo: install into .venv, record an example, recommend machines for it
+## test: install what the tests need, run them: minutes
+## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, ...
+## test-slow: the tests that take half a minute and more each
+## test-all: every test, with ten times as many examples of every law: half an hour
+## test-lowest: the tests of other people's libraries, on the lowest versions declared
+## test-pythons: the same on every other Python that is here
+## lint: ruff, mypy, import contracts
+## quick, quick-without-torch: the quick part that test-lowest and test-pythons run
+## docs: build the documentation into site/, without warnings
+## docs-serve: show the documentation while you write
+## release: rehearse a release: make release VERSION=0.2.0 [WRITE=--write]
+## clean: remove environments and whatever was built
+help:
+	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
+
+.PHONY: help docs docs-serve release

@@ -22,17 +22,25 @@ def root(folder: str) -> Path:
 
 def own_models() -> Path:
     """Return the folder of models that the user fitted: ``$XDG_DATA_HOME/advisor/models``."""
+    return user_data() / "models"
+
+
+def user_data() -> Path:
+    """Return the user's folder of data: ``$XDG_DATA_HOME/advisor``.
+
+    ``measurements/`` inside holds what ``advisor data fetch`` brought.
+    """
     named = Path(os.environ.get("XDG_DATA_HOME", ""))
     if named.is_absolute():  # the specification says to ignore a relative one
-        return named / "advisor" / "models"
-    return Path(os.path.expanduser("~")) / ".local" / "share" / "advisor" / "models"
+        return named / "advisor"
+    return Path(os.path.expanduser("~")) / ".local" / "share" / "advisor"
 
 
 def shared() -> Path | None:
-    """Return the folder of public measurements, or None where there is none.
+    """Return the folder of the mirror of public measurements, or None where there is none.
 
-    ``ADVISOR_SHARED`` names it; otherwise ``../shared`` beside the checkout is looked for. Fitting
-    and validation read it; nothing else needs it.
+    ``ADVISOR_SHARED`` names it; otherwise ``../shared`` beside the checkout is looked for. It is
+    read for what neither ships nor was fetched.
     """
     named = os.environ.get("ADVISOR_SHARED")
     path = Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
@@ -40,19 +48,15 @@ def shared() -> Path | None:
 
 
 def measurements(folder: Path | None = None) -> Path:
-    """Return the folder of measurements that a command reads: the one named, or the shared one.
+    """Return the folder of measurements that a command reads: the one named, or the packaged.
 
     Raises
     ------
     UsageError
-        If none is named and none is there.
+        If the folder that was named is not there.
     """
-    if folder is not None:
-        return folder
-    found = shared()
-    if found is None:
-        raise UsageError(
-            "the measurements are not here",
-            hint="name their folder with --data, or set ADVISOR_SHARED",
-        )
-    return found / "data"
+    if folder is None:
+        return root("datasets")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint="name another with --data")
+    return folder

@@ -15,21 +15,22 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
+from advisor.measurements import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.records.traces import read_spot_traces
 
 LEVELS = [0, 2.5, 5, *range(10, 100, 10), 95, 97.5, 100]
 SOURCE = "skypilot-org/spot-traces @ 221da1ab (no licence file: facts only)"
 MINIMUM_DAYS = 4.0
-TABLE = "measurements/spot/skypilot_spot_intervals.csv"
 
 
 def main() -> None:
     """Read the traces, write the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    folder = data.measurements(parser.parse_args().data)
     # All rows first: an error must not leave half a table in the package.
-    rows = list(_rows(parser.parse_args().data / TABLE))
+    rows = list(_rows(SPOT.path("intervals", folder)))
     path = data.root("datasets") / "availability" / "spell_quantiles.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

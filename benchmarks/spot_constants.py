@@ -23,7 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
-from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
+from advisor.planners.spot.forecast import (
+    Forecast,
+    ForecastParameters,
+    Library,
+    finish_runner,
+    library,
+)
 from advisor.records.traces import read_spot_traces
 from advisor.validation import spot
 
@@ -53,7 +59,7 @@ def scores(parts: Sequence[spot._Half], asked: argparse.Namespace) -> None:
         for pooled, scale in product(asked.pooled, asked.scale):
             constants = replace(plain, pooled_fraction=pooled, level_scale=scale)
             results = [
-                spot._result(h, spot._forecast(k, parts, libraries, constants))
+                spot._result(h, _forecast(k, parts, libraries, constants, asked.days))
                 for k, h in enumerate(parts)
             ]
             over = [r for r in results if r.is_over.any()]
@@ -66,6 +72,15 @@ def scores(parts: Sequence[spot._Half], asked: argparse.Namespace) -> None:
                 f"{np.mean([pinball(r) for r in over]):8.3f}",
                 flush=True,
             )
+
+
+def _forecast(
+    at: int, parts: Sequence[spot._Half], libraries: Sequence[Library],
+    constants: ForecastParameters, days: float | None,
+) -> Forecast:  # fmt: skip
+    if days is None:
+        return spot._forecast(at, parts, libraries, constants)
+    return spot._rolling(at, parts, libraries, constants, days)
 
 
 def pinball(result: spot._Result) -> float:
@@ -86,11 +101,10 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--drift", type=float, nargs="+", default=list(DRIFTS))
     parser.add_argument("--pooled", type=float, nargs="+", default=list(POOLED))
+    parser.add_argument("--days", type=float, help="forecast each day from so many before it")
     parser.add_argument("--scale", type=float, nargs="+", default=[1.0])
     asked = parser.parse_args()
-    shared = data.shared()
-    folder = asked.data or (shared / "data" if shared else Path("../shared/data"))
-    scores(halves(folder, asked.share), asked)
+    scores(halves(data.measurements(asked.data), asked.share), asked)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.measurements import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.alternating import replay_alternating
 from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace
@@ -40,7 +41,7 @@ def main() -> None:
     folder = parser.parse_args().data / "measurements" / "spot"
     traces = [
         trace
-        for trace in read_spot_traces(folder / "skypilot_spot_intervals.csv")
+        for trace in read_spot_traces(SPOT.path("intervals", parser.parse_args().data))
         if trace.end_s >= MINIMUM_DAYS * 24 * HOUR_S
     ]
     finish, bill = np.median(np.abs(list(_fallback(traces))), axis=0)

@@ -113,7 +113,7 @@ def _check(log: ProfilerLog, run: Path, *, is_empty: bool) -> None:
             if name in values and not isinstance(values[name], kind):
                 raise _contradiction(run, f"{name} {values[name]!r}")
     if not all(isinstance(word, str) for word in log.header.get("command", ())):
-        raise _contradiction(run, "command is no words")
+        raise _contradiction(run, "command is not a list of words")
     if log.end and log.end.get("status") not in get_args(RunStatus):
         raise _contradiction(run, f"status {log.end.get('status')!r}")
 

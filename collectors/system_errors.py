@@ -33,7 +33,7 @@ def explain(error: BaseException) -> RecordingError | None:
             "what was given is nested too deeply", hint="look at the files that you named"
         )
     if isinstance(error, UnicodeError):
-        return RecordingError(f"text that is no UTF-8: {error}", hint="write the file in UTF-8")
+        return RecordingError(f"text that is not UTF-8: {error}", hint="write the file in UTF-8")
     if isinstance(error, EOFError) or type(error).__module__ in ("zipfile", "zlib", "gzip"):
         return _damaged(error)
     if isinstance(error, RuntimeError) and "encrypted" in str(error):

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from advisor.collectors.derive import read_events
 from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks import patches
+from advisor.collectors.hooks import patches, told, total_work
 from advisor.collectors.hooks.session import Session
 from advisor.collectors.recording import Recording
 from advisor.collectors.runner import profile
@@ -50,16 +52,22 @@ def give_order(folder: Path, action: int = 0, from_step: int = 0) -> None:
 
 @contextmanager
 def hooked(folder: Path) -> Iterator[Hooked]:
-    """Hook the modules that this process has imported, for as long as the block lasts."""
+    """Hook the modules that this process has imported, for as long as the block lasts.
+
+    The script is pytest here: its sources and its frames, seconds of reading, are left alone.
+    """
     give_order(folder)
     hooks = Hooked(folder)
     for name, patch in patches.of(hooks.session).items():
         if name in sys.modules:
             patch(sys.modules[name])
-    try:
-        yield hooks
-    finally:
-        hooks.session.release()
+    with pytest.MonkeyPatch.context() as unread:
+        unread.setattr(told, "_own_files", lambda: iter(()))
+        unread.setattr(total_work, "_MAX_FRAMES", 10)
+        try:
+            yield hooks
+        finally:
+            hooks.session.release()
 
 
 def record(folder: Path, source: str, *arguments: str, **settings: Any) -> Recording:

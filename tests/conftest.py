@@ -1,8 +1,10 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +14,25 @@ from advisor.collectors.recording import Host, HostBenchmark
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.planners.core.nouns import Operator, Work
 
-# Models that the user of this machine has fitted are not those that are tested.
-os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="advisor-tests-")
+# What the user of this machine has fitted, downloaded, overridden or set is not what is tested,
+# and no process of tests sees what another one keeps.
+_OWN = Path(tempfile.mkdtemp(prefix="advisor-tests-"))
+for kind in ("DATA", "CACHE", "CONFIG"):
+    os.environ[f"XDG_{kind}_HOME"] = str(_OWN / kind.lower())
+for name in [one for one in os.environ if one.startswith("ADVISOR_") and one != "ADVISOR_SHARED"]:
+    del os.environ[name]
 
-# The same examples in every run, and no time limit a test: machines are shared and noisy.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(_OWN, ignore_errors=True)
+
+
+# No time limit a test: machines are shared and noisy. ``ci``, the same examples in every run;
+# ``thorough``, new ones: HYPOTHESIS_PROFILE=thorough, as `make test-all` sets it.
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=400)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # ResNet-50 at 224 x 224: 4.1 GFLOP multiply-adds forward a sample (He et al., 2016, table 1,
 # times two), 25.6 M parameters; activation traffic as torchvision's model moves it.

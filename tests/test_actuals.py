@@ -44,7 +44,7 @@ def test_a_broken_line_is_named_and_costs_no_other(tmp_path: Path, bad: str) -> 
     append_actual(tmp_path, actual(2.0))
     assert [one.step_s for one in read_actuals(tmp_path, "resnet50")] == [1.0, 2.0]
     (told,) = unread_lines(tmp_path)
-    assert "line 2 is no measurement" in told
+    assert "line 2 is not a measurement" in told
     assert told.isprintable()
     assert len(told) < 400
 

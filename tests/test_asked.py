@@ -16,9 +16,9 @@ from advisor.planners.memory.layout_memory import MemoryConstants
 from advisor.planners.memory.layout_memory import memory_bytes as planned_bytes
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
-from advisor.train.described_rows import MeasuredStep
 from advisor.train.layout_model import is_dense_training, predicted_s
 from advisor.train.layout_rows import LayoutRows, read
+from advisor.train.measured_step import MeasuredStep
 from advisor.validation import asked_layouts, flag_layouts
 from advisor.validation.asked_steps import OPERATORS, SHAPES, answer
 from advisor.ways.layout_model import load

@@ -36,7 +36,7 @@ def test_an_unknown_backend_is_a_usage_error() -> None:
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.frameworks
 def test_a_dask_cluster_gives_the_same_model() -> None:
     distributed = pytest.importorskip("distributed", reason="Dask is not installed")
     with (
@@ -54,7 +54,7 @@ def nap(seconds: float) -> float:
     return seconds
 
 
-@pytest.mark.slow
+@pytest.mark.frameworks
 def test_a_dask_cluster_that_goes_away_is_one_clear_error() -> None:
     distributed = pytest.importorskip("distributed", reason="Dask is not installed")
     cluster = distributed.LocalCluster(
@@ -68,7 +68,7 @@ def test_a_dask_cluster_that_goes_away_is_one_clear_error() -> None:
         Parallel()(delayed(nap)(1.0) for _ in range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.frameworks
 def test_a_ray_cluster_gives_the_same_model() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     with workers("ray"):
@@ -100,7 +100,7 @@ def write_runs(folder: Path, files: int = 4) -> list[Path]:
     return paths
 
 
-@pytest.mark.slow
+@pytest.mark.frameworks
 def test_trees_are_grown_where_the_runs_are(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="Dask is not installed")
     paths = write_runs(tmp_path)
@@ -130,6 +130,7 @@ def test_runs_are_left_on_the_workers_of_dask_only() -> None:
     assert "needs a Dask cluster" in str(done.exception)
 
 
+@pytest.mark.frameworks
 def test_a_scheduler_that_is_not_there_is_one_clear_error() -> None:
     pytest.importorskip("distributed", reason="Dask is not installed")
     with pytest.raises(ModelError, match="is gone"), workers("dask", "tcp://127.0.0.1:1"):

@@ -173,7 +173,7 @@ def test_old_prices_are_warned_of_on_stderr_only() -> None:
         (("list", "--cloud", "awz"), "no provider is called 'awz'"),
         (("list", "--min-memory", "lots"), "cannot read 'lots' as a size"),
         (("update", "awz"), "no source is called 'awz'"),
-        (("update", "--as-of", "yesterday"), "is no day"),
+        (("update", "--as-of", "yesterday"), "as a day"),
     ],
 )
 def test_nonsense_is_a_usage_error_with_a_hint(arguments: tuple[str, ...], message: str) -> None:

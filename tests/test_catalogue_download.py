@@ -274,5 +274,5 @@ def test_progress_is_told(session: HttpSession, site: Site) -> None:
 @pytest.mark.parametrize("name", ["../a.json", "a/b", "", ".index", "a\\b"])
 def test_a_name_cannot_lead_out_of_the_store(session: HttpSession, site: Site, name: str) -> None:
     site.put("/a.json", content(BODY))
-    with pytest.raises(CatalogueError, match="no name for a downloaded file"):
+    with pytest.raises(CatalogueError, match="not a name for a downloaded file"):
         session.get(f"{site.base}/a.json", name=name, max_bytes=MIB)

@@ -435,7 +435,7 @@ def test_a_folder_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
     ):
         pass
     with (
-        pytest.raises(UsageError, match="no folder and no archive"),
+        pytest.raises(UsageError, match="neither a folder nor an archive"),
         given_files(tmp_path / "none", chosen),
     ):
         pass

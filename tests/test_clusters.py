@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.cluster_text import parse_cluster, read_cluster
+from advisor.machines.fleet import fleet
 from advisor.machines.parts import part
+from advisor.planners.core.columns import domain_devices
 from advisor.planners.core.units import GIB
 
 
@@ -133,3 +135,28 @@ def test_measured_rates_are_taken_and_missing_ones_said_to_be_inferred() -> None
     unknown = part(catalogue().accelerators["L40S"])
     assert unknown.is_inferred
     assert 0 < unknown.flop_per_s < 362e12
+
+
+def test_a_rack_is_its_machines_joined_by_one_fabric() -> None:
+    # GB200 NVL72: 18 trays of four whose NVLink joins all 72; each tray has its own network.
+    for text, machines, domain in (
+        ("72xGB200@1600Gbps", 18, 18),
+        ("64xGB200@1600Gbps", 16, 16),
+        ("2x72xGB200@1600Gbps", 36, 18),
+        ("36x4xGB200@1600Gbps", 36, 18),
+    ):
+        (group,) = parse_cluster(text, catalogue()).groups
+        assert (group.count, group.node.devices) == (machines, 4)
+        assert group.node.domain_machines == domain
+        assert group.machines().network_bytes_per_s == pytest.approx(200e9)
+        assert float(domain_devices(group.machines())) == 4 * domain
+    (eight,) = parse_cluster("8xH100-SXM5-80GB", catalogue()).groups
+    assert eight.node.domain_machines == 1
+
+
+def test_the_catalogues_racks_reach_the_layout_search() -> None:
+    known = fleet(catalogue())
+    racks = [i for i in range(len(catalogue().types.name)) if known.domain_machines[i] > 1]
+    assert racks
+    assert all("GB" in str(catalogue().types.accelerator[i]) for i in racks)
+    assert all(known.domain_machines[i] * known.per_node[i] == 72 for i in racks)

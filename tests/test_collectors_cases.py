@@ -204,6 +204,7 @@ def check_ranks(seen: Recording) -> None:
     assert seen.readings[-1].network_sent_bytes > 1e5
 
 
+@pytest.mark.slow
 def test_spawned_ranks_are_merged_and_leave_after_the_same_step(tmp_path: Path) -> None:
     """Else one would wait for the other's gradients and fail."""
     script = tmp_path / "ddp.py"
@@ -278,6 +279,7 @@ def test_a_shell_script_with_a_pipe(tmp_path: Path) -> None:
 
 def test_a_running_process_is_watched_from_outside(tmp_path: Path) -> None:
     source = "import time\nend = time.process_time() + 1.2\nwhile time.process_time() < end: pass"
+    source += "\ntime.sleep(1)"  # until it has been seen
     with subprocess.Popen([sys.executable, "-c", source]) as process:
         before = time.clock_gettime((~process.pid << 3) | 2)
         seen = record_command(tmp_path, [], attached=process.pid, limit_s=20.0)

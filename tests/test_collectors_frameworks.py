@@ -16,7 +16,7 @@ from collecting import only_advisor, record, record_command
 from advisor.collectors.recording import Recording
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.frameworks,
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc"),
 ]
 

@@ -284,7 +284,9 @@ for step in range(60):
 """
 
 
-@pytest.mark.parametrize("names", ["actor,critic", "critic,actor"])
+@pytest.mark.parametrize(
+    "names", ["actor,critic", pytest.param("critic,actor", marks=pytest.mark.slow)]
+)
 def test_an_actor_and_its_critic_are_recorded(tmp_path: Path, names: str) -> None:
     seen = record(tmp_path, ACTOR_CRITIC, names)
     assert seen.step_time is not None
@@ -293,7 +295,9 @@ def test_an_actor_and_its_critic_are_recorded(tmp_path: Path, names: str) -> Non
     assert seen.step_time.steps > 30
 
 
-@pytest.mark.parametrize("names", ["generator,critic", "critic,generator"])
+@pytest.mark.parametrize(
+    "names", [pytest.param("generator,critic", marks=pytest.mark.slow), "critic,generator"]
+)
 def test_a_generator_and_its_critic_are_recorded(tmp_path: Path, names: str) -> None:
     seen = record(tmp_path, GAN, names)
     assert seen.step_time is not None

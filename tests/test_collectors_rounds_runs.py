@@ -17,7 +17,7 @@ from collecting import only_advisor, record
 from advisor.collectors.recording import Recording, Rounds
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.frameworks,
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc"),
 ]
 

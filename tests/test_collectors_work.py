@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 import sys
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,13 @@ class Config:
 """
 
 
+def run_alone(script: Path, step: Callable[[], None]) -> None:
+    """Run a script on a stack of its own: under it stands no test runner whose loops are read."""
+    with ThreadPoolExecutor(1) as alone:
+        settings = {"init_globals": {"step": step}, "run_name": "__main__"}
+        alone.submit(runpy.run_path, str(script), **settings).result()
+
+
 def look_at(
     folder: Path, source: str, *, batches_per_step: float = 1.0, last: int = 0
 ) -> tuple[int, Any]:
@@ -45,7 +54,7 @@ def look_at(
 
     script = folder / "train.py"
     script.write_text(PREAMBLE + source)
-    runpy.run_path(str(script), init_globals={"step": step}, run_name="__main__")
+    run_alone(script, step)
     events = Events(facts={"work": seen})
     batches = round(100 * batches_per_step)
     events.loaders[0] = LoaderCounts(iterators=3, steps=100, batches=batches)
@@ -450,7 +459,7 @@ def test_epochs_can_be_given_where_a_loop_counts_them(tmp_path: Path) -> None:
         seen.append({"step": 2, "candidates": hook.find(sys._getframe(1)), "arguments": {}})
 
     (tmp_path / "train.py").write_text("for epoch in range(3):\n    for i in range(9): step()")
-    runpy.run_path(str(tmp_path / "train.py"), init_globals={"step": step})
+    run_alone(tmp_path / "train.py", step)
     events = Events(facts={"work": seen[-1:]})
     work = total_work(events, GivenWork(epochs=5), samples_per_step=0.0)
     assert work is not None
@@ -504,7 +513,7 @@ def test_a_loop_over_something_unknown_that_a_loader_feeds_is_a_weak_guess(tmp_p
         seen.append({"step": 2, "candidates": hook.find(sys._getframe(1)), "arguments": {}})
 
     (tmp_path / "train.py").write_text(source)
-    runpy.run_path(str(tmp_path / "train.py"), init_globals={"step": step})
+    run_alone(tmp_path / "train.py", step)
     facts = {"work": seen[-1:], "loader": [{"loader": 0, "batches_per_epoch": 10}]}
     events = Events(facts=facts, loaders={0: LoaderCounts(iterators=2, steps=20, batches=20)})
     work = total_work(events, GivenWork(), samples_per_step=0.0)

@@ -142,6 +142,7 @@ def _totals(work: Work) -> tuple[float, float]:
     return sum(o.flop for o in work.operators), sum(o.bytes for o in work.operators)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_a_described_transformer_is_the_traced_one(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -165,6 +166,7 @@ def test_a_described_transformer_is_the_traced_one(tmp_path: Path, name: str) ->
     assert _totals(work) == pytest.approx((flop, moved), rel=0.1)
 
 
+@pytest.mark.frameworks
 def test_a_described_resnet_is_the_traced_one(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     import torch

@@ -118,6 +118,7 @@ def _products(work: Work, phase: str) -> float:
     return sum(o.flop for o in work.operators if o.kind in kinds and o.phase == phase)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_and_operations_are_those_of_the_real_model(name: str) -> None:
     pytest.importorskip("transformers")

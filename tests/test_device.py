@@ -85,7 +85,7 @@ def test_cpu_devices_scale_with_their_cores() -> None:
     assert small.memory_bytes_per_s < big.memory_bytes_per_s <= 2 * small.memory_bytes_per_s
 
 
-def test_a_cpu_calibration_carries_over_to_cpus_and_shrinks_towards_gpus(
+def test_a_cpu_calibration_carries_over_to_cpus_and_not_to_gpus(
     sheet: dict[str, Device],
 ) -> None:
     host = devices.cpu_device(name="h", vcpus=2, memory_bytes=8e9, cpu_model="AMD EPYC 9R45")
@@ -95,8 +95,9 @@ def test_a_cpu_calibration_carries_over_to_cpus_and_shrinks_towards_gpus(
         devices.calibration_parameters(),
     )  # fmt: skip
     assert np.log(2) > factor[0] > 0.8 * np.log(2)
-    assert 0 < factor[1] < 0.5 * np.log(2)
-    assert sd[0] < sd[1] < 0.3
+    # No data has shown that it does: the operators alone decide, with their whole width.
+    assert factor[1] == 0.0
+    assert sd[0] < sd[1] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(("elements", "speedup"), [(GRAIN, 1.0), (64 * GRAIN, 8.0)])

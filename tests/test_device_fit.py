@@ -12,11 +12,18 @@ import pytest
 
 from advisor import data
 from advisor.machines import devices
+from advisor.measurements import LAMBDA
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
-from advisor.train.described_residuals import WAYS, fitted_spreads, left_out_residuals
-from advisor.train.described_rows import LAMBDA, DescribedRows, read_described
+from advisor.train.described_columns import DescribedRows
+from advisor.train.described_residuals import (
+    WAYS,
+    fitted_spreads,
+    left_out_fits,
+    residuals_of,
+)
+from advisor.train.described_rows import read_described
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
 
@@ -35,7 +42,7 @@ def _suite(
         for (gpu, precision), value in seconds.items()
         for model in models
     ]  # fmt: skip
-    path = folder / LAMBDA
+    path = folder / LAMBDA.tables["throughputs"].published
     path.parent.mkdir(parents=True)
     pd.DataFrame(rows).to_csv(path, index=False)
     return folder
@@ -133,7 +140,7 @@ def test_spreads_are_of_the_size_of_the_errors_and_never_shrink_with_ignorance(
 
 def test_the_residual_table_names_every_way_and_device(rows: DescribedRows) -> None:
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
-    residuals = left_out_residuals(rows, fitted)
+    residuals = residuals_of(rows, left_out_fits(rows, fitted))
     assert set(residuals) == set(WAYS)
     table = residual_table(rows, residuals)
     assert set(table[table.left_out == "device"].device) == set(rows.device)

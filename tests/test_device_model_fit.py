@@ -7,8 +7,9 @@ import pytest
 
 from advisor.errors import ModelError
 from advisor.machines.devices import accelerator_devices, device_parameters, suite_device
+from advisor.measurements import LAYERS
 from advisor.planners.step.device_rates import sustained_flop_per_s
-from advisor.train.device_model import TABLE, LayerModel, read_layers
+from advisor.train.device_model import LayerModel, read_layers
 
 HEADER = "source,model,gpu,seq,dtype,hidden,n_layers,params_per_layer,micro_batch,fwd_ms,bwd_ms\n"
 
@@ -29,7 +30,7 @@ def write(folder: Path, scale: float) -> Path:
                     f"x,llama_{hidden},{gpu},512,float32,{hidden},1,{weights},{micro},"
                     f"{ms / 3},{2 * ms / 3}\n"
                 )
-    path = folder / TABLE
+    path = folder / LAYERS.tables["profiles"].published
     path.parent.mkdir(parents=True)
     path.write_text("".join(lines))
     return folder

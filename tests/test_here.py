@@ -235,8 +235,10 @@ PINNED = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
     [
         ("", {}, (None, ""), None),
         (CALL, {}, (1, "torch.set_num_threads"), None),
-        ("", {"OMP_NUM_THREADS": "1"}, (1, "OMP_NUM_THREADS"), None),
-        (IN_A_THREAD, {}, (None, ""), None),
+        pytest.param(
+            "", {"OMP_NUM_THREADS": "1"}, (1, "OMP_NUM_THREADS"), None, marks=pytest.mark.slow
+        ),
+        pytest.param(IN_A_THREAD, {}, (None, ""), None, marks=pytest.mark.slow),
         (PINNED, {}, (None, ""), 1.0),
     ],
     ids=["nothing", "call", "environment", "a loader's thread", "affinity"],

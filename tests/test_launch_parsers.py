@@ -200,6 +200,7 @@ def _trainer_arguments(text: str, folder: Path, files: dict[str, str]) -> list[s
     return [*arguments, "--output_dir", str(folder / "out"), "--use_cpu"]
 
 
+@pytest.mark.frameworks
 def test_trainer_arguments_are_read_by_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
 from advisor.planners.core.layout_parameters import LayoutParameters
+from advisor.planners.core.nouns import TrainingSetup, Transformer
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.memory.layout_memory import (
@@ -30,6 +31,8 @@ from advisor.planners.memory.layout_memory import (
     memory_bytes,
     state_bytes,
 )
+from advisor.planners.step.describe import transformer_work
+from advisor.ways.laws import software_of
 
 SHAPE = Shapes(
     layers=24,
@@ -397,3 +400,19 @@ def test_every_send_waits_for_its_link_and_its_launch() -> None:
     waits -= sends_s(software=heavy, parameters=quick, **same)
     assert waits == pytest.approx(2 * 6 * 2e-3)
     assert sends_s(parameters=launching, **same) == pytest.approx(sends_s(**same))
+
+
+def test_the_stack_says_what_overlaps_and_what_the_loss_keeps() -> None:
+    model = Transformer(layers=4, hidden=1024, heads=8, sequence=1024, vocabulary=32_000)
+
+    def of(**setup: Any) -> Software:
+        return software_of(transformer_work(model, micro_batch=1, setup=TrainingSetup(**setup)))
+
+    fused, compiled, eager = (of(kernels=k) for k in ("fused", "compiled", "eager"))
+    assert (fused.overlaps_tp, fused.overlaps_pp, fused.overlaps_dp) == (1, 1, 1)
+    alone = of(kernels="fused", overlaps=False)
+    assert (alone.overlaps_tp, alone.overlaps_pp, alone.overlaps_dp) == (0, 0, 0)
+    assert (eager.overlaps_tp, eager.overlaps_pp) == (0, 0)
+    # Megatron's loss keeps 8 bytes a logit, PyTorch's 14, compiled 10.
+    scales = [software.logit_scale * 8 for software in (fused, compiled, eager)]
+    assert scales == pytest.approx([8, 10, 14])

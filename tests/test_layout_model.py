@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from advisor import data
 from advisor.errors import ModelError
 from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.train.layout_model import calibrate, fit, fitted, predicted_s, save, train
+from advisor.train.layout_model import calibrate, fit, fitted, predicted_s, text, train
 from advisor.train.layout_rows import LayoutRows, read
 from advisor.validation import layouts as protocol
-from advisor.ways.layout_model import LayoutModel, TableErrors, load
+from advisor.ways.layout_model import LayoutModel, TableErrors, load, student_quantile
 
 COLUMNS = (
     "row_id", "table", "model", "arch", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn",
@@ -87,7 +90,7 @@ def test_a_left_out_table_is_predicted_by_constants_that_never_saw_it(rows: Layo
 
 def test_a_model_is_what_it_was_written_as(rows: LayoutRows, tmp_path: Path) -> None:
     model = train(rows, version="test")
-    save(model, tmp_path / "m.json")
+    (tmp_path / "m.json").write_text(text(model))
     again = load(tmp_path / "m.json")
     assert again.version == "test"
     assert again.errors == model.errors
@@ -96,10 +99,10 @@ def test_a_model_is_what_it_was_written_as(rows: LayoutRows, tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 9}', "[1]"])
-def test_a_damaged_model_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("damaged", ["", "{}", '{"schema_version": 9}', "[1]"])
+def test_a_damaged_model_is_refused(tmp_path: Path, damaged: str) -> None:
     file = tmp_path / "parameters.json"
-    file.write_text(text)
+    file.write_text(damaged)
     with pytest.raises(ModelError, match=r"layout model|schema version"):
         load(file)
 
@@ -120,19 +123,59 @@ def test_calibration_rows_pull_the_prediction_towards_them(rows: LayoutRows) -> 
 
 def test_intervals_weigh_tables_equally_and_leave_their_own_out() -> None:
     errors = (
-        TableErrors(table="large", generation=1, log_errors=(0.01,) * 50),
+        TableErrors(table="large", generation=1, log_errors=(0.1,) * 50),
         TableErrors(table="a", generation=1, log_errors=(0.2,)),
         TableErrors(table="b", generation=1, log_errors=(0.3,)),
-        TableErrors(table="c", generation=1, log_errors=(0.4,)),
+        TableErrors(table="c", generation=2, log_errors=(0.4,)),
     )
     model = LayoutModel(version="", parameters=LayoutParameters(), folds={}, errors=errors)
-    assert model.log_half_width(1, 0.5) == 0.2
-    assert model.log_half_width(1, 0.9) == 0.4
-    assert model.log_half_width(1, 0.9, without="c") == 0.3
-    # Of another generation nothing is known: everybody's errors, at a higher level.
-    assert model.log_half_width(3, 0.5) == 0.3
+    # Student's 95 % quantile with two degrees of freedom is 2.92; a new table adds its own draw.
+    mean = (0.1**2 + 0.2**2 + 0.3**2) / 3
+    expected = 2.92 * math.sqrt(mean * (1 + 1 / 3))
+    assert model.log_half_width(1, 0.9) == pytest.approx(expected, rel=0.02)
+    # With two tables left, every generation's are taken; so too where nothing is known of it.
+    assert model.log_half_width(1, 0.9, without="b") == model.log_half_width(3, 0.9, without="b")
+    assert model.log_half_width(1, 0.9, without="b") != model.log_half_width(1, 0.9)
+    half = model.log_half_width(1, 0.9)
     estimate = model.estimate_s(10.0, 1, 0.9)
-    assert (estimate.low, estimate.high) == pytest.approx((10 / math.exp(0.4), 10 * math.exp(0.4)))
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (10 / math.exp(half), 10 * math.exp(half))
+    )
+
+
+@given(st.integers(3, 30), st.floats(0.5, 0.95))
+def test_fewer_tables_make_wider_intervals(tables: int, coverage: float) -> None:
+    def width(count: int) -> float:
+        errors = tuple(
+            TableErrors(table=str(i), generation=1, log_errors=(0.1,)) for i in range(count)
+        )
+        model = LayoutModel(version="", parameters=LayoutParameters(), folds={}, errors=errors)
+        return model.log_half_width(1, coverage)
+
+    assert width(tables) > width(tables + 1)
+
+
+def test_students_quantile_is_the_exact_one() -> None:
+    for freedom in (2, 3, 5, 10, 100):
+        for probability in (0.75, 0.9, 0.95):
+            exact = stats.t.ppf(probability, freedom)
+            assert student_quantile(probability, freedom) == pytest.approx(exact, rel=0.02)
+
+
+def test_intervals_cover_new_sources_as_they_say() -> None:
+    # Sources with a spread of their own, seen a few rows at a time: 90 % of a new one's rows.
+    seed = np.random.default_rng(0)
+    inside = []
+    for _ in range(400):
+        rows = seed.normal(0, 0.1, (6, 1)) + seed.normal(0, 0.05, (6, 20))
+        errors = tuple(
+            TableErrors(table=str(i), generation=1, log_errors=tuple(np.abs(r)))
+            for i, r in enumerate(rows[:5])
+        )
+        model = LayoutModel(version="", parameters=LayoutParameters(), folds={}, errors=errors)
+        inside.append(np.mean(np.abs(rows[5]) <= model.log_half_width(1, 0.9)))
+    # A little more: rows of a source do not fail together alone.
+    assert 0.88 < np.mean(inside) < 0.97
 
 
 def test_the_packaged_model_loads_and_is_near_its_priors() -> None:

@@ -17,10 +17,16 @@ from advisor.planners.core.columns import (
     layer_parameters,
 )
 from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.layouts.layout_time import step_times
+from advisor.planners.layouts.layout_time import ring_bytes_per_s, ring_latency_s, step_times
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
-from advisor.planners.memory.layout_memory import in_flight, layer_activation_bytes, memory_bytes
+from advisor.planners.links.collectives import reduce_scatter_s
+from advisor.planners.memory.layout_memory import (
+    MemoryConstants,
+    in_flight,
+    layer_activation_bytes,
+    memory_bytes,
+)
 from advisor.planners.step.transformer_step import layer_times
 
 SHAPE = Shapes(
@@ -43,6 +49,7 @@ A100 = Machines(
 )
 PLAIN = Layouts(dp=8, tp=1, pp=1, micro_batch=4, accumulation_steps=4, shard_group=8)
 P = LayoutParameters()
+NO_STRAGGLERS = replace(P, straggler=0.0)
 
 
 def case(
@@ -102,6 +109,48 @@ def _states(stage: int) -> float:
     return float(memory_bytes(SHAPE, replace(PLAIN, zero_stage=stage), Software()))
 
 
+@pytest.mark.parametrize(("zero", "weights", "gradients"), [(2, 2.0, 1.0), (3, 1.0, 1.0)])
+def test_a_pipelines_stages_keep_gathered_weights_and_whole_gradients(
+    zero: int, weights: float, gradients: float
+) -> None:
+    # torchtitan's schedules: no resharding and no reduction before the last micro-batch, so that a
+    # stage holds 2 + 4 whole bytes a parameter beside its share of the sharded state.
+    staged = replace(PLAIN, pp=4, dp=8, zero_stage=zero, accumulation_steps=8)
+    n, d = float(device_parameters(SHAPE, staged)), 8
+    whole = 4 * gradients + (2 if zero == 3 else 0)
+    sharded = (12 + (2 if zero == 3 else 0)) / d + (0 if zero == 3 else weights)
+    constants = MemoryConstants(context_bytes=0.0, slack=1.0)
+    activations = float(
+        memory_bytes(replace(SHAPE, trained_share=0.0), replace(staged, zero_stage=0), Software(),
+                     replace(constants))
+    ) - 2 * n  # fmt: skip
+    used = float(memory_bytes(SHAPE, staged, Software(), constants))
+    assert used - activations == pytest.approx((whole + sharded) * n)
+    # One micro-batch is scattered as it comes; without a pipeline only two layers are gathered.
+    alone = replace(staged, accumulation_steps=1)
+    assert float(memory_bytes(SHAPE, alone, Software(), constants)) < used - 3 * n
+    assert _states_of(replace(staged, pp=1)) < _states_of(replace(staged, pp=1, zero_stage=1))
+
+
+def _states_of(layouts: Layouts) -> float:
+    return float(memory_bytes(SHAPE, layouts, Software()))
+
+
+def test_a_pipelines_stages_gather_once_a_step() -> None:
+    # 12 bytes a parameter cross the ring for 4 micro-batches without stages: two gathers and a
+    # scatter each. With stages it is one gather and one scatter, however many micro-batches.
+    slow = replace(A100, devices_per_node=1, network_bytes_per_s=1e6)
+    staged = replace(PLAIN, pp=2, dp=4, zero_stage=3, shard_group=4)
+
+    def exposed_s(layouts: Layouts) -> float:
+        return float(step_times(case(layouts, slow)).data_parallel_s)
+
+    few, many = (exposed_s(replace(staged, accumulation_steps=m)) for m in (2, 8))
+    assert many == pytest.approx(few, rel=0.01)
+    alone = [exposed_s(replace(staged, pp=1, accumulation_steps=m)) for m in (2, 8)]
+    assert alone[1] == pytest.approx(4 * alone[0], rel=0.01)
+
+
 @given(st.integers(1, 12), st.integers(1, 24))
 def test_in_flight_agrees_with_the_schedules(pp: int, m: int) -> None:
     layouts = replace(PLAIN, pp=pp, accumulation_steps=m)
@@ -155,6 +204,95 @@ def test_columns_give_what_rows_give() -> None:
         for j, steps in enumerate(m):
             alone = step_s(replace(PLAIN, tp=int(t), accumulation_steps=int(steps)))
             assert float(together[i, j]) == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        Layouts(dp=2, tp=16, pp=1, micro_batch=1, accumulation_steps=8, shard_group=2),
+        Layouts(dp=16, tp=1, pp=2, micro_batch=1, accumulation_steps=8, shard_group=16),
+        Layouts(dp=32, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=32, ep=16),
+        Layouts(dp=2, tp=2, pp=1, cp=8, micro_batch=1, accumulation_steps=1, shard_group=16),
+    ],
+)
+def test_a_fabric_of_machines_is_one_large_machine_to_rings_and_sends(layouts: Layouts) -> None:
+    tray = replace(A100, devices_per_node=4, network_bytes_per_s=5e9)
+    rack = replace(tray, domain_machines=18)
+    large = replace(A100, devices_per_node=72, network_bytes_per_s=18 * 5e9)
+
+    def communicated_s(machines: Machines) -> float:
+        shapes = replace(SHAPE, experts=16, experts_per_token=2)
+        found = step_times(case(layouts, machines, shapes=shapes, parameters=NO_STRAGGLERS))
+        return float(found.inside_layer_s + found.pipeline_s + found.data_parallel_s)
+
+    assert communicated_s(rack) == pytest.approx(communicated_s(large))
+    assert communicated_s(rack) < 0.5 * communicated_s(tray)
+    # A ring that leaves the fabric has the network of all its machines.
+    wide = replace(layouts, dp=np.asarray(layouts.dp) * 64, shard_group=1)
+    assert step_times(case(wide, rack)).step_s == pytest.approx(
+        step_times(case(wide, large)).step_s, rel=0.05
+    )
+
+
+@given(st.integers(2, 128), st.floats(1e8, 1e11))
+def test_a_ring_is_that_of_the_collectives(nodes: int, bytes_: float) -> None:
+    # One call of links.collectives: (p - 1) (alpha + m / (p e B)). FSDP's calls are layers.
+    one_layer = replace(SHAPE, layers=1)
+    network = replace(A100, devices_per_node=1)
+    layouts = Layouts(
+        dp=nodes, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=nodes, zero_stage=3
+    )
+    asked = case(layouts, network, shapes=one_layer)
+    rate = float(ring_bytes_per_s(asked, nodes))
+    mine = bytes_ * (nodes - 1) / nodes / rate + float(ring_latency_s(asked, nodes, bytes_))
+    theirs = reduce_scatter_s(bytes_, nodes, rate, P.dp_latency_s)
+    assert mine == pytest.approx(float(theirs))
+
+
+def test_longer_rings_reach_less() -> None:
+    layouts = replace(PLAIN, dp=8, zero_stage=1)
+    spent = [
+        float(ring_latency_s(case(replace(layouts, dp=d)), d, np.asarray(1e9)))
+        for d in (8, 64, 512)
+    ]
+    assert spent[0] < spent[1] < spent[2]
+
+
+@given(st.integers(2, 16), st.integers(1, 8))
+def test_chunks_hide_reductions_behind_the_last_micro_batches(pp: int, v: int) -> None:
+    network = replace(A100, devices_per_node=1, network_bytes_per_s=2e9)
+    layouts = replace(PLAIN, dp=4, pp=pp, accumulation_steps=2 * pp, virtual_stages=v)
+    plain = float(step_times(case(replace(layouts, virtual_stages=1), network)).data_parallel_s)
+    chunked = float(step_times(case(layouts, network)).data_parallel_s)
+    # More chunks never expose more, and the last chunk's own reduction stays.
+    assert chunked <= plain * (1 + 1e-12)
+    assert chunked >= plain / v * (1 - 1e-12)
+
+
+def test_low_precision_gains_more_from_wide_products() -> None:
+    def gain(hidden: int) -> float:
+        shapes = replace(SHAPE, hidden=hidden, heads=hidden // 128, kv_heads=hidden // 128,
+                         ffn=4 * hidden)  # fmt: skip
+        times = [
+            float(layer_times(case(PLAIN, replace(A100, generation=2, precision=code),
+                                   shapes=shapes)).products_s)
+            for code in (0, 1)
+        ]  # fmt: skip
+        return times[0] / times[1]
+
+    assert gain(2048) < gain(4096) < gain(16384)
+
+
+def test_eager_kernels_start_more_slowly_than_fused_ones() -> None:
+    small = replace(SHAPE, hidden=512, heads=4, kv_heads=4, ffn=2048, sequence=128)
+    one = replace(PLAIN, dp=1, shard_group=1, micro_batch=1, accumulation_steps=1)
+    eager, fused = (
+        float(step_times(case(one, shapes=small, software=Software(fusion=f))).step_s)
+        for f in (0, 1)
+    )
+    assert eager - fused == pytest.approx(
+        24 * 3 * (P.launch_eager_s - P.launch_light_s) + P.step_eager_s - P.step_s, rel=0.05
+    )
 
 
 def test_hierarchical_sharding_saves_the_network() -> None:

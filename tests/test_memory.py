@@ -169,6 +169,27 @@ def test_autocast_keeps_a_low_precision_copy() -> None:
     assert float(extra) == pytest.approx(PARAMETERS.slack * 2 * CNN.parameters)
 
 
+def test_low_precision_copies_are_sharded_but_for_two_layers() -> None:
+    # fp32 weights, gradients and two moments in 16 bytes over 8 ranks; bf16 copies of two layers.
+    adam = replace(GPT, parameter_bytes=5.2e9, optimizer_state_bytes=10.4e9, precision="bf16")
+    used = needed(adam, 1, dp=8, zero_stage=3) - needed(replace(adam, precision="fp32"), 1, dp=8)
+    cut = replace(adam, transformer=None, saved_bytes_per_sample=1.0, layers=CNN.layers)
+    states = needed(cut, 1, dp=8, zero_stage=3) - PARAMETERS.context_bytes - 1.1
+    assert float(states) == pytest.approx(1.1 * 1.3e9 * (16 / 8 + 2 * 2 / 50), rel=1e-6)
+    assert float(used) < 0
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_stages_keep_gathered_weights_and_whole_gradients(stage: int) -> None:
+    bare = replace(GPT, transformer=None, saved_bytes_per_sample=1.0, parameter_bytes=5.2e9)
+    sharded = needed(bare, 1, dp=8, pp=4, in_flight=1, zero_stage=stage)
+    whole = needed(bare, 1, dp=8, pp=4, in_flight=1, zero_stage=0)
+    bucket = PARAMETERS.bucket_fraction * bare.gradient_bytes / 4
+    saved = bare.optimizer_state_bytes / 4 * 7 / 8 + bucket
+    saved += bare.parameter_bytes / 4 * 7 / 8 if stage == 3 else 0
+    assert float(whole - sharded) == pytest.approx(PARAMETERS.slack * saved)
+
+
 @pytest.mark.parametrize("wrong", [{"zero_stage": 4}, {"dp": 0}, {"recompute": "some"}])
 def test_impossible_layouts_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"ZeRO|recompute"):

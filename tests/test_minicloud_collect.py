@@ -106,7 +106,8 @@ def test_a_partial_run_says_what_a_step_computes(collected: Collected) -> None:
     assert made["nodes"][0]["loss_last"] < made["nodes"][0]["loss_first"]
     series = made["nodes"][0]["series"]
     assert len({len(values) for values in series.values()}) == 1
-    assert len(series["t_s"]) >= 5 * made["wall_s"]
+    assert 2 <= len(series["t_s"]) <= 20 * made["wall_s"] + 2  # twenty a second
+    assert series["t_s"] == sorted(series["t_s"])
 
 
 def test_a_full_run_makes_all_declared_steps(collected: Collected) -> None:
@@ -131,8 +132,10 @@ def test_a_parameter_server_moves_every_workers_gradient_each_step(collected: Co
     series = run["nodes"][0]["series"]
     theory = 2 * one(collected, "partial/*")["counts"]["parameter_bytes"] * run["steps"]
     for way in ("received_bytes_per_s", "sent_bytes_per_s"):
-        # Above: headers. Below: what moved before the first and after the last reading.
-        assert 0.7 * theory < integral(series["t_s"], series[way]) < 1.15 * theory
+        # Above: headers. Below: what moved before the first and after the last reading, which
+        # are far from the ends of the run where the machine is busy.
+        seen = min((series["t_s"][-1] - series["t_s"][0]) / run["time_s"], 1.0)
+        assert 0.7 * theory * seen < integral(series["t_s"], series[way]) < 1.15 * theory
 
 
 def integral(t_s: list[float], rates: list[float]) -> float:

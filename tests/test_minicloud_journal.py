@@ -76,7 +76,7 @@ def test_a_changed_dataset_is_refused_with_its_line(tmp_path: Path) -> None:
         list(unpack(path))
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{}" * 100)[:-12]])
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{}" * 100, mtime=0)[:-12]])
 def test_an_unreadable_dataset_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "runs.jsonl.gz"
     path.write_bytes(content)

@@ -335,7 +335,7 @@ class TestBadFolders:
         state = model.state()
         state["left_child"] = state["left_child"].copy()
         state["left_child"][0] = 0  # the root is its own child: an endless walk
-        with pytest.raises(ModelError, match="no tree"):
+        with pytest.raises(ModelError, match="is damaged"):
             model.restore(state)
 
     def test_a_tree_of_another_width_is_refused(self) -> None:
@@ -343,7 +343,7 @@ class TestBadFolders:
         model = Forest(trees=2, calibration_folds=0).fit(X, y)
         state = model.state()
         model.n_features_in_ = 1
-        with pytest.raises(ModelError, match="no tree"):
+        with pytest.raises(ModelError, match="is damaged"):
             model.restore(state)
 
     def test_arrays_that_hold_objects_are_refused(self, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_the_verdict_says_what_an_hour_must_be_worth() -> None:
         return report.verdict(asdict(rent))
 
     assert of(4.0, 6.0) == "rent if an hour is worth more than $1.50"
-    assert of(4.0, -6.0) == "rent: earlier and not dearer"
+    assert of(4.0, -6.0) == "rent: earlier at no extra cost"
     assert of(-4.0, -6.0) == "rent if an hour is worth less than $1.50"
     assert of(-4.0, 6.0) == "wait: your cluster is not slower"
 

@@ -12,8 +12,9 @@ from advisor.ways import parameters
 
 def test_packaged_constants_survive_a_round_trip(tmp_path: Path) -> None:
     scaling, memory = parameters.scaling(), parameters.memory()
-    parameters.write(scaling, tmp_path / "scaling")
-    parameters.write(memory, tmp_path / "memory")
+    for name, record in (("scaling", scaling), ("memory", memory)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "parameters.json").write_text(parameters.text(record))
     assert parameters.scaling(tmp_path / "scaling") == scaling
     assert parameters.memory(tmp_path / "memory") == memory
 

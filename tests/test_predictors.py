@@ -24,6 +24,7 @@ from advisor.learned.linear import Ridge
 from advisor.learned.problem import problem
 from advisor.learned.regret import Regret, regret
 from advisor.learned.selection import Contest, best_of
+from advisor.learned.sequence import SequenceNetwork
 from advisor.learned.splits import left_out
 from advisor.learned.trained import TrainedModel, data_hash
 from advisor.records import (
@@ -370,6 +371,11 @@ def test_the_least_regret_wins_unless_its_scatter_makes_others_its_equals() -> N
 
 class TestBadData:
     """One clear error, or an answer that is finite: never a traceback, never nan."""
+
+    @pytest.fixture(autouse=True)
+    def _few_epochs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is refused and what is finite does not hang on how long a network learns."""
+        monkeypatch.setitem(SequenceNetwork.__init__.__kwdefaults__, "epochs", 6)
 
     @pytest.mark.parametrize("model", ["ridge", "auto"])
     @pytest.mark.parametrize(

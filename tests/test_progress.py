@@ -87,7 +87,7 @@ def test_a_reader_that_went_away_ends_no_fit() -> None:
     ProgressLines(out, Clock()).tell("folds", 1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.frameworks
 def test_ray_ended_by_a_time_limit_leaves_no_stack_traces(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     script = (

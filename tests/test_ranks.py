@@ -404,6 +404,7 @@ def check_job(seen: Recording) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:
     """The steps must last for several readings of the sockets."""
     seen = record(tmp_path, DDP, "100000", workers=2, limit_s=6.0)
@@ -472,6 +473,7 @@ for epoch in range(5):
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_joins_its_group_late_is_left_to_itself(tmp_path: Path) -> None:
     seen = record(tmp_path, OWN_GROUP, workers=2)
     assert (seen.exit_code, seen.wrapping, seen.world_size) == (0, "", 2)
@@ -480,12 +482,14 @@ def test_a_script_that_joins_its_group_late_is_left_to_itself(tmp_path: Path) ->
     assert seen.ranks[0].payload_bytes_per_step == 0
 
 
+@pytest.mark.slow
 def test_data_that_every_rank_reads_is_said(tmp_path: Path) -> None:
     seen = record(tmp_path, OWN_GROUP, "order", workers=2)
     assert (seen.exit_code, seen.wrapping) == (0, "wrapped")
     assert any("same data" in line for line in seen.warnings)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_decides_by_the_loss_is_not_wrapped(tmp_path: Path) -> None:
     seen = record(tmp_path, PLAIN, "2", "lbfgs", str(tmp_path / "out"), workers=2)
     assert (seen.status, seen.exit_code) == ("failed", 2)
@@ -495,6 +499,7 @@ def test_an_optimizer_that_decides_by_the_loss_is_not_wrapped(tmp_path: Path) ->
     assert "--workers" in problem[1]
 
 
+@pytest.mark.slow
 def test_with_a_rank_that_fails_the_others_end(tmp_path: Path) -> None:
     seen = record(tmp_path, DDP, "100000", "fail", workers=2)
     assert seen.status in ("failed", "killed")
@@ -510,6 +515,7 @@ def test_copies_that_never_meet_are_said_to(tmp_path: Path) -> None:
     assert "never trained together" in problem[0]
 
 
+@pytest.mark.slow
 def test_a_limited_link_takes_the_time_that_its_bytes_take(tmp_path: Path) -> None:
     if os.geteuid() != 0 or not network.can_make_nodes():
         pytest.skip("needs root, network namespaces, ip and tc")

@@ -50,7 +50,7 @@ def test_given_heads_replace_the_recorded_ones_and_the_note(make_job: MakeJob) -
 def test_other_models_are_left_as_they_are(make_job: MakeJob) -> None:
     job = make_job()
     assert recognised(job) == job
-    with pytest.raises(UsageError, match="is no recorded transformer"):
+    with pytest.raises(UsageError, match="is not a recorded transformer"):
         recognised(job, heads=4)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
-from advisor.planners.spot.availability import Spells, SpotJob, replay
+from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
 from advisor.planners.spot.fallback import replay_with_fallback
 from advisor.planners.spot.forecast import (
     ForecastParameters,
@@ -153,3 +153,28 @@ def test_a_deadline_in_the_past_or_too_short_is_refused(deadline: float, code: i
     with pytest.raises(PlanningError, match="deadline") as refused:
         replay_with_fallback(drawn(1, 10), JOB, [0.0], deadline_s=deadline)
     assert refused.value.exit_code == code
+
+
+def test_what_is_older_than_a_fortnight_is_forgotten() -> None:
+    old = SpotTrace(
+        name="zone", nodes=1, start_s=np.array([0.0, 86400.0]), available=np.array([0, 1]),
+        end_s=10 * 86400.0,
+    )  # fmt: skip
+    changed = SpotTrace(
+        name="zone", nodes=1, start_s=np.array([0.0, 86400.0 * 2, 86400.0 * 3]),
+        available=np.array([1, 0, 1]), end_s=10 * 86400.0,
+    )  # fmt: skip
+    for days in (3.0, 6.9):
+        assert old.recent(days, 1).spells(1).availability == 1.0
+        assert changed.recent(days, 1).spells(1).availability == 1.0
+    assert changed.recent(8.0, 1).spells(1).availability == pytest.approx(7 / 8)
+    assert changed.recent(100.0, 1).spells(1).availability == pytest.approx(9 / 10)
+
+
+def test_a_fortnight_without_nodes_falls_back_on_the_whole_record() -> None:
+    gone = SpotTrace(
+        name="zone", nodes=2, start_s=np.array([0.0, 86400.0]), available=np.array([2, 1]),
+        end_s=30 * 86400.0,
+    )  # fmt: skip
+    assert gone.recent(14.0, 2) is gone
+    assert gone.recent(14.0, 1).end_s == 14 * 86400.0

@@ -212,7 +212,7 @@ def test_plain_tables_of_tiresias_and_philly(tmp_path: Path) -> None:
     [
         ("JobID|Submit|State\n1|x|y\n", "columns Start, .* are missing"),
         (SACCT.replace("2026-01-01T00:10:00|2026", "tomorrow|2026"), "line 2: 'tomorrow'"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("submit_time,num_gpu,duration\n5,1,-3\n", "line 2: ends 3 s before it starts"),
         (
             "JobID|Submit|Start|ElapsedRaw|AllocTRES\n"
@@ -222,7 +222,7 @@ def test_plain_tables_of_tiresias_and_philly(tmp_path: Path) -> None:
         ('{"items": 3}', "no list of Kubernetes objects"),
         ('{"items": [{"kind": "Job"}]}', "item 0: no Kubernetes job"),
         ("a,b\n1,2\n", "no known form of jobs"),
-        ("submit_time,num_gpu,duration\n0,x,3\n", "line 2: 'x' is no number"),
+        ("submit_time,num_gpu,duration\n0,x,3\n", "line 2: cannot read 'x' as a number"),
         ("submit_time,num_gpu,duration\n0,1\n", "line 2: fewer columns"),
         ("submit_time,num_gpu,duration\n0,0,3\n", "no job that ran on devices: 1 without"),
         ("", "no known form of jobs"),

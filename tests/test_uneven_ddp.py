@@ -22,6 +22,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_uneven_split_over_real_workers_has_the_gradient_of_the_even_one(
     tmp_path: Path,

@@ -44,7 +44,7 @@ def made_up(
 @pytest.fixture
 def suite_folder(tmp_path: Path) -> Path:
     """Measurements in which Lambda's place holds the made-up devices but the last."""
-    place = tmp_path / "data" / SUITES[0].place
+    place = tmp_path / "data" / SUITES[0].form.published
     place.parent.mkdir(parents=True)
     made_up(GPUS[:-1]).to_csv(place, index=False)
     return tmp_path / "data"
@@ -81,7 +81,7 @@ def test_published_rows_of_a_scored_device_are_not_used(
     tmp_path: Path, suite_folder: Path
 ) -> None:
     """The published suite knows the device, under another name, with absurd numbers."""
-    place = suite_folder / SUITES[0].place
+    place = suite_folder / SUITES[0].form.published
     lies = made_up((GPUS[-1],)).assign(gpu="GeForce RTX 2080 Ti")
     lies["throughput"] *= 10
     path = _write(tmp_path, made_up(GPUS[-1:]))

@@ -53,7 +53,7 @@ def _accelerator(
         return _scaled(row[name], unit)
 
     bf16, fp8 = sustained.get(row["name"], (np.nan, np.nan))
-    year = scaled("release_year")
+    year, joined = scaled("release_year"), scaled("interconnect_devices")
     return Accelerator(
         name=row["name"],
         vendor=row["vendor"],
@@ -73,6 +73,7 @@ def _accelerator(
         tdp_w=scaled("tdp_w"),
         link="" if row["interconnect"] == "none" else row["interconnect"],
         link_bytes_per_s=scaled("interconnect_gbs_per_direction", GB),
+        link_devices=None if joined is None else int(joined),
         pcie_generation=scaled("pcie_gen"),
         compute_capability=scaled("compute_capability"),
         training_use=row["training_use"],

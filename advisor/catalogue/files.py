@@ -93,6 +93,7 @@ ACCELERATORS: Final = (
     Column(name="tdp_w", high=100_000),
     text("interconnect"),
     Column(name="interconnect_gbs_per_direction", high=100_000),
+    Column(name="interconnect_devices", low=2, high=100_000),
     Column(name="pcie_gen", low=1, high=10),
     Column(name="compute_capability", low=1, high=100),
     text("training_use"),

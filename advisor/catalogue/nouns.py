@@ -90,6 +90,9 @@ class Accelerator:
         Name of the direct link to its neighbours, ``""`` where it has none.
     link_bytes_per_s : float or None
         Nominal, one direction, all links of one device together.
+    link_devices : int or None
+        Devices that its switches join across machines, e.g. 72 in an NVL72 rack; None where the
+        link ends with the machine.
     pcie_generation : float or None
     compute_capability : float or None
     training_use : str
@@ -123,6 +126,7 @@ class Accelerator:
     release_year: int | None
     source_1: str
     source_2: str
+    link_devices: int | None = None
 
     @property
     def pcie_bytes_per_s(self) -> float | None:

@@ -183,7 +183,7 @@ def _check_references(values: Floats, limit: int, name: str, column: str) -> Non
     if wrong.any():
         at = int(np.argmax(wrong))
         raise CatalogueError(
-            f"{name}, row {at + 2}, column {column!r}: {values[at]:g} is no row of the table it "
-            f"refers to, which has {limit}",
+            f"{name}, row {at + 2}, column {column!r}: {values[at]:g} is not a row of the table "
+            f"it refers to, which has {limit}",
             hint="the files of this snapshot do not belong together: get all of them again",
         )

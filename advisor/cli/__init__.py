@@ -17,6 +17,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from advisor import threads
 from advisor.collectors.system_errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
@@ -29,12 +30,15 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "plan": ("plan", "Lay a job out on machines you name; print what to run."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
     "validate": ("validate", "Score the models against published measurements."),
+    "data": ("data", "List the published measurements; fetch those that do not ship."),
     "evaluate": ("evaluate", "Score the learned predictors on held-out jobs and machines."),
     "collect": ("collect", "Make labelled runs of a zoo of jobs on this machine, under limits."),
     "simulate": ("simulate", "Replay a job on spot nodes, a shared cluster, elastic workers."),
     "train": ("train", "Fit the models' constants again from measurements."),
     "doctor": ("doctor", "Say what can be recorded here, and measure this machine."),
 }
+# Verbs that solve many small problems: their libraries are asked for one thread, before they load.
+_ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})
 
 
 class LazyGroup(TyperGroup):
@@ -66,6 +70,8 @@ class LazyGroup(TyperGroup):
 
 
 def _load_verb(name: str) -> Any:
+    if name in _ON_ONE_THREAD:
+        threads.use_one()
     module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
     verb = getattr(module, "app", None)
     if verb is None:

@@ -53,7 +53,7 @@ class Form(StrEnum):
 
 
 Snapshot = Annotated[
-    Path | None, typer.Option("--path", help="Folder of a snapshot; the one in use otherwise.")
+    Path | None, typer.Option("--path", help="Folder of a snapshot (default: the one in use).")
 ]
 Rules = Annotated[
     Path | None,
@@ -79,13 +79,16 @@ def list_offers(
     cpu_only: Annotated[
         bool, typer.Option("--cpu-only", help="Only types without accelerators.")
     ] = False,
-    min_vcpus: Annotated[float, typer.Option(min=0, help="Fewest virtual CPUs.")] = 0,
+    min_vcpus: Annotated[float, typer.Option(min=0, help="Fewest virtual CPUs of a machine.")] = 0,
     min_memory: Annotated[
-        float, quantity(BYTES_WITH_UNIT, "--min-memory", help="Least main memory: 64GB or 64GiB.")
+        float,
+        quantity(
+            BYTES_WITH_UNIT, "--min-memory", help="Least main memory of a machine: 64GB or 64GiB."
+        ),
     ] = 0.0,
     max_price: Annotated[
         float | None,
-        quantity(USD, "--max-price", help="Most for one machine, in USD per hour."),
+        quantity(USD, "--max-price", help="Highest price of one machine, in USD per hour."),
     ] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Only spot prices.")] = False,
     on_demand: Annotated[bool, typer.Option("--on-demand", help="Only on-demand prices.")] = False,
@@ -93,19 +96,28 @@ def list_offers(
         bool, typer.Option("--reserved", help="Only prices of one and three years' commitment.")
     ] = False,
     max_age: Annotated[
-        float | None, typer.Option(min=0, help="Oldest price, in days; undated ones are left out.")
+        float | None,
+        typer.Option(min=0, help="Greatest age of a price, in days; undated prices are left out."),
     ] = None,
     retired: Annotated[
-        bool, typer.Option("--retired", help="Also types that cannot be rented now.")
+        bool, typer.Option("--retired", help="Include types that cannot be rented any more.")
     ] = False,
     cheapest: Annotated[
         bool, typer.Option("--cheapest", help="Only the cheapest offer of each type.")
     ] = False,
-    sort: Annotated[Sort, typer.Option(help="Order; cheapest first among equals.")] = Sort.price,
+    sort: Annotated[
+        Sort, typer.Option(help="What to sort by; among equals the cheapest comes first.")
+    ] = Sort.price,
     top: Annotated[
-        int | None, typer.Option("--top", "-n", min=1, help="Most offers shown; a table has 20.")
+        int | None,
+        typer.Option(
+            "--top",
+            "-n",
+            min=1,
+            help="Most offers to show (default: 20 in a table, all otherwise).",
+        ),
     ] = None,
-    form: Annotated[Form, typer.Option("--format", help="How to write it.")] = Form.table,
+    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.table,
     as_json: AsJson = False,
     path: Snapshot = None,
     overrides: Rules = None,
@@ -142,8 +154,10 @@ def list_offers(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="TYPE", help="e.g. p4d.24xlarge")],
-    cloud: Annotated[str | None, typer.Option(help="Where several providers have it.")] = None,
+    name: Annotated[str, typer.Argument(metavar="TYPE", help="Instance type, e.g. p4d.24xlarge.")],
+    cloud: Annotated[
+        str | None, typer.Option(help="Provider, where several of them use this name.")
+    ] = None,
     all_regions: Annotated[
         bool, typer.Option("--all-regions", help="Show the prices of all regions.")
     ] = False,
@@ -195,8 +209,8 @@ def diff(
     old: Annotated[
         str, typer.Argument(help="A snapshot: bundled, previous, current, or a folder.")
     ] = "previous",
-    new: Annotated[str, typer.Argument(help="The one to compare with it.")] = "current",
-    top: Annotated[int, typer.Option("--top", "-n", min=0, help="Changes shown.")] = 20,
+    new: Annotated[str, typer.Argument(help="The snapshot to compare with it.")] = "current",
+    top: Annotated[int, typer.Option("--top", "-n", min=0, help="Most changes to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Compare two snapshots: types and prices added, removed, changed."""
@@ -212,31 +226,42 @@ def diff(
 @app.command()
 def update(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="SOURCE", help="e.g. aws azure; all.")
+        list[str] | None,
+        typer.Argument(metavar="SOURCE", help="Sources to update, e.g. aws azure (default: all)."),
     ] = None,
     given: Annotated[
         Path | None,
         typer.Option("--from", help="Folder or archive of downloaded files: no network is used."),
     ] = None,
     as_of: Annotated[
-        str, typer.Option(help="Day (YYYY-MM-DD) of given files that state none.")
+        str,
+        typer.Option(help="Day (YYYY-MM-DD) to assume for files that state none, with --from."),
     ] = "",
     accept: Annotated[
         list[str] | None,
-        typer.Option(metavar="SOURCE", help="Its sudden price changes are right; repeatable."),
+        typer.Option(
+            metavar="SOURCE", help="Accept sudden price changes of this source; may be repeated."
+        ),
     ] = None,
     accept_fewer: Annotated[
         list[str] | None,
-        typer.Option(metavar="SOURCE", help="Its missing prices are right; repeatable."),
+        typer.Option(
+            metavar="SOURCE", help="Accept that this source has lost prices; may be repeated."
+        ),
     ] = None,
     mirror: Annotated[
         str,
-        typer.Option(envvar="ADVISOR_CATALOGUE_MIRROR", help="Take URL/HOST/PATH for each file."),
+        typer.Option(
+            envvar="ADVISOR_CATALOGUE_MIRROR",
+            help="Download each file from URL/HOST/PATH of this mirror.",
+        ),
     ] = "",
-    timeout: Annotated[float, typer.Option(min=1, help="Longest time for one file, in s.")] = 300,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Longest time to wait for one file, in seconds.")
+    ] = 300,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the catalogue up to date; the snapshot before is kept."""
+    """Bring the catalogue up to date; the snapshot in use before is kept."""
     from advisor.catalogue.adapters import sources
     from advisor.catalogue.update import Options, given_files
     from advisor.catalogue.update import update as bring_up_to_date
@@ -267,7 +292,9 @@ def _check_date(text: str) -> None:
     try:
         date.fromisoformat(text or "2026-01-01")
     except ValueError:
-        raise UsageError(f"--as-of {text!r} is no day", hint="write e.g. 2026-11-21") from None
+        raise UsageError(
+            f"--as-of: cannot read {text!r} as a day", hint="write e.g. 2026-11-21"
+        ) from None
 
 
 def _progress() -> Callable[[Progress], None]:

@@ -22,21 +22,32 @@ def command(
             "--out", help="Folder of the runs, made if missing; with --describe also a .jsonl.gz."
         ),
     ],
-    limit: Annotated[int | None, typer.Option(min=1, help="Runs to make at most.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most runs to make.")] = None,
     hours: Annotated[
-        float | None, quantity(HOURS, "--hours", help="Begin no run after this time.")
+        float | None, quantity(HOURS, "--hours", help="Start no further run after this time.")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Pattern of run keys, e.g. 'full/mlp-*'; repeatable.")
     ] = None,
-    cap_s: Annotated[float, typer.Option(help="Cut a run short after this. [s]")] = 25.0,
-    attempts: Annotated[int, typer.Option(min=1, help="Of a run that stays noisy.")] = 3,
-    nice: Annotated[int, typer.Option(min=0, max=19, help="Give way to others.")] = 0,
+    cap_s: Annotated[
+        float, typer.Option(help="Longest time of a run, in seconds; it is cut short then.")
+    ] = 25.0,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="Most attempts at a run that stays noisy.")
+    ] = 3,
+    nice: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=19,
+            help="Scheduling priority of the runs; a larger value gives way to other programs.",
+        ),
+    ] = 0,
     pack: Annotated[
-        Path | None, typer.Option(help="Write the runs so far to this .jsonl.gz instead.")
+        Path | None, typer.Option(help="Only write the runs so far to this .jsonl.gz.")
     ] = None,
     describe: Annotated[
-        bool, typer.Option("--describe", help="Count the runs so far and their noise instead.")
+        bool, typer.Option("--describe", help="Only count the runs so far, and show their noise.")
     ] = False,
 ) -> None:
     """Train a zoo of small jobs under limits, and write down what each took.
@@ -82,7 +93,7 @@ def _pack(journal: Path, target: Path) -> None:
     if not journal.exists():
         raise UsageError(f"there are no runs at {journal}", hint="make some: advisor collect")
     if not target.name.endswith(".jsonl.gz"):
-        raise UsageError(f"{target} is no .jsonl.gz", hint="name it e.g. runs.jsonl.gz")
+        raise UsageError(f"cannot pack runs into {target.name}", hint="name a .jsonl.gz file")
     source = Journal(journal)
     rows = list(source.rows())
     telling = [row for row in rows if not tells_nothing(row)]

@@ -11,7 +11,10 @@ import typer
 
 def command(
     again: Annotated[
-        bool, typer.Option("--again", help="Measure anew, even if there are figures.")
+        bool,
+        typer.Option(
+            "--again", help="Measure this machine again, even if it was measured before."
+        ),
     ] = False,
     device_sheet: Annotated[
         bool,

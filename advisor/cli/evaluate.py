@@ -21,29 +21,40 @@ _SPLITS = ("random", "job", "instance", "both")
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Files or folders of runs; default: ours and your own."),
+        typer.Option(
+            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
+        ),
     ] = None,
     fmt: Annotated[
-        str, typer.Option("--format", help="auto, or one of advisor runs import.")
+        str,
+        typer.Option(
+            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
+        ),
     ] = AUTO,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
+    model: Annotated[str, typer.Option(help=f"Predictor to score: {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
-        str, typer.Option(help="over_analytic, over_anchor, time or cost.")
+        str, typer.Option(help="What is predicted: over_analytic, over_anchor, time or cost.")
     ] = "over_analytic",
-    split: Annotated[str, typer.Option(help=f"all, or one of {', '.join(_SPLITS)}.")] = "all",
-    backend: Annotated[str, typer.Option(help="loky, dask or ray.")] = "loky",
+    split: Annotated[
+        str, typer.Option(help=f"What is left out: all, or one of {', '.join(_SPLITS)}.")
+    ] = "all",
+    backend: Annotated[
+        str, typer.Option(help="Where the work runs: loky (this machine), dask or ray.")
+    ] = "loky",
     address: Annotated[
-        str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
+        str | None,
+        typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Folds at once.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Folds that are computed at the same time.")] = 1,
     folds: Annotated[
-        int, typer.Option(help="Of more jobs, types or pairs as many are left out, evenly spread.")
+        int,
+        typer.Option(help="Most groups to leave out in turn; of more, as many are chosen evenly."),
     ] = 24,
-    seed: Annotated[int, typer.Option(help="Of models and random split.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the models and of the random split.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Fit on all but what is left out, predict that, and score it: four splits, baselines."""
+    """Score the predictors on groups of runs that are left out of the fit, beside baselines."""
     if split != "all" and split not in _SPLITS:
         raise UsageError(f"no split named {split!r}", hint=f"one of: all, {', '.join(_SPLITS)}")
     if folds < 1:

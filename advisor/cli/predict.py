@@ -18,17 +18,19 @@ def command(
     question: Question,
     *,
     on: Annotated[
-        str | None, typer.Option("--on", help="Machine type: g5.xlarge, aws:g5.xlarge; or here.")
+        str | None,
+        typer.Option(
+            "--on", help="Machine type: g5.xlarge or aws:g5.xlarge; `here` is this machine."
+        ),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Accelerator, whoever sells it: L4, H100, MI300X.")
+        str | None, typer.Option("--gpu", help="Accelerator of any provider: L4, H100, MI300X.")
     ] = None,
     count: Annotated[
-        int, typer.Option(help="Machines (--on), or accelerators of one machine (--gpu).")
+        int,
+        typer.Option(help="Number of machines (--on), or of accelerators in one machine (--gpu)."),
     ] = 1,
-    save_job: Annotated[
-        Path | None, typer.Option(help="Write the job to this file as well.")
-    ] = None,
+    save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.

@@ -36,38 +36,53 @@ def command(
             SECONDS_WITH_UNIT,
             "--for",
             default="120s",
-            help="Longest recording after the first step: 60s, 2m or 1h.",
+            help="Longest recording, counted from the first step: 60s, 2m or 1h.",
         ),
     ] = 120.0,
     steps: Annotated[
-        int | None, typer.Option(help="Record so many steps, then stop.", min=1)
+        int | None, typer.Option(help="Record exactly this many steps, then stop.", min=1)
     ] = None,
     precise: Annotated[
-        bool, typer.Option("--precise", help="Go on until the step time is known to 2 %.")
+        bool,
+        typer.Option("--precise", help="Record until the step time is known to 2 %, not 5 %."),
     ] = False,
     go_on: Annotated[
-        bool, typer.Option("--continue", help="Let the training go on, without hooks.")
+        bool,
+        typer.Option(
+            "--continue", help="Let the training continue after the recording, without hooks."
+        ),
     ] = False,
     pid: Annotated[
-        int | None, typer.Option(help="Watch a running process from outside.", min=1)
+        int | None,
+        typer.Option(help="Watch a running process from outside: resources only.", min=1),
     ] = None,
     epochs: Annotated[
-        float | None, typer.Option(help="Epochs of the whole job, if not found.", min=0)
+        float | None,
+        typer.Option(
+            help="Epochs the full training run will take (default: as found in the script).", min=0
+        ),
     ] = None,
     total_steps: Annotated[
-        int | None, typer.Option(help="Steps of the whole job, if not found.", min=1)
+        int | None,
+        typer.Option(
+            help="Optimizer steps the full training run will take (default: as found).", min=1
+        ),
     ] = None,
     total_samples: Annotated[
-        int | None, typer.Option(help="Samples of the whole job, if not found.", min=1)
+        int | None,
+        typer.Option(help="Samples the full training run will see (default: as found).", min=1),
     ] = None,
-    name: Annotated[str, typer.Option(help="Part of the run's name.")] = "",
+    name: Annotated[str, typer.Option(help="Word that becomes part of the run's name.")] = "",
     runs: Annotated[
-        str | None, typer.Option(help="Folder of runs, or a URL.", envvar="ADVISOR_RUNS")
+        str | None,
+        typer.Option(
+            help="Folder or URL to keep runs in (default: .advisor/runs).", envvar="ADVISOR_RUNS"
+        ),
     ] = None,
     workers: Annotated[
         int,
         typer.Option(
-            help="Run the script as so many ranks that train together on this machine.",
+            help="Run the script as this many ranks that train together on this machine.",
             min=1,
             max=64,
         ),
@@ -83,7 +98,9 @@ def command(
     interval: Annotated[
         float, typer.Option(help="Seconds between readings.", min=0.02, max=60)
     ] = 0.2,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show neither progress nor summary.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout at the end.")
     ] = False,

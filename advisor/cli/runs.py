@@ -98,7 +98,8 @@ def recover(
         str | None, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Close every such run; delete those that hold nothing.")
+        bool,
+        typer.Option("--all", help="Close every such run, and delete those that hold nothing."),
     ] = False,
 ) -> None:
     """Close a run whose profiler was killed, so that it can be used."""

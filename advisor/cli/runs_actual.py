@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="The recorded run whose job it was.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The recorded run of the same job: its name, part of it, or its folder."
+        ),
+    ],
     instance_type: Annotated[
         str | None,
-        typer.Argument(help="What it ran on, e.g. g5.xlarge; else told from time and cost."),
+        typer.Argument(
+            help="Instance type it ran on, e.g. g5.xlarge (default: found from time and cost)."
+        ),
     ] = None,
     time: Annotated[
         float | None,
@@ -34,13 +41,13 @@ def command(
             help="Mean time of an optimizer step, in place of --time: 310ms.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(help="Machines.")] = 1,
+    count: Annotated[int, typer.Option(help="Machines that it ran on.")] = 1,
     provider: Annotated[
-        str | None, typer.Option(help="Where two providers use the same name.")
+        str | None, typer.Option(help="Provider, where two of them use the same name.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Note what a real run took, beside the prediction; `advisor train` learns from it."""
+    """Record what a real run took, beside the prediction; `advisor train` learns from it."""
     from advisor.train.feedback import note_run
 
     found = note_run(

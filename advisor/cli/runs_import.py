@@ -17,10 +17,12 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    fmt: Annotated[str, typer.Argument(metavar="FORMAT", help="Which; see below.")],
+    fmt: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
+    ],
     path: Annotated[Path, typer.Argument(help="File or folder to read.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; default: records.jsonl.gz.")
+        Path | None, typer.Option("--out", help="File to write (default: records.jsonl.gz).")
     ] = None,
 ) -> None:
     """Read runs of another format and write them as records; bad rows are refused."""

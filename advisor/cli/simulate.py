@@ -10,7 +10,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Replay a job on spot nodes, on a shared cluster, with elastic workers, with failures.",
+    help="Replay a job on spot nodes, on a shared cluster, with elastic workers or with failures.",
 )
 app.command("spot")(simulate_spot.command)
 app.command("queue")(simulate_queue.command)

@@ -16,8 +16,10 @@ def command(
         float,
         quantity(COUNT, "--samples", help="Samples each phase needs at a very small batch size."),
     ],
-    phases: Annotated[int, typer.Option(min=1, help="E.g. epochs.")],
-    batch: Annotated[float, typer.Option(help="The job's global batch.")],
+    phases: Annotated[
+        int, typer.Option(min=1, help="Phases of the training run, such as epochs.")
+    ],
+    batch: Annotated[float, typer.Option(help="Global batch size of the job.")],
     sample_time: Annotated[
         float,
         quantity(SECONDS, "--sample-time", help="Time of one sample on one worker, e.g. 4ms."),
@@ -26,10 +28,12 @@ def command(
         float, quantity(USD, "--price", help="Price of one worker, in USD per hour.")
     ],
     noise: Annotated[
-        str | None, typer.Option(help="Gradient noise scale, FIRST:LAST phase, in samples.")
+        str | None, typer.Option(help="Gradient noise scale in samples, of the FIRST:LAST phase.")
     ] = None,
-    batches: Annotated[str, typer.Option(help="Other batches to try, comma-separated.")] = "",
-    workers: Annotated[str, typer.Option(help="Counts to choose from.")] = "1,2,4,8,16",
+    batches: Annotated[str, typer.Option(help="Other batch sizes to try, comma-separated.")] = "",
+    workers: Annotated[
+        str, typer.Option(help="Numbers of workers to choose from, comma-separated.")
+    ] = "1,2,4,8,16",
     step_time: Annotated[
         float,
         quantity(
@@ -68,7 +72,12 @@ def command(
     ] = 1.0,
     startup: Annotated[
         float,
-        quantity(SECONDS, "--startup", default="0s", help="Billed time before a worker computes."),
+        quantity(
+            SECONDS,
+            "--startup",
+            default="0s",
+            help="Time that is billed before a worker computes.",
+        ),
     ] = 0.0,
     deadline: Deadline = None,
     budget: Annotated[
@@ -77,7 +86,7 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan workers that join and leave, beside the best fixed number."""
+    """Plan when workers join and leave, beside the best fixed number of them."""
     from advisor.simulation import elastic as simulation
 
     question = simulation.question_of(
@@ -106,7 +115,7 @@ def _numbers(option: str, text: str) -> list[float]:
         return [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise UsageError(
-            f"{option}: {text!r} is no list of numbers", hint="write e.g. 1,2,4"
+            f"{option}: cannot read {text!r} as a list of numbers", hint="write e.g. 1,2,4"
         ) from None
 
 
@@ -115,5 +124,7 @@ def _noise(text: str | None) -> tuple[float, float] | None:
         return None
     values = _numbers("--noise", text.replace(":", ","))
     if len(values) not in (1, 2) or min(values) <= 0:
-        raise UsageError(f"--noise: {text!r} is no noise scale", hint="write e.g. 500:20000")
+        raise UsageError(
+            f"--noise: cannot read {text!r} as a noise scale", hint="write e.g. 500:20000"
+        )
     return values[0], values[-1]

@@ -1,4 +1,4 @@
-"""``advisor simulate failures``: expect what failures, saves and restarts add."""
+"""``advisor simulate failures``: predict what failures, saves and restarts add."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from advisor.cli.simulate_options import HOUR_S, AsJson, Plot, show
 
 def command(
     hours: Annotated[float, quantity(HOURS, "--hours", help="Useful computing time of the job.")],
-    devices: Annotated[int, typer.Option(min=1, help="Of the job.")],
+    devices: Annotated[int, typer.Option(min=1, help="Devices that the job runs on.")],
     checkpoint: Annotated[
         float | None,
         quantity(
@@ -43,7 +43,9 @@ def command(
         float | None,
         quantity(BYTES, "--disk", help="Disk space for checkpoints; two of them must fit."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="That write side by side.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Nodes that write a checkpoint side by side.")
+    ] = 1,
     restart: Annotated[
         float,
         quantity(
@@ -71,12 +73,16 @@ def command(
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Failures per device and hour; Llama 3's otherwise.")
+        float | None,
+        typer.Option(help="Failures per device and hour (default: as published for Llama 3)."),
     ] = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Expect what failures, saves and restarts add, by scale, with and without a second path."""
+    """Predict what failures, checkpoints and restarts add to a job, by number of devices.
+
+    Each number is shown with and without a second network path.
+    """
     from advisor.planners.goodput.checkpoints import save_s
     from advisor.simulation import failures as simulation
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 HOUR_S: Final = 3600.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw into this file: .svg, or .html for a page.")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw the answer into this file: .svg, or .html for a page.")
+]
 Deadline = Annotated[
     float | None,
     quantity(

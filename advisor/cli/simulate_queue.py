@@ -13,10 +13,12 @@ from advisor.errors import UsageError
 
 
 def command(
-    trace: Annotated[Path, typer.Option(help="sacct, kubectl JSON or CSV: docs/completion.md.")],
+    trace: Annotated[
+        Path, typer.Option(help="Jobs of the cluster: an export of sacct or kubectl, or a CSV.")
+    ],
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")],
-    devices_per_node: Annotated[int, typer.Option(min=1)],
-    devices: Annotated[int, typer.Option(min=1, help="That the own job asks for.")],
+    devices_per_node: Annotated[int, typer.Option(min=1, help="Devices of each node.")],
+    devices: Annotated[int, typer.Option(min=1, help="Devices that your job asks for.")],
     hours: Annotated[
         float, quantity(HOURS, "--hours", help="Computing time of your job on these devices.")
     ],
@@ -29,13 +31,19 @@ def command(
         quantity(HOURS, "--high", help="Upper bound of the computing time (90 %)."),
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="fifo, fit-first, shortest, shortest-gpu, las, las-2d or gittins.")
+        str,
+        typer.Option(
+            help="Order in which jobs start: fifo, fit-first, shortest, shortest-gpu, las, "
+            "las-2d or gittins."
+        ),
     ] = "fifo",
     consolidated: Annotated[
-        bool, typer.Option(help="A job gets one node, or whole nodes.")
+        bool, typer.Option(help="Give each job one node, or whole nodes.")
     ] = False,
-    insertions: Annotated[int, typer.Option(min=1, help="Random times of submission.")] = 100,
-    seed: int = 0,
+    insertions: Annotated[
+        int, typer.Option(min=1, help="Random times at which your job is submitted.")
+    ] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of these random times.")] = 0,
     deadline: Deadline = None,
     rent_hours: Annotated[
         float | None,
@@ -49,7 +57,10 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Insert a job into a shared cluster's past: queue delay, completion, rent or wait."""
+    """Insert a job into the recorded past of a shared cluster.
+
+    Shows how long it waits, when it is done, and whether renting pays.
+    """
     from advisor.domain import Estimate
     from advisor.planners.queueing.nouns import POLICIES, SharedCluster
     from advisor.records.job_tables import read_cluster_trace

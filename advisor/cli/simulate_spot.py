@@ -18,15 +18,18 @@ def command(
         float, quantity(HOURS, "--hours", help="Useful computing time on all nodes.")
     ],
     trace: Annotated[
-        Path | None, typer.Option(help="Availability of a zone; by default packaged traces.")
+        Path | None,
+        typer.Option(help="Recorded availability of a zone (default: packaged traces)."),
     ] = None,
     zone: Annotated[
-        str | None, typer.Option(help="Which trace of the file; its name or a part of it.")
+        str | None,
+        typer.Option(help="Trace to use where the file has several: its name or a part of it."),
     ] = None,
     time_unit: Annotated[str, typer.Option(help="Unit of numeric times: s, m, h or d.")] = "s",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the job asks for.")] = 1,
     least_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes that can still run it; by default all.")
+        int | None,
+        typer.Option(min=1, help="Fewest nodes that can still run the job (default: all)."),
     ] = None,
     restart: Annotated[
         float,
@@ -52,13 +55,16 @@ def command(
             help="How long training stands still while a checkpoint is saved.",
         ),
     ] = 0.0,
-    no_checkpoints: Annotated[bool, typer.Option(help="The job saves nothing.")] = False,
+    no_checkpoints: Annotated[
+        bool, typer.Option("--no-checkpoints", help="The job saves no checkpoints.")
+    ] = False,
     warning: Annotated[
         float | None,
         quantity(
             SECONDS,
             "--warning",
-            help="Notice before a preemption, where the job saves a checkpoint on it.",
+            help="Notice that the provider gives before a preemption, if the job then saves a "
+            "checkpoint.",
         ),
     ] = None,
     deadline: Deadline = None,
@@ -71,7 +77,7 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a job on spot nodes: by strategy, with a deadline, against on demand."""
+    """Replay a job on spot nodes, by strategy, beside the same nodes on demand."""
     from advisor.simulation import spot as simulation
 
     question = simulation.SpotQuestion(

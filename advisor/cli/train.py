@@ -10,7 +10,15 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from advisor.train import campaigns, device_fit, layout_model, memory_model, models, scaling
+from advisor.train import (
+    campaigns,
+    check,
+    device_fit,
+    layout_model,
+    memory_model,
+    models,
+    scaling,
+)
 
 _DEFAULT: Final = "models"
 
@@ -38,3 +46,4 @@ app.command("memory")(memory_model.command)
 app.command("layout-model")(layout_model.command)
 app.command("campaigns")(campaigns.command)
 app.command("models")(models.command)
+app.command("check")(check.command)

@@ -25,6 +25,13 @@ def command(
     folder: Annotated[
         Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
     ] = None,
+    is_blind: Annotated[
+        bool,
+        typer.Option(
+            "--blind",
+            help="Also fit and choose everything again without the scored group; print both.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Score the models against published measurements, or your own, whole groups left out."""
@@ -35,17 +42,18 @@ def command(
     if protocol not in validation.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists()):
         from advisor.validation.tables import score_table
 
-        beside = data.shared() if folder is None else None
-        known = folder or (beside / "data" if beside is not None else None)
-        _print(score_table(Path(protocol), known), as_json)
+        if is_blind:
+            raise UsageError(
+                "--blind scores a protocol, not a table of your own",
+                hint="what had the published rows in sight is printed below the table's scores",
+            )
+        _print(score_table(Path(protocol), data.measurements(folder)), as_json)
         return
     if protocol not in validation.PROTOCOLS:
         raise UsageError(
             f"no protocol named {protocol!r}", hint=f"one of: {', '.join(validation.PROTOCOLS)}"
         )
-    if folder is None and protocol in validation.ON_OUR_RUNS:
-        folder = data.root("datasets")
-    result = validation.run(protocol, data.measurements(folder))
+    result = validation.run(protocol, data.measurements(folder), is_blind=is_blind)
     _print(result, as_json)
 
 
@@ -58,16 +66,73 @@ def _print(result: Validation, as_json: bool) -> None:
 
 
 def _text(result: Validation) -> str:
-    lines = [f"{result.protocol}: {result.description}", _HEADER]
+    lines = [f"{result.protocol}: {result.description}"]
+    lines += _wrapped("scores", result.scores)
+    lines += _wrapped("form", result.form)
+    lines.append(_HEADER)
     lines += [_line(group.group, group.scores) for group in result.groups]
     lines.append(_line("ALL", result.overall))
-    if result.baselines:
-        lines.append("baselines")
-        lines += [_line(f"  {name}", s) for name, s in result.baselines.items()]
+    lines += _baseline_lines(result)
     lines += [f"{name}: {value:.4g}" for name, value in result.figures.items()]
+    lines += _blind_lines(result) if result.blind else []
+    for what in result.seen:
+        lines += _wrapped("seen", what)
     for note in result.notes:
-        lines += textwrap.wrap(f"note: {note}", width=_WIDTH, subsequent_indent="      ")
+        lines += _wrapped("note", note)
     return "\n".join(lines)
+
+
+def _wrapped(word: str, text: str) -> list[str]:
+    return textwrap.wrap(f"{word}: {text}", width=_WIDTH, subsequent_indent=" " * len(word) + "  ")
+
+
+def _baseline_lines(result: Validation) -> list[str]:
+    if not result.baselines:
+        return []
+    lines = ["baselines"]
+    for name, theirs in result.baselines.items():
+        lines.append(_line(f"  {name}", theirs))
+        if result.ours(name).rows != result.overall.rows:
+            lines.append(_line("    ours on the same rows", result.ours(name)))
+    words = {"mape_fraction": "mean", "median_ape_fraction": "median", "p90_ape_fraction": "p90"}
+    return lines + [
+        f"we lose, {loss['group']}: {words[loss['statistic']]} {100 * loss['ours']:.1f} % against "
+        f"{100 * loss['theirs']:.1f} % ({loss['baseline']})"
+        for loss in result.losses()
+    ]
+
+
+def _blind_lines(result: Validation) -> list[str]:
+    """Show the scores as shipped and blind, and their difference, by group."""
+    blind = result.blind
+    if blind is None:
+        return []
+    shipped = {group.group: group.scores for group in result.groups}
+    lines = [f"{'MAPE %':32}{'shipped':>10}{'blind':>10}{'difference':>12}"]
+    lines += [
+        _pair(group.group, shipped[group.group], group.scores, "mape_fraction")
+        for group in blind.groups
+        if blind.changed and group.group in shipped
+    ]
+    for word, name in (
+        ("mean", "mape_fraction"), ("p50", "median_ape_fraction"), ("p90", "p90_ape_fraction"),
+    ):  # fmt: skip
+        lines.append(_pair(f"ALL {word}", result.overall, blind.overall, name))
+    if not blind.changed:
+        lines.append("blind: nothing to fit again, the group is left out of every fit as shipped")
+    for word, texts in (
+        ("blind", blind.changed),
+        ("blind, but seen", blind.still_seen if blind.still_seen != result.seen else ()),
+        ("not fitted again", blind.kept),
+    ):  # fmt: skip
+        for text in texts:
+            lines += _wrapped(word, text)
+    return lines
+
+
+def _pair(name: str, shipped: Scores, blind: Scores, statistic: str) -> str:
+    values = [100 * getattr(s, statistic) for s in (shipped, blind)]
+    return f"{name[:31]:32}{values[0]:10.1f}{values[1]:10.1f}{values[1] - values[0]:+12.1f}"
 
 
 _WIDTH = 80

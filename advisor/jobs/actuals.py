@@ -86,7 +86,7 @@ def _lines(root: Path) -> Iterator[Actual | str]:
             yield _from_line(line)
         except (ValueError, KeyError, TypeError, UsageError) as error:
             why = printable(str(error) or type(error).__name__)[:200]
-            yield f"{FILE_NAME}, line {number} is no measurement and is left out ({why})"
+            yield f"{FILE_NAME}, line {number} is not a measurement and is left out ({why})"
 
 
 def _from_line(line: str) -> Actual:

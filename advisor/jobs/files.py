@@ -71,7 +71,7 @@ def read_job(path: Path) -> Job:
         _check(job)
     except ValueError as error:
         raise RunError(
-            f"{path}: {error}", hint="mend the field, or write the file anew"
+            f"{path}: {error}", hint="correct the field, or write the file again"
         ) from error
     return job
 

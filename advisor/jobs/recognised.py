@@ -36,7 +36,7 @@ def recognised(job: Job, *, heads: int | None = None) -> Job:
     if work is None or not isinstance(blocks, TransformerBlocks):
         if heads is not None:
             raise UsageError(
-                f"--heads: {job.name} is no recorded transformer: {blocks}",
+                f"--heads: {job.name} is not a recorded transformer: {blocks}",
                 hint="leave the heads out",
             )
         return job

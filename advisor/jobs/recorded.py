@@ -11,7 +11,14 @@ from advisor.collectors.certainty import (
     step_log_sd,
     with_correction,
 )
-from advisor.collectors.recording import DeepStep, Loading, Recording, StepTime, TotalWork
+from advisor.collectors.recording import (
+    DeepStep,
+    Loading,
+    OperatorCount,
+    Recording,
+    StepTime,
+    TotalWork,
+)
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
 from advisor.collectors.work import length_hint
@@ -20,9 +27,16 @@ from advisor.jobs.job import Feed, Job, Measured
 from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
-from advisor.planners.core.nouns import Layer, Operator, Precision, TrainingSetup, Work
+from advisor.planners.core.nouns import (
+    Layer,
+    Operator,
+    OperatorKind,
+    Precision,
+    TrainingSetup,
+    Work,
+)
 from advisor.planners.core.setup import Optimizer, StoredWeights
-from advisor.planners.step.operators import operator_kind
+from advisor.planners.step.operators import convolution_kind, operator_kind
 
 # A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
 # first does what later ones need not, so their mean is no better known than this over the root
@@ -227,6 +241,14 @@ def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
     return _UNSEEN_ENDS_LOG_SD if has_ends and recording.boundary_s is None else 0.0
 
 
+def _kind(row: OperatorCount) -> OperatorKind:
+    """Return the class of a recorded operator: by its name, a convolution by its shapes too."""
+    if row.phase == "optimizer":
+        return "optimizer"
+    kind = operator_kind(row.name)
+    return convolution_kind(row.shapes, row.flop / row.count) if kind == "convolution" else kind
+
+
 def _work(deep: DeepStep, loading: Loading | None) -> Work:
     """Divide the traced step by its passes: one micro-batch without accumulation."""
     passes = max(deep.micro_batches, 1)
@@ -235,7 +257,7 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
         operators=tuple(
             Operator(
                 name=o.name,
-                kind="optimizer" if o.phase == "optimizer" else operator_kind(o.name),
+                kind=_kind(o),
                 phase=o.phase,
                 count=o.count / (1 if o.phase == "optimizer" else passes),
                 flop=o.flop / (1 if o.phase == "optimizer" else passes),

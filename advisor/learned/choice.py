@@ -121,6 +121,19 @@ def walked_ratio(runs: Runs, job: int, answer: Floats, spent: Floats) -> float:
     return np.nan
 
 
+def random_ratio(runs: Runs, job: int, spent: Floats) -> float:
+    """Return the mean of ``walked_ratio`` over every order of trying.
+
+    With s configurations that complete, each one that fails comes before all of them, and is paid,
+    in one order of s + 1; the one that ends the search is any of the s.
+    """
+    completes = np.isfinite(runs.prices[job])
+    fails = runs.has_run[job] & ~completes
+    paid = float(np.nansum(np.where(fails, spent[job], 0.0))) / (int(completes.sum()) + 1)
+    prices = runs.prices[job][completes]
+    return float((paid + prices.mean()) / prices.min())
+
+
 def _regressed(runs: Runs, job: int, others: NDArray[np.intp], penalty: float) -> Floats | None:
     """Return ln(price / price on the anchor); None where the job failed on the anchor."""
     constant = constant_answer(runs.ratios[others])

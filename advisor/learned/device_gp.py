@@ -84,6 +84,10 @@ class DeviceProcess:
         False leaves the rooflines alone.
     has_step_cost : tuple of bool
         Which rooflines are members.
+    lengths : tuple of float
+        Over which errors are alike, in standard deviations of the features.
+    shrinkage : float
+        Of a job's roofline towards the mean job's shares.
 
     Attributes
     ----------
@@ -92,10 +96,17 @@ class DeviceProcess:
     """
 
     def __init__(
-        self, *, has_process: bool = True, has_step_cost: tuple[bool, ...] = (True, False)
+        self,
+        *,
+        has_process: bool = True,
+        has_step_cost: tuple[bool, ...] = (True, False),
+        lengths: tuple[float, float] = LENGTHS,
+        shrinkage: float = SHRINKAGE,
     ) -> None:
         self.has_process = has_process
         self.has_step_cost = has_step_cost
+        self.lengths = lengths
+        self.shrinkage = shrinkage
         self.amplitudes_: dict[tuple[bool, bool], Array] = {}
 
     def fit_predict(self, cells: Cells, is_known: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -109,7 +120,7 @@ class DeviceProcess:
         for has_cost in self.has_step_cost:
             for is_full in (False, True):
                 peak = cells.full_peak if is_full else cells.peak
-                mean = _roofline(cells, is_known, peak, batch, has_cost)
+                mean = _roofline(cells, is_known, peak, batch, has_cost, self.shrinkage)
                 variance = np.full_like(mean, np.nan)
                 if self.has_process:
                     shift, variance = self._process(
@@ -125,10 +136,10 @@ class DeviceProcess:
         self, cells: Cells, is_known: NDArray[np.bool_], peak: Array, mean: Array, member: Any
     ) -> tuple[Array, Array]:
         known = np.flatnonzero(is_known & np.isfinite(mean) & np.isfinite(cells.log_throughput))
-        kernels = _kernels(cells, peak)  # (n_kernels, n, n)
+        kernels = _kernels(cells, peak, self.lengths)  # (n_kernels, n, n)
         residual = (cells.log_throughput - mean)[known]
         noise = 1.0 / cells.weight[known]
-        among = kernels[:, known][:, :, known]
+        among = kernels[(slice(None), *np.ix_(known, known))]
         start = self.amplitudes_.get(member)
         log_amplitude = _evidence_fit(among, residual, noise, start)
         self.amplitudes_[member] = log_amplitude
@@ -161,7 +172,12 @@ def _batches(cells: Cells, is_known: NDArray[np.bool_]) -> Array:
 
 
 def _roofline(
-    cells: Cells, is_known: NDArray[np.bool_], peak: Array, batch: Array, has_cost: bool
+    cells: Cells,
+    is_known: NDArray[np.bool_],
+    peak: Array,
+    batch: Array,
+    has_cost: bool,
+    shrinkage: float,
 ) -> Array:
     """Return ln(throughput) by each output's non-negative roofline, shrunk to the mean shares."""
     terms = [1 / peak, 1 / cells.bandwidth, np.ones_like(peak)]
@@ -177,7 +193,7 @@ def _roofline(
             known = np.flatnonzero(rows & is_known & np.isfinite(cells.log_throughput))
             if known.size == 0:
                 continue
-            mean[rows], share = _one_roofline(cells, design, rows, known, shares)
+            mean[rows], share = _one_roofline(cells, design, rows, known, shares, shrinkage)
             found.append(share)
             counts.append(known.size)
         shares = np.average(found, axis=0, weights=counts)
@@ -185,7 +201,12 @@ def _roofline(
 
 
 def _one_roofline(
-    cells: Cells, design: Array, rows: NDArray[np.bool_], known: Ints, shares: Array
+    cells: Cells,
+    design: Array,
+    rows: NDArray[np.bool_],
+    known: Ints,
+    shares: Array,
+    shrinkage: float,
 ) -> tuple[Array, Array]:
     from scipy.optimize import nnls
 
@@ -193,7 +214,7 @@ def _one_roofline(
     scale = relative.mean(axis=0)
     relative = relative / scale
     weight = cells.weight[known]
-    pull = SHRINKAGE * np.sqrt(weight.sum()) * ROBUST_LOG
+    pull = shrinkage * np.sqrt(weight.sum()) * ROBUST_LOG
     w = np.sqrt(weight)
     residual = np.zeros(known.size)
     for _ in range(5):
@@ -212,7 +233,7 @@ def _weighted_median(values: Array, weight: Array) -> float:
     return float(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
 
 
-def _kernels(cells: Cells, peak: Array) -> Array:
+def _kernels(cells: Cells, peak: Array, lengths: tuple[float, float]) -> Array:
     """Return the covariance shapes in the order of ``AMPLITUDES``, noise left out."""
     logs = np.log(np.stack([peak, cells.bandwidth, cells.memory, cells.vector_peak], axis=1))
     spread = np.where(logs.std(axis=0) > 0, logs.std(axis=0), 1.0)
@@ -221,7 +242,7 @@ def _kernels(cells: Cells, peak: Array) -> Array:
     same_precision = _same(cells.precision)
     job = _same(cells.job) * (CROSS_PRECISION + (1 - CROSS_PRECISION) * same_precision)
     generation, device = _same(cells.generation), _same(cells.device)
-    near, far = (np.exp(-0.5 * squared / length**2) for length in LENGTHS)
+    near, far = (np.exp(-0.5 * squared / length**2) for length in lengths)
     shapes = [job, np.ones_like(job), near, near * job, far, far * job, generation]
     return np.array([*shapes, generation * job, device, device * same_precision])
 
@@ -232,7 +253,8 @@ def _same(labels: Ints) -> Array:
 
 def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | None) -> Array:
     """Return log-amplitudes that maximise evidence x prior (unit deviation around the prior)."""
-    from scipy.linalg import cholesky, solve_triangular
+    from scipy.linalg import cholesky
+    from scipy.linalg.lapack import dpotri
     from scipy.optimize import minimize
 
     n = residual.size
@@ -245,8 +267,8 @@ def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | 
         covariance = (variance[:-1] @ flat).reshape(n, n)
         covariance[diagonal, diagonal] += variance[-1] * noise + 1e-8
         lower = cholesky(covariance, lower=True, check_finite=False)
-        inverse_lower = solve_triangular(lower, np.eye(n), lower=True, check_finite=False)
-        inverse = inverse_lower.T @ inverse_lower
+        below, _ = dpotri(lower, lower=1)  # of the inverse; what is above is not touched
+        inverse = np.tril(below) + np.tril(below, -1).T
         alpha = inverse @ residual
         excess = inverse - np.outer(alpha, alpha)
         slope = np.r_[

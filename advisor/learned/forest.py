@@ -146,7 +146,7 @@ def _tree(part: dict[str, Any], features: int) -> Any:
         and np.all(np.isfinite(part["value"]))
     )
     if not is_sound:
-        raise ModelError("a tree of the forest is no tree", hint=_HINT)
+        raise ModelError("a tree of the forest is damaged", hint=_HINT)
     nodes = np.zeros(count, dtype=NODE_DTYPE)
     for name in _NODE_FIELDS:
         nodes[name] = part[name]

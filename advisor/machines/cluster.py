@@ -53,6 +53,7 @@ class ClusterGroup:
             intra_bytes_per_s=self.node.intra.bytes_per_s,
             network_bytes_per_s=self.node.network.bytes_per_s,
             devices_per_node=self.node.devices,
+            domain_machines=self.node.domain_machines,
             host_bytes_per_s=host,
             host_memory_bytes=self.node.memory_bytes,
             generation=self.part.generation,

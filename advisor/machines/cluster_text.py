@@ -4,7 +4,8 @@
 ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``, the
 link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and the
 machine's network after an at sign (25 Gbps otherwise; from 100 Gbps on it is taken to bypass the
-kernel, as InfiniBand and EFA do). Groups are joined by ``+`` or a comma, and the two forms may be
+kernel, as InfiniBand and EFA do). ``72xGB200`` is a rack: 18 machines of four whose NVLink joins
+all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms may be
 mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
 ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link`` and
 ``network_gbps``.
@@ -42,6 +43,8 @@ _TYPES: Final = re.compile(r"(?:(?P<count>\d{1,9})\s*x\s*)?(?P<name>[A-Za-z][\w.
 # A machine's network where none is stated: the usual of unremarkable cloud machines.
 _USUAL_GBIT_PER_S: Final = 25.0
 _MOST_PER_NODE: Final = 16
+# GB200 and GB300 NVL72: 18 trays, machines of their own with four devices each.
+_PER_TRAY: Final = 4
 _MOST_NODES: Final = 100_000
 _LONGEST_TEXT: Final = 20_000
 # Host memory of a machine that is only named by its accelerators: twice theirs, the cloud habit.
@@ -203,6 +206,7 @@ def _of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGr
         vcpus=int(found.vcpus or 1),
         core_speed=found.core_speed,
         memory_bytes=found.memory_bytes,
+        domain_machines=known.domain_machines(devices),
     )
     return ClusterGroup(
         label=found.name, node=node, part=known, count=count, type_index=found.index
@@ -211,12 +215,17 @@ def _of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGr
 
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
     gpus, nodes = int(words["gpus"]), _count(words["nodes"] or "1", item)
+    known = part(catalogue.accelerators[_one_gpu(words["name"], catalogue)])
+    domain = known.domain_machines(max(gpus, 1))
+    if known.link_devices and gpus > _PER_TRAY and gpus % _PER_TRAY == 0:
+        # A rack, or a part of one: its switches join that many devices and no more.
+        domain = min(gpus, known.link_devices) // _PER_TRAY
+        gpus, nodes = _PER_TRAY, nodes * (gpus // _PER_TRAY)
     if not 1 <= gpus <= _MOST_PER_NODE:
         raise UsageError(
             f"{gpus} accelerators in one machine makes no sense",
             hint=f"write MACHINESxGPUSxNAME, e.g. {max(gpus // 8, 1)}x8x{words['name']}",
         )
-    known = part(catalogue.accelerators[_one_gpu(words["name"], catalogue)])
     link = (words["link"] or known.link_name).lower()
     if link == "pcie":
         intra = min(known.host_bytes_per_s / 2, known.link_bytes_per_s)
@@ -236,6 +245,7 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         network_bytes_per_s=rate,
         host_bytes_per_s=known.host_bytes_per_s,
         vcpus=12 * gpus,
+        domain_machines=domain,
     )
     return ClusterGroup(
         label=f"{gpus}x{known.name}",
@@ -287,6 +297,7 @@ def _node(
     network: str,
     core_speed: float | None = None,
     memory_bytes: float | None = None,
+    domain_machines: int = 1,
 ) -> Node:
     device = Device(
         name=known.name,
@@ -312,6 +323,7 @@ def _node(
         vcpus=vcpus,
         core_speed=core_speed,
         memory_bytes=host_memory,
+        domain_machines=domain_machines,
     )
 
 

@@ -220,7 +220,7 @@ def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device |
         device = Device(
             name=row.name, kind="gpu", vendor=row.vendor, architecture=row.architecture,
             memory_bytes=row.memory_bytes, memory_bytes_per_s=row.memory_bytes_per_s,
-            tdp_w=row.tdp_w, release_year=row.release_year, **rates,
+            tdp_w=row.tdp_w, release_year=_family_year(row), **rates,
         )  # fmt: skip
     if share >= 1.0:
         return device
@@ -320,18 +320,36 @@ def _sheet(path: Path) -> dict[str, Device]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(bounded.csv_tables(file))
-        return {row["name"]: _sheet_device(row) for row in rows}
+        first = _first_years(rows)
+        return {row["name"]: _sheet_device(row, first.get(row["architecture"])) for row in rows}
     except (OSError, KeyError, ValueError) as error:
         raise CatalogueError(
             f"cannot read the device sheet {path}: {error}", hint="install the package again"
         ) from error
 
 
-def _sheet_device(row: Mapping[str, str]) -> Device:
+def _first_years(rows: list[dict[str, str]]) -> dict[str, float]:
+    """Return the year of each chip family's first card."""
+    found: dict[str, float] = {}
+    for row in rows:
+        year = _scaled(row["release_year"], 1.0)
+        if year is not None:
+            found[row["architecture"]] = min(year, found.get(row["architecture"], year))
+    return found
+
+
+def _family_year(row: Accelerator) -> float | None:
+    """Return the year of the first card of a family that the sheet knows, the row's own else."""
+    years = (d.release_year for d in accelerator_devices().values()
+             if d.architecture == row.architecture)  # fmt: skip
+    return next(years, None) or row.release_year
+
+
+def _sheet_device(row: Mapping[str, str], year: float | None) -> Device:
     rates = {
         f"{p}_flop_per_s": _scaled(row[f"{p}_tflop_s"], TERA)
         for p in (
-            "fp32", "tf32", "bf16", "fp16", "fp8", "sustained_fp32", "sustained_fp16",
+            "fp32", "tf32", "bf16", "fp16", "fp8", "sustained_fp32", "sustained_fp16", "best_fp16",
         )
     }  # fmt: skip
     return Device(
@@ -342,7 +360,7 @@ def _sheet_device(row: Mapping[str, str]) -> Device:
         memory_bytes=device_memory_bytes()[row["name"]],
         memory_bytes_per_s=float(row["bandwidth_gb_s"]) * GB,
         tdp_w=_scaled(row["tdp_w"], 1.0),
-        release_year=_scaled(row["release_year"], 1.0),
+        release_year=year,
         **cast(Any, rates),
     )
 

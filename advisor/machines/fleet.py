@@ -47,6 +47,8 @@ class Fleet:
         Which device, and how many work in one machine.
     is_accelerated, is_supported, is_rdma : boolean array of shape (n_types,)
         Has accelerators; runs an unchanged PyTorch script; its network bypasses the kernel.
+    domain_machines : integer array of shape (n_types,)
+        Machines among which the link inside one joins all devices: 1, or 18 in an NVL72 rack.
     intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s : float arrays
         Between devices of a machine and between machines. [bytes/s], [s]
     is_network_assumed : boolean array of shape (n_types,)
@@ -63,6 +65,7 @@ class Fleet:
     devices: tuple[Device, ...]
     device: Integers
     per_node: Integers
+    domain_machines: Integers
     is_accelerated: NDArray[np.bool_]
     is_supported: NDArray[np.bool_]
     intra_bytes_per_s: Floats
@@ -116,13 +119,20 @@ def fleet(catalogue: Catalogue) -> Fleet:
             found.append(device)
         index[i] = distinct[key]
     counts = np.nan_to_num(types.accelerator_count)
+    per_node = np.maximum(np.ceil(counts), 1).astype(np.int64)
     is_rdma = np.asarray(types.is_rdma, dtype=bool)
     intra, intra_latency = _links(catalogue)
     network = assumed_networks(types)
     return Fleet(
         devices=tuple(found),
         device=index,
-        per_node=np.maximum(np.ceil(counts), 1).astype(np.int64),
+        per_node=per_node,
+        domain_machines=np.array(
+            [
+                1 if row is None else max((row.link_devices or 0) // int(devices), 1)
+                for row, devices in zip(rows, per_node, strict=True)
+            ]
+        ),
         is_accelerated=counts > 0,
         is_supported=supported,
         intra_bytes_per_s=intra,
@@ -168,7 +178,7 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
 def one_type(
     device: Device, *, per_node: int, intra_bytes_per_s: float, has_own_links: bool,
     network_bytes_per_s: float, is_rdma: bool, vcpus: float, core_speed: float | None,
-    host_memory_bytes: float,
+    host_memory_bytes: float, domain_machines: int = 1,
 ) -> Fleet:  # fmt: skip
     """Return machines of one type, ``per_node`` devices in each; see ``Fleet``.
 
@@ -178,6 +188,7 @@ def one_type(
         devices=(device,),
         device=np.zeros(1, dtype=np.int64),
         per_node=np.array([per_node]),
+        domain_machines=np.array([domain_machines]),
         is_accelerated=np.array([device.kind != "cpu"]),
         is_supported=np.array([True]),
         intra_bytes_per_s=np.array([intra_bytes_per_s if per_node > 1 else np.inf]),

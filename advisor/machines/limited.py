@@ -51,6 +51,7 @@ def limited_processor(device: Device, threads: float) -> Device:
         for name in (
             "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s",
             "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
+            "best_fp16_flop_per_s",
         )
         if (value := getattr(device, name)) is not None
     }  # fmt: skip

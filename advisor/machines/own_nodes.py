@@ -58,6 +58,7 @@ def _named_by_accelerator(group: ClusterGroup, catalogue: Catalogue, per_node: i
         vcpus=node.vcpus * share,
         core_speed=node.core_speed,
         host_memory_bytes=node.memory_bytes * share,
+        domain_machines=node.domain_machines,
     )
     if not group.is_network_assumed:
         return machines

@@ -53,6 +53,8 @@ class AcceleratorPart:
     link_name : str
     link_bytes_per_s : float
         Between two of them in a machine, per direction. [bytes/s]
+    link_devices : int or None
+        Devices that the link joins across machines; None where it ends with the machine.
     host_bytes_per_s : float
         Between host memory and one of them. [bytes/s]
     generation : int
@@ -71,6 +73,11 @@ class AcceleratorPart:
     host_bytes_per_s: float
     generation: int
     device: Device
+    link_devices: int | None = None
+
+    def domain_machines(self, devices: int) -> int:
+        """Return how many machines with so many devices the link joins: 1 where it ends there."""
+        return max((self.link_devices or 0) // devices, 1)
 
 
 def part(row: Accelerator) -> AcceleratorPart:
@@ -104,6 +111,7 @@ def part(row: Accelerator) -> AcceleratorPart:
         host_bytes_per_s=pcie,
         generation=generation,
         device=device,
+        link_devices=row.link_devices if is_linked else None,
     )
 
 

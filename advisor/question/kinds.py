@@ -125,7 +125,7 @@ def _counts(value: Any, name: str) -> tuple[int, ...]:
         return tuple(_whole(one, name, least=0, most=_MOST) for one in value)
     except (TypeError, UsageError):
         raise UsageError(
-            f"{name}: {value!r} is no list of whole numbers", hint="write e.g. 2,4,8"
+            f"{name}: cannot read {value!r} as a list of whole numbers", hint="write e.g. 2,4,8"
         ) from None
 
 

@@ -71,7 +71,7 @@ class OnGroup:
             return self._refusal_of_units(STATUSES[int(columns.status[-1])], count)
         on = on_machine(self.case, self.row)
         devices, batch = count * on.per_node, self.case.job.global_batch
-        space = space_on(self.case.space, on.per_node)
+        space = space_on(self.case.space, on.problem)
         try:
             check(on.problem, devices, batch, space)
         except PlanningError as error:

@@ -151,7 +151,7 @@ def read_campaigns(path: Path, families: Mapping[str, str] | None = None) -> lis
     lacking = COLUMNS - set(rows[0]) if rows else COLUMNS
     if lacking or not HOURS & set(rows[0]):
         raise UsageError(
-            f"{path} is no table of training runs, it lacks: "
+            f"{path} is not a table of training runs; it lacks: "
             + ", ".join(sorted(lacking) or sorted(HOURS)),
             hint=_HINT,
         )

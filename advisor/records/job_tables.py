@@ -202,7 +202,9 @@ def _elapsed_s(where: str, row: Mapping[str, str], start_s: float) -> float:
     if elapsed := row.get("Elapsed"):
         match = ELAPSED.fullmatch(elapsed)
         if match is None:
-            raise TraceError(f"{where}: {elapsed!r} is no elapsed time", hint="D-HH:MM:SS")
+            raise TraceError(
+                f"{where}: cannot read {elapsed!r} as an elapsed time", hint="write D-HH:MM:SS"
+            )
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     return _date(where, row.get("End", "")) - start_s
@@ -216,7 +218,9 @@ def _date(where: str, value: str) -> float:
     try:
         return datetime.fromisoformat(value).timestamp()
     except ValueError:
-        raise TraceError(f"{where}: {value!r} is no date", hint="2026-11-21T09:30:00") from None
+        raise TraceError(
+            f"{where}: cannot read {value!r} as a date", hint="write 2026-11-21T09:30:00"
+        ) from None
 
 
 def _kubernetes(path: Path, text: str) -> Iterator[_Job | str]:
@@ -224,12 +228,12 @@ def _kubernetes(path: Path, text: str) -> Iterator[_Job | str]:
         document = bounded.parse_json(text)
     except ValueError as error:
         raise TraceError(
-            f"{path.name} is no JSON: {error}", hint="kubectl get jobs -A -o json (or pods)"
+            f"{path.name} is not JSON: {error}", hint="kubectl get jobs -A -o json (or pods)"
         ) from None
     items = document.get("items") if isinstance(document, dict) else document
     if not isinstance(items, list):
         raise TraceError(
-            f"{path.name} is no list of Kubernetes objects",
+            f"{path.name} is not a list of Kubernetes objects",
             hint="kubectl get jobs -A -o json (or pods)",
         )
     for number, item in enumerate(items):
@@ -321,7 +325,8 @@ def _plain(where: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise TraceError(
-            f"{where}: {value!r} is no number", hint="devices are counts, durations seconds"
+            f"{where}: cannot read {value!r} as a number",
+            hint="devices are counts, durations seconds",
         ) from None
 
 

@@ -86,7 +86,7 @@ def verdict(rent: Mapping[str, Any]) -> str:
     saved, extra = rent["saved_h"], rent["extra_cost_usd"]
     if saved > 0:
         if extra <= 0:
-            return "rent: earlier and not dearer"
+            return "rent: earlier at no extra cost"
         return f"rent if an hour is worth more than {usd_text(rent['break_even_usd_per_h'])}"
     if extra < 0 and saved < 0:
         return f"rent if an hour is worth less than {usd_text(extra / saved)}"

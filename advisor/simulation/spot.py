@@ -13,6 +13,7 @@ from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, SpotJob, SpotTrace, replay
 from advisor.planners.spot.fallback import check_deadline, replay_with_fallback
 from advisor.planners.spot.forecast import (
+    RECENT_DAYS,
     ForecastParameters,
     Library,
     finish_runner,
@@ -262,11 +263,11 @@ def _strategies(
 def _from_now(
     trace: SpotTrace, job: SpotJob, question: SpotQuestion, others: Sequence[SpotTrace]
 ) -> SpotOutcome:
-    """Forecast a restart strategy submitted at the end of the trace."""
+    """Forecast a restart strategy submitted at the end of the trace, from its last fortnight."""
     parameters = ForecastParameters()
 
     def past(of: SpotTrace) -> Library:
-        spells = of.spells(question.nodes)
+        spells = of.recent(RECENT_DAYS, question.nodes).spells(question.nodes)
         kept = job.kept_s(spells.up_length_s)
         return library(spells, finish_runner(job), job.attempt_s, kept, parameters)
 

@@ -15,7 +15,6 @@ the root of its runs). The form is the one that errs least on families left out.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,13 +25,14 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from advisor.collectors import atomic
 from advisor.domain import QUANTILES
 from advisor.errors import ModelError
+from advisor.measurements import reads
 from advisor.planners.goodput.campaign import CampaignLaw, efolds
 from advisor.predict import Predictor
 from advisor.predict.campaign import CampaignModel, path, record
 from advisor.records.campaigns import packaged_path, read_campaigns
+from advisor.train import model_folder
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
 
 Floats = NDArray[np.float64]
@@ -233,7 +233,6 @@ def _spread_of_measured(rows: CampaignColumns, growth: float) -> float:
 def metrics(rows: CampaignColumns) -> dict[str, Any]:
     """Return what the forms err on families left out: weighted mean of |ln(ours / published)|."""
     return {
-        "schema_version": 1,
         "runs": len(rows),
         "families": int(np.unique(rows.family).size),
         "left_out_mean_log_error": {
@@ -244,24 +243,26 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
 
 def command(
     table: Annotated[
-        Path | None, typer.Option("--data", help="Table of published runs; default: packaged.")
+        Path | None, typer.Option("--data", help="Table of published runs (default: packaged).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write parameters.json.")] = None,
-    version: Annotated[str, typer.Option(help="Name of this fit.")] = "2026-11-21",
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit what whole training runs add to their steps on published GPU-hours."""
-    source = table or packaged_path()
-    found, left_out = answers(read_campaigns(source), Predictor())
+    target = model_folder.target(out, path().parent.name)
+    with reads.collected() as inputs:
+        source = table or packaged_path()
+        reads.note_file("campaigns/runs", source)
+        found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    model = CampaignModel(version=version, law=fit(rows), folds=folds(rows))
-    target = out or path()
-    written = record(model) | {
-        "fitted_on": {
-            "table": source.name, "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-            "runs": len(rows), "left_out": left_out,
-        }
-    }  # fmt: skip
-    atomic.write_text(target, json.dumps(written, indent=1) + "\n")
-    scores = json.dumps(metrics(rows), indent=1) + "\n"
-    atomic.write_text(target.with_name("metrics.json"), scores)
+    origin = model_folder.origin("campaigns", inputs, day, model_folder.option("--data", table))
+    model = CampaignModel(version=origin.day, law=fit(rows), folds=folds(rows))
+    written = record(model) | {"fitted_on": {"runs": len(rows), "left_out": left_out}}
+    fitted = model_folder.FittedModel(
+        name=path().parent.name,
+        origin=origin,
+        files={"parameters.json": json.dumps(written, indent=1) + "\n"},
+        metrics=metrics(rows),
+    )
+    model_folder.write(fitted, target)
     typer.echo(f"{target}: {model.law}, {len(rows)} runs of {len(model.folds)} families")

@@ -5,7 +5,7 @@ Four ways of leaving out, each a fit of its own:
 - ``model``: the device is known by other models' rows,
 - ``device``: nothing of the device is known but its specifications,
 - ``architecture``: nothing of its whole chip family,
-- ``kind``: nothing of the class of operators that rules the job (convolutions: the ResNets).
+- ``kind``: nothing of the class of operators that rules the job (convolutions: ResNets, VGGs).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from advisor.train.described_rows import Array, DescribedRows
-from advisor.train.efficiencies import Fitted, StepModel
+from advisor.planners.step.device import KINDS
+from advisor.train.described_columns import Array, DescribedRows
+from advisor.train.efficiencies import CONVOLUTIONS, Fitted, StepModel
 
 WAYS: Final = ("model", "device", "architecture", "kind")
-CONVOLUTIONAL: Final = "resnet"  # the family of models whose products are convolutions
 _NORMAL_90: Final = 1.644854
 
 
@@ -35,13 +36,13 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
     fitted : Fitted
         A fit on all rows, from which the others start.
     """
-    model = StepModel(rows)
+    model, is_convolutional = StepModel(rows), has_convolutions(rows)
     everything = np.ones(rows.log_s.size, bool)
     groups: dict[str, tuple[NDArray[np.str_], NDArray[np.bool_]]] = {
         "model": (rows.model, everything),
         "device": (rows.device, everything),
         "architecture": (rows.architecture, everything),
-        "kind": (rows.family, rows.family == CONVOLUTIONAL),
+        "kind": (np.where(is_convolutional, "convolutional", "other"), is_convolutional),
     }
     found: Folds = {}
     for way, (labels, wanted) in groups.items():
@@ -52,20 +53,26 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
     return found
 
 
-def residuals_of(rows: DescribedRows, folds: Folds) -> dict[str, Array]:
-    """Return ln(predicted / measured) of every row by each way of leaving out, nan where none."""
+def has_convolutions(rows: DescribedRows) -> NDArray[np.bool_]:
+    """Return which rows are of models whose products are convolutions."""
+    codes = [KINDS.index(kind) for kind in CONVOLUTIONS]
+    return np.bincount(rows.row, np.isin(rows.kind, codes), rows.log_s.size) > 0
+
+
+def residuals_of(
+    rows: DescribedRows, folds: Folds, *, has_deviations: bool = True
+) -> dict[str, Array]:
+    """Return ln(predicted / measured) of every row by each way of leaving out, nan where none.
+
+    With the deviations of families, chips and boards, or as the planner predicts, without.
+    """
     model, found = StepModel(rows), {}
     for way, fits in folds.items():
         predicted = np.full(rows.log_s.size, np.nan)
         for out, fitted in fits:
-            predicted[out] = model.log_s(fitted)[out]
+            predicted[out] = model.log_s(fitted, has_deviations=has_deviations)[out]
         found[way] = predicted - rows.log_s
     return found
-
-
-def left_out_residuals(rows: DescribedRows, fitted: Fitted) -> dict[str, Array]:
-    """Return the errors of ``left_out_fits``; its parameters."""
-    return residuals_of(rows, left_out_fits(rows, fitted))
 
 
 def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, float]:
@@ -77,7 +84,7 @@ def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str
     number of rows.
     """
     spread = {way: _spreads(rows.suite, values) for way, values in residuals.items()}
-    resnets = rows.family == CONVOLUTIONAL
+    resnets = has_convolutions(rows)
     # Where every row is of one model, what is known of a device by other models is not known.
     known = spread["model"] or spread["device"]
     others = {way: _spreads(rows.suite[resnets], r[resnets]) for way, r in residuals.items()}
@@ -87,6 +94,46 @@ def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str
         "unseen_architecture_log_sd": _added(spread["architecture"], spread["device"]),
         "unseen_kind_log_sd": _added(others["kind"], others["device"]),
     }
+
+
+# Two runs of one job on one type of device under different software: 8.2 % in the median of
+# pairs, so 0.083 of one value (Lambda's suite, 88 pairs; shared/reference, findings_device 1).
+_SOFTWARE_LOG_SD: Final = 0.083
+
+
+def fitted_correlations(rows: DescribedRows, residual: Array) -> dict[str, float]:
+    """Return how alike a job's errors are on two devices: what a measured factor carries over.
+
+    Parameters
+    ----------
+    rows : DescribedRows
+    residual : ndarray of shape (n,)
+        As the planner predicts, each device left out. A job is a model in a precision; of its
+        batches the mean counts.
+
+    Returns
+    -------
+    dict of str to float
+        ``same_architecture``, ``same_kind`` (another chip family), as mean products of two errors
+        over the mean square; ``same_device``: all but the software's own scatter. What was on no
+        two such devices is left out.
+    """
+    frame = pd.DataFrame(
+        {"suite": rows.suite, "model": rows.model, "is_half": rows.is_half, "error": residual,
+         "device": rows.device, "family": rows.architecture}
+    ).dropna()  # fmt: skip
+    job = ["suite", "model", "is_half"]
+    cells = frame.groupby([*job, "device", "family"])["error"].mean().reset_index()
+    pairs = cells.merge(cells, on=job)
+    pairs = pairs[pairs["device_x"] < pairs["device_y"]]
+    found = {}
+    for name, is_same in (("same_architecture", True), ("same_kind", False)):
+        these = pairs[(pairs["family_x"] == pairs["family_y"]) == is_same]
+        if len(these):
+            a, b = these["error_x"], these["error_y"]
+            found[name] = float(np.mean(a * b) / np.sqrt(np.mean(a**2) * np.mean(b**2)))
+    found["same_device"] = float(1.0 - _SOFTWARE_LOG_SD**2 / np.mean(frame["error"] ** 2))
+    return found
 
 
 def _spreads(suite: NDArray[np.str_], residual: Array) -> dict[str, float]:

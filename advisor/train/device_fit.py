@@ -3,14 +3,15 @@
 The step-time equation is fitted on described jobs (``described_rows``: transformer layers,
 NeuSight's and Lambda's suites); its intervals come from what was left out
 (``described_residuals``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
-group. What no public measurement tells (processors, TPUs, compiled steps, how far a job's factor
-carries) stays as it is.
+group. How far a job's factor carries from GPU to GPU is read off the same residuals, the width on
+processors off MLPerf's Xeon systems (``processor_rows``). What no public measurement tells (TPUs,
+compiled steps) stays as it is.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import math
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,17 +20,27 @@ import pandas as pd
 import typer
 
 from advisor import data as folders
-from advisor.collectors import atomic, bounded
+from advisor.collectors import bounded
 from advisor.machines import devices
+from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.train.described_residuals import fitted_spreads, left_out_residuals
-from advisor.train.described_rows import Array, DescribedRows, read_described
+from advisor.train import model_folder
+from advisor.train.described_columns import Array, DescribedRows
+from advisor.train.described_residuals import (
+    fitted_correlations,
+    fitted_spreads,
+    left_out_fits,
+    residuals_of,
+)
+from advisor.train.described_rows import read_described
 from advisor.train.efficiencies import StepModel
+from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
 
+NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
-    "matmul", "convolution", "normalisation", "elementwise", "reduction", "optimizer",
+    "matmul", "convolution", "winograd", "normalisation", "elementwise", "reduction", "optimizer",
 )  # fmt: skip
 
 
@@ -37,22 +48,66 @@ def command(
     data: Annotated[
         Path | None, typer.Option(help="Measurements laid out like shared/data.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; the packaged one.")] = None,
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit the device model on published measurements and write its parameters and residuals."""
-    rows = read_described(folders.measurements(data))
+    target = model_folder.target(out, NAME)
+    measurements = folders.measurements(data)
+    with reads.collected() as inputs:
+        rows = read_described(measurements)
+        processors = processor_rows(measurements)
+    origin = model_folder.origin("device-model", inputs, day, model_folder.option("--data", data))
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
-    residuals = left_out_residuals(rows, fitted)
-    packaged = folders.root("trained_models") / "device_model"
-    record = bounded.read_json(packaged / "parameters.json")
-    update(record, fitted.constants, fitted_spreads(rows, residuals), rows)
-    target = out or packaged
-    target.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(target / "parameters.json", json.dumps(record, indent=1) + "\n")
-    atomic.write_text(
-        target / "residuals.csv", residual_table(rows, residuals).to_csv(index=False)
+    folds = left_out_fits(rows, fitted)
+    residuals = residuals_of(rows, folds)
+    plain = residuals_of(rows, folds, has_deviations=False)
+    record = bounded.read_json(folders.root("trained_models") / NAME / "parameters.json")
+    update(record, fitted.constants, fitted_spreads(rows, plain), rows)
+    _update_uncertainty(record, rows, plain["device"], processors)
+    record["as_of"] = origin.day
+    table = residual_table(rows, residuals)
+    written = model_folder.FittedModel(
+        name=NAME,
+        origin=origin,
+        files={
+            "parameters.json": json.dumps(record, indent=1) + "\n",
+            "residuals.csv": table.to_csv(index=False, lineterminator="\n"),
+        },
+        metrics={"rows": int(rows.log_s.size), "left_out": _by_suite(rows, residuals)},
     )
-    typer.echo(f"wrote {target / 'parameters.json'} and residuals.csv")
+    model_folder.write(written, target)
+    typer.echo(f"wrote {target}")
+
+
+def _update_uncertainty(
+    record: dict[str, Any], rows: DescribedRows, residual: Array, processors: pd.DataFrame
+) -> None:
+    """Put how far a job's factor carries, and the width on processors, into the record."""
+    found = fitted_correlations(rows, residual)
+    record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
+    values = record["parameters"]
+    errors = processor_residuals(processors, devices.parameters_of(record))
+    known = math.hypot(values["log_sd"], values["unmeasured_rate_log_sd"])
+    spread = processor_log_sd(errors, known)
+    if spread is not None:
+        values["unfitted_device_log_sd"] = round(spread, 4)
+
+
+def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str, Any]]:
+    """Return the errors by what was left out and suite, devices and precisions pooled."""
+    found = []
+    for way, residual in residuals.items():
+        for suite in np.unique(rows.suite):
+            error = residual[(rows.suite == suite) & np.isfinite(residual)]
+            if error.size:
+                ape = np.abs(np.expm1(error))
+                found.append({
+                    "left_out": way, "suite": str(suite), "rows": int(error.size),
+                    "mape": round(float(ape.mean()), 4),
+                    "median_ape": round(float(np.median(ape)), 4),
+                })  # fmt: skip
+    return found
 
 
 def parameters_of(
@@ -77,6 +132,10 @@ def update(
     gpu["convolution"] = {
         "compute": round(c["convolution"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip
+    gpu["winograd"] = {
+        "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    gpu["depthwise"]["memory"] = round(c["stream"], 4)
     for kind in STREAMS:
         gpu[kind]["memory"] = round(c["stream"], 4)
     values["vector_fraction"] = {
@@ -87,13 +146,13 @@ def update(
     values["tensor_flop_per_j"] = float(f"{c['kappa']:.4g}")
     values["vector_flop_per_j"] = float(f"{c['kappa'] / c['kappa_ratio']:.4g}")
     values["flop_per_j_doubling_years"] = round(c["doubling"], 3)
+    values["kepler_fraction"] = round(c["kepler"], 4)
     values["unhidden_fraction"] = round(c["unhidden"], 4)
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
     values["fitted_kinds"] = list(FITTED_KINDS)
     values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
     values |= {name: round(value, 4) for name, value in spreads.items()}
-    record["as_of"] = datetime.now(UTC).date().isoformat()
 
 
 def residual_table(rows: DescribedRows, residuals: dict[str, Array]) -> pd.DataFrame:

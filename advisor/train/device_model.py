@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
+from advisor.measurements import LAYERS
 from advisor.planners.step.device_rates import vector_units
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-TABLE: Final = "planners/layer_latency_profiles.csv"
 SHARPNESS: Final = 4.0
 # Attention heads by model: the families' published configurations; hidden / 128 for others.
 HEADS: Final = {
@@ -75,25 +75,25 @@ def read_layers(data: Path) -> LayerRows:
     ModelError
         If the table cannot be read, or a time is not positive or implausible.
     """
-    return layer_rows(layer_frame(data / TABLE))
+    return layer_rows(layer_frame(data))
 
 
-def layer_frame(path: Path) -> pd.DataFrame:
-    """Read the rows of a table of layer profiles whose sizes are stated.
+def layer_frame(data: Path) -> pd.DataFrame:
+    """Read the layer profiles whose sizes are stated, on GPUs of the device sheet.
+
+    Parameters
+    ----------
+    data : Path
+        Measurements, or one table of layer profiles.
 
     Raises
     ------
     ModelError
         If the table cannot be read or has other columns.
     """
-    try:
-        rows = pd.read_csv(path)
-        rows = rows[rows["hidden"].notna() & rows["params_per_layer"].notna()]
-        return rows[[suite_device(g) is not None for g in rows["gpu"]]].reset_index(drop=True)
-    except (OSError, KeyError, ValueError) as error:
-        raise ModelError(
-            f"cannot read {path}: {error}", hint="name the measurements with --data"
-        ) from error
+    rows = LAYERS.read("profiles", data)
+    is_known = [suite_device(name) is not None for name in rows["accelerator"]]
+    return rows[is_known].reset_index(drop=True)
 
 
 def layer_rows(rows: pd.DataFrame) -> LayerRows:
@@ -106,15 +106,16 @@ def layer_rows(rows: pd.DataFrame) -> LayerRows:
     """
     if rows.empty:
         raise ModelError(
-            "no layer has stated sizes and a GPU of the device sheet", hint="hidden and gpu"
+            "no layer has stated sizes and a GPU of the device sheet",
+            hint="hidden and accelerator",
         )
-    devices = [d for d in map(suite_device, rows["gpu"]) if d is not None]
-    seconds = (rows["fwd_ms"] + rows["bwd_ms"]).to_numpy(float) / 1e3
+    devices = [d for d in map(suite_device, rows["accelerator"]) if d is not None]
+    seconds = (rows["forward_s"] + rows["backward_s"]).to_numpy(float)
     model = rows["model"].str.replace("deepspeed", "").str.replace("llamav2", "llama")
-    hidden, seq = rows["hidden"].to_numpy(float), rows["seq"].to_numpy(float)
-    micro, parameters = (rows[c].to_numpy(float) for c in ("micro_batch", "params_per_layer"))
+    hidden, seq = rows["hidden"].to_numpy(float), rows["sequence"].to_numpy(float)
+    micro, parameters = (rows[c].to_numpy(float) for c in ("micro_batch", "parameters_per_layer"))
     heads = np.array([HEADS.get(m, h / 128) for m, h in zip(model, hidden, strict=True)])
-    is_half = (rows["dtype"] == "float16").to_numpy()
+    is_half = (rows["precision"] == "float16").to_numpy()
     size = np.where(is_half, 2.0, 4.0)
     tokens = micro * seq
     flop = 3 * (2 * parameters * tokens + 4 * micro * seq**2 * hidden)
@@ -122,6 +123,7 @@ def layer_rows(rows: pd.DataFrame) -> LayerRows:
     single = np.array([d.fp32_flop_per_s or 0.0 for d in devices])
     half = np.array([d.fp16_flop_per_s or d.bf16_flop_per_s or 0.0 for d in devices])
     is_tensor = is_half & (units != "single")
+    gpu = rows["accelerator"].to_numpy(dtype=str)
     peak = np.where(is_tensor, half, single)
     implausible = ~(seconds > 0) | (flop / seconds > 2 * np.maximum(peak, 1.0))
     if implausible.any():
@@ -141,8 +143,8 @@ def layer_rows(rows: pd.DataFrame) -> LayerRows:
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
         years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
         unit=np.where(is_tensor, 0, [UNITS.index(u) for u in units]),
-        gpu=rows["gpu"].to_numpy(dtype=str),
-        chip=np.array([re.sub(r"[xX-].*", "", g) for g in rows["gpu"].to_numpy(dtype=str)]),
+        gpu=gpu,
+        chip=np.array([re.sub(r"[xX-].*", "", name) for name in gpu]),
         model=model.to_numpy(dtype=str),
         family=np.array([m.split("_")[0] for m in model]),
         micro_batch=micro.astype(np.int64),

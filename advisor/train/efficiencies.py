@@ -15,7 +15,9 @@ less), and of the rate of a chip and of a board. A device that was left out has 
 | ``stream``             | the same of pointwise classes                             | 30 %    |
 | ``attention``          | share of R that fused attention reaches                   | 40 %    |
 | ``convolution``        | share of R that convolutions reach; of the bandwidth      | 30 %    |
+| ``winograd``           | the same of 3 x 3 ones of stride one on vector units      | 30 %    |
 | ``unhidden``           | rho                                                       | x 2     |
+| ``kepler``             | share of both rates that Kepler reaches                   | 30 %    |
 | ``latency, dispatch``  | l, h                                                      | x 1.6   |
 """
 
@@ -28,22 +30,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.step.device import KINDS, PRODUCTS
-from advisor.train.described_rows import PHASES, Array, DescribedRows
+from advisor.train.described_columns import PHASES, Array, DescribedRows
 
 Mask = NDArray[np.bool_]
+CONVOLUTIONS: Final = ("convolution", "winograd")
 SHARPNESS: Final = 4.0
 # Name -> (prior median, prior standard deviation of the logarithm).
 PRIORS: Final = {
     "tensor": (0.78, 0.15), "single": (0.70, 0.2), "shared": (0.55, 0.2), "separate": (0.88, 0.15),
     "kappa": (9e11, 0.3), "kappa_ratio": (7.5, 0.25), "doubling": (3.0, 0.25),
     "product_memory": (0.8, 0.3), "stream": (0.72, 0.3), "attention": (0.5, 0.4),
-    "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "unhidden": (0.2, 0.7),
-    "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
+    "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3),
+    "unhidden": (0.2, 0.7), "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
+    "kepler": (0.7, 0.3),
 }  # fmt: skip
 # Deviations: of a family's traffic, a chip's and a board's rate, by precision.
 SPREADS: Final = (0.4, 0.12, 0.12)
 NOISE: Final = 0.12  # of one row, in ln(seconds)
 NINE_AS_ONE: Final = 3.0  # rows of a sweep are not independent
+SWEEPS: Final = ("layers", "gavel", "profet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,10 @@ class StepModel:
         self._mean = np.r_[np.log(median), np.zeros(deviations.size)]
         self._sd = np.r_[sd, deviations]
         self._is_product = np.isin(rows.kind, [KINDS.index(k) for k in PRODUCTS])
-        self._is = {name: rows.kind == KINDS.index(name) for name in ("attention", "convolution")}
+        self._is = {name: rows.kind == KINDS.index(name) for name in ("attention", "winograd")}
+        # On matrix units a 3 x 3 convolution is a product like any other.
+        self._is_convolution = np.isin(rows.kind, [KINDS.index(k) for k in CONVOLUTIONS])
+        self._is["winograd"] &= (rows.unit != 0)[rows.row]
 
     def fit(self, known: Mask, start: Array | None = None) -> Fitted:
         """Fit on the known rows; a device's rows of a suite count as sixty at most."""
@@ -85,7 +93,8 @@ class StepModel:
         count = np.bincount(codes[known], minlength=int(codes.max()) + 1)
         weight = np.sqrt(np.minimum(1.0, 60.0 / np.maximum(count[codes], 1)))[known]
         # Rows of a sweep are not independent; the other suites have one row a model.
-        weight = weight / np.where(rows.suite[known] == "layers", NINE_AS_ONE, 1.0)
+        is_sweep = np.isin(rows.suite[known], SWEEPS)
+        weight = weight / np.where(is_sweep, NINE_AS_ONE, 1.0)
         few = self._restricted(known)
 
         def residuals(p: Array) -> Array:
@@ -104,9 +113,12 @@ class StepModel:
             parameters=np.asarray(found.x, float),
         )
 
-    def log_s(self, fitted: Fitted) -> Array:
-        """Return ln(seconds) of every row."""
-        return self._log_s(fitted.parameters)
+    def log_s(self, fitted: Fitted, *, has_deviations: bool = True) -> Array:
+        """Return ln(seconds) of every row, with the deviations or as the planner has it."""
+        parameters = fitted.parameters.copy()
+        if not has_deviations:
+            parameters[len(PRIORS) :] = 0.0
+        return self._log_s(parameters)
 
     def _restricted(self, known: Mask) -> StepModel:
         """Return the model over the known rows, its labels numbered as over all."""
@@ -123,18 +135,23 @@ class StepModel:
         share = np.array([c["tensor"], c["single"], c["shared"], c["separate"]])[rows.unit]
         kappa = c["kappa"] * 2.0 ** (rows.years / c["doubling"])
         kappa = np.where(is_tensor, kappa, kappa / c["kappa_ratio"])
-        arithmetic, power = np.log(share * rows.peak), np.log(kappa * rows.tdp)
+        arithmetic = np.log(np.minimum(share * rows.peak, rows.best))
+        power = np.log(kappa * rows.tdp)
         rate = np.exp(
             -np.logaddexp(-SHARPNESS * arithmetic, -SHARPNESS * power) / SHARPNESS + chip + board
         )
+        # Kepler reaches less of both its rates.
+        old = c["kepler"] ** rows.age
+        rate, bandwidth = rate * old, rows.bandwidth * old
         of_rate = np.where(self._is["attention"], c["attention"], 1.0)
-        of_rate = np.where(self._is["convolution"], c["convolution"], of_rate)
+        of_rate = np.where(self._is_convolution, c["convolution"], of_rate)
+        of_rate = np.where(self._is["winograd"], c["winograd"], of_rate)
         vector = 0.2 * rows.single_peak  # pointwise classes never come near it
         rates = np.where(self._is_product, rate[rows.row] * of_rate, vector[rows.row])
         compute = rows.flop / rates
         of_memory = np.where(self._is_product, c["product_memory"], c["stream"])
-        of_memory = np.where(self._is["convolution"], c["convolution_memory"], of_memory)
-        memory = rows.bytes / (of_memory * rows.bandwidth[rows.row])
+        of_memory = np.where(self._is_convolution, c["convolution_memory"], of_memory)
+        memory = rows.bytes / (of_memory * bandwidth[rows.row])
         memory = np.where(self._is_product, memory, memory * np.exp(family)[rows.row])
         busy = np.maximum(compute, memory) + c["unhidden"] * np.minimum(compute, memory)
         size = (rows.log_s.size, len(PHASES))

@@ -10,7 +10,9 @@ from typing import Final
 from advisor import data
 from advisor.collectors import bounded, store
 from advisor.errors import RunError, UsageError
+from advisor.measurements import reads
 from advisor.records import RunRecord
+from advisor.records.files import to_line
 from advisor.records.importers import formats, minicloud
 from advisor.train.collected import with_device_physics
 
@@ -53,6 +55,9 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
             found[record.record_id] = record
     if not found:
         raise UsageError(f"no runs in {', '.join(map(str, places))}", hint="see --data")
+    for source in {record.source for record in found.values()}:
+        lines = (to_line(record) for record in found.values() if record.source == source)
+        reads.note(f"runs of {source}", lines)
     return list(found.values())
 
 

@@ -17,7 +17,6 @@ out of the fit and not out of the priors: the figures are not blind.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,15 +25,18 @@ import numpy as np
 import typer
 
 from advisor import data
-from advisor.collectors import atomic
+from advisor.measurements import reads
 from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import GENERATIONS
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
-from advisor.train.layout_rows import LayoutRows, read
+from advisor.train import model_folder
+from advisor.train.layout_rows import LayoutRows
+from advisor.train.layout_tables import parts_left_out, read_all
 from advisor.ways.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
 
+NAME: Final = "layout_model"
 # Read for scoring, never for fitting: clusters whose network or precision is not what the table
 # says (AMP's AWS instances over TCP, Sailor's "fp32").
 NOT_FITTED: Final = ("amp_trials", "sailor_validation", "mlperf_v4_llm")
@@ -53,13 +55,16 @@ PRIOR_SD: Final[dict[str, float]] = {
     "fp8_gain": 0.15,
     "fp4_gain": 0.2,
     "tf32_gain": 0.2,
+    "low_blackwell": 0.15,
+    "low_width": 0.7,
     "misaligned_gemm": 0.15,
     "wave_exponent": 0.5,
-    "eager_bytes": 0.5,
+    "eager_bytes": 0.25,
     "lean_bytes": 0.4,
     "launch_heavy_s": 0.3,
     "launch_tp_s": 0.5,
     "launch_light_s": 0.5,
+    "launch_eager_s": 0.5,
     "launch_send_s": 0.7,
     "head_share": 0.3,
     "tp_efficiency": 0.15,
@@ -68,10 +73,12 @@ PRIOR_SD: Final[dict[str, float]] = {
     "pp_efficiency": 0.2,
     "dp_intra_efficiency": 0.15,
     "dp_network_efficiency": 0.15,
+    "dp_latency_s": 0.3,
     "fsdp_exposed": 1.0,
     "cp_exposed": 1.0,
     "straggler": 0.5,
     "step_s": 0.5,
+    "step_eager_s": 0.6,
 }
 NAMES: Final = tuple(f.name for f in fields(LayoutParameters))
 
@@ -213,6 +220,10 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
         errors += [
             _errors(table, int(g), log_error[generation == g]) for g in np.unique(generation)
         ]
+    for name, here in parts_left_out(usable).items():
+        folds[name] = fit(usable.take(~here))
+        if note:
+            note(f"without {name}")
     return LayoutModel(version=version, parameters=fit(usable), folds=folds, errors=tuple(errors))
 
 
@@ -224,12 +235,12 @@ def _errors(table: str, generation: int, log_errors: Floats) -> TableErrors:
     )
 
 
-def save(model: LayoutModel, file: Path, *, tables: Sequence[str] = ()) -> None:
-    """Write a model in the form that ``advisor.ways.layout_model.load`` reads, atomically."""
+def text(model: LayoutModel) -> str:
+    """Return a model in the form that ``advisor.ways.layout_model.load`` reads."""
     record = {
         "schema_version": SCHEMA_VERSION,
         "version": model.version,
-        "fitted_on": list(tables),
+        "fitted_on": sorted(model.folds),
         "parameters": _rounded(model.parameters),
         "folds": {t: _rounded(p) for t, p in model.folds.items()},
         "errors": [
@@ -241,14 +252,12 @@ def save(model: LayoutModel, file: Path, *, tables: Sequence[str] = ()) -> None:
             for e in model.errors
         ],
     }
-    atomic.write_text(file, json.dumps(record, indent=1) + "\n")
+    return json.dumps(record, indent=1) + "\n"
 
 
 def metrics(model: LayoutModel) -> dict[str, Any]:
     """Return each left-out table's errors: mean and quantiles of |log(predicted / measured)|."""
     return {
-        "schema_version": SCHEMA_VERSION,
-        "version": model.version,
         "left_out": [
             {
                 "table": e.table,
@@ -263,21 +272,30 @@ def metrics(model: LayoutModel) -> dict[str, Any]:
 
 
 def _rounded(parameters: LayoutParameters) -> dict[str, float]:
-    return {name: float(f"{value:.6g}") for name, value in asdict(parameters).items()}
+    found: dict[str, float] = model_folder.rounded(asdict(parameters))
+    return found
 
 
 def command(
     folder: Annotated[
         Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write parameters.json.")] = None,
-    version: Annotated[str, typer.Option(help="Name of this fit.")] = "2026-11-21",
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit the constants of the layout model on published runs."""
-    rows = read(data.measurements(folder) / "planners" / "measured_layouts.csv")
-    model = train(rows, version=version, note=lambda line: typer.echo(line, err=True))
-    target = out or path()
-    save(model, target, tables=sorted(model.folds))
-    metrics_file = target.with_name("metrics.json")
-    atomic.write_text(metrics_file, json.dumps(metrics(model), indent=1) + "\n")
+    target = model_folder.target(out, NAME)
+    with reads.collected() as inputs:
+        rows = read_all(data.measurements(folder))
+    origin = model_folder.origin(
+        "layout-model", inputs, day, model_folder.option("--data", folder)
+    )
+    model = train(rows, version=origin.day, note=lambda line: typer.echo(line, err=True))
+    written = model_folder.FittedModel(
+        name=NAME,
+        origin=origin,
+        files={path().name: text(model)},
+        metrics=metrics(model),
+    )
+    model_folder.write(written, target)
     typer.echo(f"{target}: {len(NAMES)} constants, {len(model.folds)} tables")

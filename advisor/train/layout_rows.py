@@ -1,4 +1,4 @@
-"""Published runs of transformer layouts (``planners/measured_layouts.csv``) as columns.
+"""Published runs of transformer layouts (``measurements.LAYOUTS``) as columns.
 
 What a table does not state is filled here and nowhere else; every rule is a fact about the release
 that made the run, or marked as a guess.
@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.machines.parts import AcceleratorPart, part
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
+from advisor.measurements import LAYOUTS
+from advisor.planners.core.columns import (
+    LOGIT_SCALES,
+    Layouts,
+    Machines,
+    Shapes,
+    Software,
+    pick,
+)
 from advisor.planners.core.layer_latency import Floats
 
 # Names in the tables that the catalogue does not know by themselves, with factors of the standard
@@ -44,6 +52,8 @@ _GPUS: Final[dict[str, tuple[str, float, float]]] = {
 # torchtitan's row-wise fp8 of early 2025 ran no faster than bf16.
 _PRECISION: Final = {"fp8": 1, "fp8-cs": 1, "mxfp8": 1, "nvfp4": 2, "fp32": 3}
 _DEEPSPEED_BUCKET: Final = 5e8  # elements; ``reduce_bucket_size`` of DeepSpeed's defaults
+# Columns without which a run is no transformer with a layout.
+STATED: Final = ("layers", "hidden", "tp", "pp", "dp", "sequence", "global_batch")
 _RECOMPUTE: Final = {"none": 0, "selective": 1, "full": 2}
 
 
@@ -115,7 +125,7 @@ def take_columns(columns: Columns, index: NDArray[Any]) -> Columns:
     return type(columns)(**taken)
 
 
-def read(path: Path) -> LayoutRows:
+def read(data: Path) -> LayoutRows:
     """Read the transformer runs that state their dimensions and layout.
 
     Left out: failed runs, quality "low", mixed clusters, models without dimensions (CNNs, BERT
@@ -126,28 +136,21 @@ def read(path: Path) -> LayoutRows:
     ModelError
         If the file cannot be read or has no such row.
     """
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(path, low_memory=False)
-    except OSError as error:
-        raise ModelError(
-            f"cannot read {path}: {error.strerror}", hint="see advisor validate --help"
-        ) from error
-    known = frame[["layers", "hidden", "tp", "pp", "dp", "seq", "gbs"]].notna().all(axis=1)
-    usable = (frame.status == "ok") & (frame.quality != "low") & (frame.hetero == 0)
-    usable &= frame.arch.isin(["gpt", "llama"]) & known & frame.iter_time_s.notna()
-    usable &= frame.gpu_type.map(lambda name: known_part(str(name)) is not None)
+    frame = LAYOUTS.read("runs", data)
+    known = frame[list(STATED)].notna().all(axis=1)
+    usable = (frame.status == "ok") & (frame.quality != "low") & (frame.is_mixed == 0)
+    usable &= frame.arch.isin(["gpt", "llama"]) & known & frame.step_s.notna()
+    usable &= frame.accelerator.map(lambda name: known_part(str(name)) is not None)
     left_out = int((frame.status == "ok").sum() - usable.sum())
     frame = frame[usable].reset_index(drop=True)
     if frame.empty:
-        raise ModelError(f"{path} holds no transformer run with a step time and a layout")
+        raise ModelError(f"{data} holds no transformer run with a step time and a layout")
     return _columns(frame, left_out)
 
 
 def from_frame(frame: Any) -> tuple[Any, LayoutRows]:
     """Turn rows of the file into columns, those with a known accelerator; returns both alike."""
-    known = frame[frame.gpu_type.map(lambda name: known_part(str(name)) is not None)]
+    known = frame[frame.accelerator.map(lambda name: known_part(str(name)) is not None)]
     known = known.reset_index(drop=True)
     return known, _columns(known, len(frame) - len(known))
 
@@ -178,11 +181,11 @@ def _columns(frame: Any, left_out: int) -> LayoutRows:
     return LayoutRows(
         row_id=text["row_id"],
         table=text["table"],
-        gpu=text["gpu_type"],
+        gpu=text["accelerator"],
         model=text["model"],
-        measured_s=number["iter_time_s"],
-        devices=number["n_gpus"].astype(int),
-        global_batch=number["gbs"].astype(int),
+        measured_s=number["step_s"],
+        devices=number["accelerators"].astype(int),
+        global_batch=number["global_batch"].astype(int),
         precision=text["precision"],
         is_recompute_stated=np.array([r in _RECOMPUTE for r in text["recompute"]]),
         shapes=_shapes(text, number),
@@ -195,13 +198,13 @@ def _columns(frame: Any, left_out: int) -> LayoutRows:
 
 # fmt: off
 _TEXT: Final = (
-    "row_id", "table", "model", "arch", "gpu_type", "precision", "framework", "recompute",
+    "row_id", "table", "model", "arch", "accelerator", "precision", "framework", "recompute",
     "notes", "intra_link",
 )
 _NUMBER: Final = (
-    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gbs", "mbs", "tp", "pp",
-    "dp", "cp", "ep", "vpp", "zero_stage", "seq_parallel", "n_gpus", "gpus_per_node",
-    "inter_gbps_per_gpu", "iter_time_s",
+    "layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence", "global_batch",
+    "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "zero_stage", "seq_parallel",
+    "accelerators", "accelerators_per_node", "network_gbit_per_s_per_accelerator", "step_s",
 )
 # fmt: on
 Text = dict[str, NDArray[np.str_]]
@@ -225,8 +228,8 @@ def _shapes(text: Text, number: Number) -> Shapes:
         kv_heads=_filled(number["kv_heads"], heads),
         ffn=_filled(number["ffn"], 4 * number["hidden"]),
         matrices=np.where(text["arch"] == "llama", 3, 2),
-        sequence=number["seq"],
-        vocabulary=_filled(number["vocab"], 50257),
+        sequence=number["sequence"],
+        vocabulary=_filled(number["vocabulary"], 50257),
         trained_share=np.where(_is_adapter(text), 0.0, 1.0),
         # GPT models tie the embedding to the head; the Llama family does not.
         tables=np.where(text["arch"] == "llama", 2, 1),
@@ -261,10 +264,10 @@ def _borrowed_heads(text: Text, number: Number) -> Floats:
 def _layouts(text: Text, number: Number) -> Layouts:
     dp, cp = number["dp"], _filled(number["cp"], 1)
     # Where tp x pp x dp is not the number of GPUs, the GPUs and the batch are what was counted.
-    pp = number["n_gpus"] / (number["tp"] * dp * cp)
+    pp = number["accelerators"] / (number["tp"] * dp * cp)
     pp = np.where(pp == np.floor(pp), np.maximum(pp, 1), number["pp"])
-    micro = _filled(number["mbs"], _borrowed_micro_batch(text, number))
-    steps = np.maximum(np.round(number["gbs"] / (dp * micro)), 1)
+    micro = _filled(number["micro_batch"], _borrowed_micro_batch(text, number))
+    steps = np.maximum(np.round(number["global_batch"] / (dp * micro)), 1)
     zero = _filled(number["zero_stage"], 0)
     is_foundry = text["table"] == "llm_foundry_mpt"
     # Composer's SHARD_GRAD_OP keeps gathered parameters: ZeRO-3 that does not reshard.
@@ -313,11 +316,12 @@ def _borrowed_micro_batch(text: Text, number: Number) -> Floats:
     Without accumulation (a report of the global batch only) it is the share of a rank.
     """
     key = list(zip(*(number[c] for c in ("layers", "hidden", "tp", "pp")), strict=True))
-    stated = {k: m for k, m in zip(key, number["mbs"], strict=True) if not np.isnan(m)}
-    share = number["gbs"] / number["dp"]
+    stated = {k: m for k, m in zip(key, number["micro_batch"], strict=True) if not np.isnan(m)}
+    share = number["global_batch"] / number["dp"]
     is_report = text["table"] == "dlperf_gpt"
     guess = np.array([stated.get(k, 1.0) for k in key])
-    return np.where(is_report, share, np.minimum(guess, share))
+    # Stages need several micro-batches: a rank's whole share at once would be all bubble.
+    return np.where(is_report & (number["pp"] == 1), share, np.minimum(guess, share))
 
 
 def _is_nemo(text: Text) -> NDArray[np.bool_]:
@@ -326,27 +330,32 @@ def _is_nemo(text: Text) -> NDArray[np.bool_]:
 
 
 def _machines(text: Text, number: Number) -> Machines:
-    parts = [p for name in text["gpu_type"] if (p := known_part(str(name))) is not None]
+    parts = [p for name in text["accelerator"] if (p := known_part(str(name))) is not None]
     known = [found for found, _, _ in parts]
     rate = np.array([a.flop_per_s for a in known])
     generation = np.array([a.generation for a in known])
     intra = np.array([a.link_bytes_per_s for a in known])
     # Jean Zay's A100 nodes: four links of 25 GB/s a GPU.
     intra = np.where(_has(text["intra_link"], "NVLink3 4 links"), 100e9, intra)
-    per_node = number["gpus_per_node"].copy()
-    per_node = np.where(_has(text["intra_link"], "NVL72"), 72, per_node)
-    nominal = _filled(number["inter_gbps_per_gpu"], np.array([25, 200, 400, 400])[generation])
-    network = nominal * number["gpus_per_node"] / 8 * 1e9
+    per_node = number["accelerators_per_node"]
+    # Blackwell Ultra: 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats.
+    is_ultra_fp4 = _has(text["accelerator"], "GB300", "B300") & _has(text["precision"], "fp4")
+    is_rack = _has(text["intra_link"], "NVL72")
+    nominal = _filled(
+        number["network_gbit_per_s_per_accelerator"], np.array([25, 200, 400, 400])[generation]
+    )
+    network = nominal * number["accelerators_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
     network = np.where(_has(text["notes"], "44-135 Gb/s per node"), 77e9 / 8, network)
     return Machines(
-        flop_per_s=rate * np.array([r for _, r, _ in parts]),
+        flop_per_s=rate * np.array([r for _, r, _ in parts]) * np.where(is_ultra_fp4, 1.5, 1.0),
         memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known])
         * np.array([b for _, _, b in parts]),
         memory_bytes=np.array([a.memory_bytes for a in known]),
         intra_bytes_per_s=intra,
         network_bytes_per_s=network,
-        devices_per_node=np.minimum(per_node, number["n_gpus"]),
+        devices_per_node=np.minimum(per_node, number["accelerators"]),
+        domain_machines=np.where(is_rack, np.maximum(72 // per_node, 1), 1),
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
     )
@@ -363,21 +372,28 @@ def _software(text: Text) -> Software:
     # No Apex kernels for the GH200's processor: Sailor's Megatron falls back to PyTorch's.
     sailor = table == "sailor_validation"
     eager = vector | huggingface | interne | sailor | (titan & ~_has(framework, "compile"))
-    compiled = nemo | (titan & _has(framework, "compile"))
-    hopper = _has(text["gpu_type"], "H100", "H200", "GB", "B200", "B300")
+    compiled = titan & _has(framework, "compile")
+    hopper = _has(text["accelerator"], "H100", "H200", "GB", "B200", "B300")
     flash = np.select([foundry, interne | vector | titan, nemo], [1, 2, 3], 0)
     modern = nemo | titan | foundry | interne | vector
     deepspeed = _has(framework, "DeepSpeed")
     bf16_accumulates = (table == "bigscience_a100") & (text["precision"] == "bf16")
+    fusion = np.select([eager, compiled, foundry], [0, 2, 3], 1)
     return Software(
-        fusion=np.select([eager, compiled, foundry], [0, 2, 3], 1),
+        fusion=fusion,
+        logit_scale=pick(LOGIT_SCALES, fusion),
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
         overlaps_tp=nemo,
         overlaps_pp=nemo,
-        overlaps_dp=~_has(table, "megatron_"),
-        gradient_bytes=np.where(nemo | bf16_accumulates, 4, 2),
+        overlaps_dp=modern | _has(framework, "OneFlow"),
+        # torchtitan reduces in fp32 (``mixed_precision_reduce``), NeMo's recipes in 16 bits
+        # (``grad_reduce_in_fp32=False``).
+        gradient_bytes=np.where(bf16_accumulates | titan, 4, 2),
+        # InternEvo's step flattens the gradients (2), casts them to fp32 (4), and AdamW's grouped
+        # kernels keep a square root of the second moments (4).
+        optimizer_state_bytes=np.where(interne, 22.0, 12.0),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),
         is_ring_balanced=~titan,

@@ -1,6 +1,6 @@
 """Fit the memory model's constants on printed readings of measured transformer runs.
 
-Context and slack are fitted over the tables that print memory (``planners/measured_layouts.csv``);
+Context and slack are fitted over the tables that print memory (``measurements.LAYOUTS``);
 what a framework keeps per parameter is a fact of its release (``layout_rows``).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
+from advisor.measurements import LAYOUTS, reads
 from advisor.planners.core.columns import stage_tables
 from advisor.planners.core.units import GIB
 from advisor.planners.memory.layout_memory import (
@@ -27,11 +28,13 @@ from advisor.planners.memory.layout_memory import (
     state_bytes,
 )
 from advisor.planners.memory.training_memory import MemoryParameters
-from advisor.train.layout_rows import LayoutRows, from_frame
+from advisor.train import model_folder
+from advisor.train.layout_rows import STATED, LayoutRows, from_frame
 from advisor.ways import parameters
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+NAME: Final = "memory"
 # Prior of (log context in GiB, log slack) and its width; findings of the first trial: 3 GB, 1.11.
 PRIOR, PRIOR_SD = np.log([2.8, 1.1]), np.array([0.4, 0.08])
 NOISE = 0.1  # of one row in log memory
@@ -69,28 +72,58 @@ def command(
     folder: Annotated[
         Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; default: trained_models/memory.")
-    ] = None,
+    out: model_folder.Out = None,
+    day: model_folder.Day = None,
 ) -> None:
     """Fit the constants of the memory model from measurements."""
-    source = packaged.measurements(folder)
-    target = out or packaged.root("trained_models") / "memory"
-    typer.echo(f"wrote {parameters.write(fit(source), target)}")
+    target = model_folder.target(out, NAME)
+    with reads.collected() as inputs:
+        known = read_memory(packaged.measurements(folder))
+    constants = fit_constants(known, known.is_reading)
+    fitted = model_folder.FittedModel(
+        name=NAME,
+        origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
+        files={"parameters.json": parameters.text(_parameters(known, constants))},
+        metrics={"in_sample": _errors(known, constants)},
+    )
+    model_folder.write(fitted, target)
+    typer.echo(f"wrote {target}")
 
 
 def fit(data: Path) -> MemoryParameters:
     """Fit context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
     known = read_memory(data)
-    reading = known.is_reading
-    constants = fit_constants(known, reading)
-    ratio = predicted_bytes(known, constants)[reading] / known.measured_bytes[reading]
+    return _parameters(known, fit_constants(known, known.is_reading))
+
+
+def _parameters(known: MemoryRows, constants: MemoryConstants) -> MemoryParameters:
+    error = _log_errors(known, constants)
     return replace(
         parameters.memory(),
         context_bytes=constants.context_bytes,
         slack=max(1.0, constants.slack),
-        log_sd=float(np.sqrt(np.mean(np.square(np.log(ratio))))),
+        log_sd=float(np.sqrt(np.mean(np.square(error)))),
     )
+
+
+def _log_errors(known: MemoryRows, constants: MemoryConstants) -> Array:
+    """Return ln(predicted / measured) of the readings."""
+    ratio = predicted_bytes(known, constants) / known.measured_bytes
+    return np.asarray(np.log(ratio[known.is_reading]))
+
+
+def _errors(known: MemoryRows, constants: MemoryConstants) -> dict[str, dict[str, float]]:
+    """Return |ln(predicted / measured)| of the fitted readings by table: rows, mean, median."""
+    error = np.abs(_log_errors(known, constants))
+    table = known.rows.table[known.is_reading]
+    return {
+        str(name): {
+            "rows": int(np.sum(table == name)),
+            "mean_log_error": round(float(error[table == name].mean()), 4),
+            "median_log_error": round(float(np.median(error[table == name])), 4),
+        }
+        for name in np.unique(table)
+    }
 
 
 def read_memory(data: Path) -> MemoryRows:
@@ -103,16 +136,15 @@ def read_memory(data: Path) -> MemoryRows:
     ModelError
         If the file cannot be read or has no such row.
     """
-    import pandas as pd
-
-    path = data / "planners" / "measured_layouts.csv"
-    if not path.is_file():
-        raise ModelError(f"{path} is missing", hint="name a folder laid out like shared/data")
-    frame = pd.read_csv(path, low_memory=False)
-    stated = frame[["layers", "hidden", "tp", "pp", "dp", "seq", "gbs"]].notna().all(axis=1)
+    frame = LAYOUTS.read("runs", data)
+    stated = frame[list(STATED)].notna().all(axis=1)
     failed = frame.status.isin(["oom", "failed_or_oom"])
-    usable = stated & (frame.hetero == 0) & (frame.mem_gb.notna() | failed | is_trial(frame.table))
-    usable &= ~frame.mem_kind.fillna("").str.contains("summed")
+    usable = (
+        stated
+        & (frame.is_mixed == 0)
+        & (frame.memory_gib.notna() | failed | is_trial(frame.table))
+    )
+    usable &= ~frame.memory_kind.fillna("").str.contains("summed")
     short = [
         _stage_sum(text) < layers
         for text, layers in zip(frame.stage_layers, frame.layers, strict=True)
@@ -120,10 +152,10 @@ def read_memory(data: Path) -> MemoryRows:
     usable &= ~np.array(short, bool)
     frame, rows = from_frame(frame[usable])
     if frame.empty:
-        raise ModelError(f"{path} holds no transformer run with a memory reading")
+        raise ModelError(f"{data} holds no transformer run with a memory reading")
     return MemoryRows(
         rows=rows,
-        measured_bytes=frame.mem_gb.to_numpy(float) * GIB,
+        measured_bytes=frame.memory_gib.to_numpy(float) * GIB,
         capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
         is_out_of_memory=frame.status.isin(["oom", "failed_or_oom"]).to_numpy(bool),
         tensor_bytes=_tensor_bytes(rows, frame),
@@ -153,7 +185,8 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
         data = (np.log(context * GIB + slack * tensors) - target) * weight
         return np.concatenate([data, (theta - PRIOR) / PRIOR_SD])
 
-    found = least_squares(residual, PRIOR, loss="cauchy")
+    tight = {"xtol": 1e-13, "ftol": 1e-13, "gtol": 1e-13}
+    found = least_squares(residual, PRIOR, loss="cauchy", max_nfev=1000, **tight)
     context, slack = np.exp(found.x)
     return MemoryConstants(context_bytes=float(context) * GIB, slack=float(slack))
 
@@ -180,7 +213,8 @@ def _tensor_bytes(rows: LayoutRows, frame: Any) -> Array:
     whole = layer_activation_bytes(shapes, layouts, software)
     live = np.where(np.asarray(layouts.recompute) == 2, whole, 0.0)
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = constants.logit_bytes * tokens * np.asarray(shapes.vocabulary, float) / tp
+    logits = constants.logit_bytes * np.asarray(software.logit_scale) * tokens
+    logits = logits * np.asarray(shapes.vocabulary, float) / tp
     first = in_flight(layouts) * layers * kept + live
     last = layers * kept + live + logits
     return np.asarray(states + np.maximum(first, last))

@@ -12,6 +12,7 @@ import numpy as np
 from advisor.learned import features
 from advisor.learned.hull import LEAST_ROWS
 from advisor.records import RunRecord
+from advisor.train import model_folder
 
 # What a user can compare a job or a machine with; the hull watches more.
 _RANGES: Final = (
@@ -33,7 +34,7 @@ def card(trained: Any, records: Sequence[RunRecord]) -> str:
     noisy = sum(r.facts.get("is_noisy") == 1.0 for r in records)
     told = ", ".join(f"{status} {count}" for status, count in sorted(statuses.items()))
     return "\n".join([
-        *_heading(trained, "advisor train"),
+        *_heading(trained),
         f"- Runs: {told}; {noisy} of them noisy, which are neither fitted nor scored. Censored "
         "runs count as lower bounds; failed ones have no time and are not fitted.",
         f"- Sources: {', '.join(sorted({r.source for r in records}))}.",
@@ -62,7 +63,7 @@ def _drift(records: Sequence[RunRecord]) -> list[str]:
 def spread_card(trained: Any, files: int) -> str:
     """Return the card of a model that was fitted on a cluster: nobody has seen all runs."""
     return "\n".join([
-        *_heading(trained, "advisor train --spread"),
+        *_heading(trained),
         f"- Runs of {files} files, each read by one worker; runs that were cut short left aside.",
         "- One program in five was left out of the fit: errors and intervals are those of them.",
         *_chosen(trained),
@@ -71,13 +72,12 @@ def spread_card(trained: Any, files: int) -> str:
     ])  # fmt: skip
 
 
-def _heading(trained: Any, command: str) -> list[str]:
+def _heading(trained: Any) -> list[str]:
     about, found = trained.about, trained.metrics
     return [
-        f"# {trained.name}",
-        "",
-        f"Fitted {found['fitted_at']} by `{command}`, seed {found['seed']}, on {about['records']} "
-        f"runs (data {about['data_sha256'][:12]}); target `{trained.target}`.",
+        *model_folder.heading(trained.name, found),
+        f"Seed {found['seed']}, {about['records']} runs (data {about['data_sha256'][:12]}), "
+        f"target `{trained.target}`.",
         "",
     ]
 

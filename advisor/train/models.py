@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -14,8 +13,10 @@ import typer
 
 from advisor import data
 from advisor.errors import ModelError, UsageError
+from advisor.measurements import reads
 from advisor.predict.learned import NAME
 from advisor.records import RunRecord
+from advisor.train import model_folder
 from advisor.train.backends import workers
 from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
 from advisor.train.model_card import card, spread_card
@@ -30,26 +31,35 @@ _MOST_FOLDS: Final = 24  # of the pairs of ``both``
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Files or folders of runs; default: ours and your own."),
+        typer.Option(
+            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
+        ),
     ] = None,
     fmt: Annotated[
-        str, typer.Option("--format", help="auto, or one of advisor runs import.")
+        str,
+        typer.Option(
+            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
+        ),
     ] = AUTO,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "auto",
+    model: Annotated[str, typer.Option(help=f"Predictor to fit: {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
-        str, typer.Option(help="over_analytic, over_anchor, time or cost.")
+        str, typer.Option(help="What is learned: over_analytic, over_anchor, time or cost.")
     ] = "over_analytic",
     split: Annotated[
         str, typer.Option(help=f"What is left out to choose and to score: {', '.join(SPLITS)}.")
     ] = "job",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the model; default: where recommend looks.")
+        Path | None,
+        typer.Option(help="Folder to write the model to (default: where `recommend` looks)."),
     ] = None,
-    backend: Annotated[str, typer.Option(help="loky, dask or ray.")] = "loky",
+    backend: Annotated[
+        str, typer.Option(help="Where the work runs: loky (this machine), dask or ray.")
+    ] = "loky",
     address: Annotated[
-        str | None, typer.Option("--scheduler", "--address", help="Of a running cluster.")
+        str | None,
+        typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes at once.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes that run at the same time.")] = 1,
     seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
     spread: Annotated[
         bool,
@@ -61,31 +71,50 @@ def command(
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
     ] = None,
+    day: model_folder.Day = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
+    day = model_folder.day_of(day)
     if spread:
-        _spread(runs, fmt, target, out, backend, address, seed, as_json)
+        _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
-    records = read_runs(runs, fmt)
+    with reads.collected() as inputs:
+        records = read_runs(runs, fmt)
     with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
-    _save(trained, results, out, card(trained, records), as_json)
+    told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
+    origin = model_folder.origin("models", inputs, day, told)
+    _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
 
 
-def _save(trained: Any, results: Any, out: Path | None, told: str, as_json: bool) -> None:
+def _given(runs: list[Path] | None, **options: str) -> list[str]:
+    """Return the options that change the model and are not the usual ones."""
+    given = [part for path in runs or [] for part in ("--data", str(path))]
+    usual = {"format": AUTO, "model": "auto", "target": "over_analytic", "split": "job",
+             "seed": "0"}  # fmt: skip
+    for name, value in options.items():
+        given += [] if value == usual[name] else [f"--{name}", value]
+    return given
+
+
+def _save(
+    trained: Any, results: Any, origin: model_folder.Origin, out: Path | None,
+    told: Callable[[Any], str], as_json: bool,
+) -> None:  # fmt: skip
     folder = out or data.own_models() / NAME
-    trained.save(folder, told)
+    stated = replace(trained, metrics=origin.to_record() | dict(trained.metrics))
+    stated.save(folder, told(stated))
     record = {"schema_version": 1, "model": str(folder), **results}
     typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))
 
 
 def _spread(
     runs: list[Path] | None, fmt: str, target: str, out: Path | None, backend: str,
-    address: str | None, seed: int, as_json: bool,
+    address: str | None, seed: int, day: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit on a Dask cluster, each file of runs on one of its workers."""
     from advisor.train.on_dask import train_on_dask
@@ -95,7 +124,11 @@ def _spread(
     files = [f for path in runs or default_paths() for f in run_files(path)]
     with workers(backend, address):
         trained, results = train_on_dask(files, fmt=fmt, target=target, seed=seed)
-    _save(trained, results, out, spread_card(trained, len(files)), as_json)
+    inputs = {f"runs, {trained.about['records']}": trained.about["data_sha256"]}
+    told = _given(runs, format=fmt, target=target, seed=str(seed))
+    told += ["--spread", "--backend", backend]
+    origin = model_folder.origin("models", inputs, day, told)
+    _save(trained, results, origin, out, lambda fitted: spread_card(fitted, len(files)), as_json)
 
 
 def train(
@@ -153,7 +186,6 @@ def train(
     if chosen != STACK:
         keep_only(guarded, stack, asked, chosen)
     metrics: dict[str, Any] = {
-        "fitted_at": datetime.now(UTC).date().isoformat(),
         "seed": seed,
         "split": split,
         "chosen": chosen,
@@ -210,7 +242,7 @@ def _require_groups(asked: Any, split: str) -> None:
     kind = {"instance": "instance type", "random": "run"}.get(split, "program")
     raise ModelError(
         f"only {len(left)} {kind} has complete runs ({', '.join(left) or 'none'}): none can be "
-        "left out, so that nobody could tell how wrong the model is",
+        "left out, so the model's error could not be measured",
         hint=f"add runs of another {kind}"
         + ("" if split == "random" else ", or judge it on single runs: --split random"),
     )

@@ -16,7 +16,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -205,7 +204,6 @@ def _trained(
 ) -> tuple[TrainedModel, dict[str, Any]]:
     overall = metrics(asked.predict(guarded, slice(None)), asked.truth)
     found: dict[str, Any] = {
-        "fitted_at": datetime.now(UTC).date().isoformat(),
         "seed": seed,
         "split": "job",
         "chosen": "boosting",

@@ -1,13 +1,11 @@
 """Read the measured step times by placement of Pollux and Sia: one record a cluster.
 
-Tables ``measurements/pollux_sia/sia_placements.csv`` (a placement is one digit a node) and
-``sia_scalability.csv`` (nodes and replicas only), seconds. Rows marked ``measured = 0`` are
-synthetic and left out, as are scalability rows that repeat a placement row.
+Of Sia's tables where they are there, else of the part that ships (Pollux's, AWS). Scalability rows
+that repeat a placement row are left out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.measurements import POLLUX, SIA
 from advisor.planners.links.scaling_law import Placements
 from advisor.train.scaling_fit import MeasuredPlacements
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FOLDER = Path("measurements") / "pollux_sia"
+PLACEMENTS: Final = "placements"
+TABLES: Final = (PLACEMENTS, "scalability")
 # Trainable parameters of the public models x 4 bytes (gradients are fp32 in these runs): BERT-base
 # 109.5 M, ResNet-18 11.2 M, ResNet-50 25.6 M, YOLOv3 61.9 M. The recording of a job has its own.
 GRADIENT_BYTES: Final[Mapping[str, float]] = {
@@ -73,59 +73,26 @@ def read_clusters(data: Path) -> dict[str, ClusterRuns]:
     """
     import pandas as pd
 
+    source = SIA if any(SIA.has(name, data) for name in TABLES) else POLLUX
     tables = [
-        _standard(pd.read_csv(path), path, is_placement=name == "sia_placements.csv")
-        for name in ("sia_placements.csv", "sia_scalability.csv")
-        if (path := data / FOLDER / name).is_file()
+        source.read(name, data).assign(is_placement=name == PLACEMENTS)
+        for name in TABLES
+        if source.has(name, data)
     ]
     if not tables:
-        raise ModelError(
-            f"no placement tables under {data / FOLDER}",
-            hint="name a folder laid out like shared/data with --data",
-        )
+        raise source.absent(data)
     runs = pd.concat(tables, ignore_index=True)
-    runs = runs[(runs.step_s > 0) & (runs.batch > 0) & (runs.workers >= 1)]
+    runs = runs[(runs.step_s > 0) & (runs.local_batch > 0) & (runs.workers >= 1)]
     runs["rounded"] = runs.step_s.round(7)
-    key = ["cluster", "application", "nodes", "workers", "batch", "rounded"]
+    key = ["cluster", "application", "nodes", "workers", "local_batch", "rounded"]
     runs = runs[runs.is_placement | ~runs.duplicated(key)]
     if runs.empty:
-        raise ModelError(f"no measured run in the tables under {data / FOLDER}")
+        raise ModelError(f"no measured run in the tables of {source.title} under {data}")
     return {str(name): _columns(own) for name, own in runs.groupby("cluster")}
 
 
-def _standard(table: pd.DataFrame, path: Path, *, is_placement: bool) -> pd.DataFrame:
-    """Bring a table to common columns."""
-    import pandas as pd
-
-    workers = "num_gpus" if is_placement else "num_replicas"
-    place = ["placement"] if is_placement else ["num_nodes", workers]
-    needed = {"app", "cluster", "local_bsz", "step_time", *place}
-    if missing := sorted(needed - set(table.columns)):
-        raise ModelError(f"{path} lacks {', '.join(missing)}", hint="see SOURCE.md beside it")
-    if "measured" in table:
-        table = table[table.measured != 0]
-    if is_placement:
-        digits = table.placement.astype(str).map(lambda text: [int(digit) for digit in text])
-        nodes, total, most = digits.map(len), digits.map(sum), digits.map(max)
-    else:
-        nodes, total = table.num_nodes, table[workers]
-        most = (total / nodes).map(math.ceil)
-    return pd.DataFrame(
-        {
-            "application": table["app"].astype(str),
-            "cluster": table["cluster"].astype(str),
-            "nodes": nodes,
-            "workers": total,
-            "per_node": most,
-            "batch": table["local_bsz"],
-            "step_s": table["step_time"],
-            "is_placement": is_placement,
-        }
-    )
-
-
 def _columns(own: pd.DataFrame) -> ClusterRuns:
-    names = tuple(sorted(own.application.unique()))
+    names = tuple(sorted(own.application.astype(str).unique()))
     index = {name: i for i, name in enumerate(names)}
 
     def column(name: str) -> NDArray[np.float64]:
@@ -135,11 +102,11 @@ def _columns(own: pd.DataFrame) -> ClusterRuns:
         applications=names,
         measured=MeasuredPlacements(
             placements=Placements(
-                application=own.application.map(index).to_numpy(int),
+                application=own.application.astype(str).map(index).to_numpy(int),
                 nodes=column("nodes"),
                 per_node=column("per_node"),
                 workers=column("workers"),
-                batch=column("batch"),
+                batch=column("local_batch"),
             ),
             step_s=column("step_s"),
         ),

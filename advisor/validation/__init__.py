@@ -2,18 +2,22 @@
 
 ``PROTOCOLS`` names every protocol, where it lives and what it asks. A protocol module has one
 function ``run(data: Path) -> Validation``; ``data`` is laid out like ``shared/data``, so that the
-same protocol scores any table of the same form.
+same protocol scores any table of the same form. Where the scored group has a part in something
+that can be fitted or chosen again without it, ``blind(data, shipped) -> Blind`` does that.
 """
 
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import Blind, Group, Scores, Validation, score
 
-__all__ = ["ON_OUR_RUNS", "PROTOCOLS", "Group", "Scores", "Validation", "run", "score"]
+__all__ = [
+    "ON_OUR_RUNS", "PROTOCOLS", "Blind", "Group", "Scores", "Validation", "run", "score",
+]  # fmt: skip
 
 # Protocol -> (module, the question it answers).
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
@@ -25,6 +29,8 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "neusight": ("neusight", "How long is a described model's step on an unseen device?"),
     "layers": ("layers", "How long is a transformer layer on an unseen GPU?"),
     "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),
+    "finetune": ("finetune", "How long does a step of a fine-tuning run take?"),
+    "blackwell": ("blackwell", "How long is a step on B200s, and how much memory does it take?"),
     "mixed": ("mixed", "How long does a step take over unlike GPUs?"),
     "pipeline": ("pipeline", "Do a pipeline job's small runs predict its large ones?"),
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
@@ -37,6 +43,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "thesis": ("thesis", "Cost and time on a random split, as the Nazari thesis judged them."),
     "ranking": ("ranking", "Which configuration is cheapest for an unseen job?"),
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
+    "scaling-nominal": ("scaling_nominal", "The same, knowing one GPU and the links as sold?"),
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
     "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
 }
@@ -44,8 +51,16 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
 ON_OUR_RUNS: Final = ("own", "thesis", "campaigns")
 
 
-def run(protocol: str, data: Path) -> Validation:
+def run(protocol: str, data: Path, *, is_blind: bool = False) -> Validation:
     """Score one protocol on the measurements under ``data``.
+
+    Parameters
+    ----------
+    protocol : str
+    data : Path
+    is_blind : bool
+        Also fit and choose again without the scored group whatever the protocol does not leave it
+        out of (``Validation.blind``).
 
     Raises
     ------
@@ -54,4 +69,9 @@ def run(protocol: str, data: Path) -> Validation:
     """
     module = importlib.import_module(f"advisor.validation.{PROTOCOLS[protocol][0]}")
     result: Validation = module.run(data)
-    return result
+    if not is_blind:
+        return result
+    if hasattr(module, "blind"):
+        return replace(result, blind=module.blind(data, result))
+    same = Blind(overall=result.overall, groups=result.groups, still_seen=result.seen)
+    return replace(result, blind=same)

@@ -77,14 +77,13 @@ def _problem(rows: LayoutRows, row: int) -> LayoutProblem:
         described_job(work, name=str(rows.row_id[row])), fleet=fleet_of(rows, row)
     )
     problem = on_machine(case, 0).problem
-    _, rate, bandwidth = _known(str(rows.gpu[row]))
     asked = problem.machines
     return replace(
         problem,
         machines=replace(
             asked,
-            flop_per_s=float(asked.flop_per_s) * rate,
-            memory_bytes_per_s=float(asked.memory_bytes_per_s) * bandwidth,
+            flop_per_s=float(machines.flop_per_s),
+            memory_bytes_per_s=float(machines.memory_bytes_per_s),
             precision=_FP4 if precision == _FP4 else asked.precision,
         ),
         software=one_row(rows.software, row),
@@ -117,6 +116,7 @@ def fleet_of(rows: LayoutRows, row: int) -> Fleet:
         vcpus=np.inf,
         core_speed=None,
         host_memory_bytes=np.inf,
+        domain_machines=int(machines.domain_machines),
     )
 
 

@@ -22,7 +22,7 @@ from advisor.machines.parts import inferred_flop_per_s
 from advisor.planners.core.nouns import Device, Layout
 from advisor.planners.step.device import step_time
 from advisor.predict import Predictor
-from advisor.train.described_rows import MeasuredStep
+from advisor.train.measured_step import MeasuredStep
 from advisor.ways.model_parallel import on_machine
 
 SHAPES: Final = "transformer shapes"

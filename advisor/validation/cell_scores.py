@@ -16,12 +16,15 @@ from advisor.errors import ModelError
 from advisor.learned.device_gp import DeviceProcess
 from advisor.machines.devices import suite_device
 from advisor.validation.device_cells import CellTable, cell_table
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import Group, Scores, Validation, compare, score
 
 Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 # Beyond this ratio to what other devices measured, no device is that fast: the units are wrong.
 # (The worst known slip of a published table is a factor of 14.)
 IMPLAUSIBLE: Final = 50.0
+SEEN: Final = (
+    "nothing of the table, if it was never looked at; the process was chosen on Lambda's",
+)
 
 
 def score_cells(
@@ -50,6 +53,7 @@ def score_cells(
         out = device == name
         if out.all():
             continue
+        process.amplitudes_.clear()  # of the last fit, which knew the device
         found, deviation = process.fit_predict(joined.cells, ~out)
         mean[out], sd[out] = found[out], deviation[out]
     rows = is_scored & np.isfinite(mean)
@@ -62,15 +66,24 @@ def score_cells(
     intervals = sd if process.has_process else None
     unknown = int((is_scored & ~rows).sum())
     notes = (f"{unknown} rows of jobs known on no other device are not scored",) if unknown else ()
+    simple, beside = compare(
+        baselines(joined, rows),
+        np.where(rows, np.exp(mean), np.nan),
+        np.exp(joined.cells.log_throughput),
+    )
     return Validation(
         protocol=protocol,
         description="throughput of known jobs, each device of the table left out",
+        form="chosen with these rows in sight",
+        scores="DeviceProcess (advisor.learned.device_gp), which no verb asks",
+        seen=SEEN,
         overall=_scores(joined, mean, intervals, rows),
         groups=[
             Group(group=str(g), scores=_scores(joined, mean, intervals, rows & (device == g)))
             for g in np.unique(device[rows])
         ],
-        baselines=baselines(joined, rows),
+        baselines=simple,
+        beside=beside,
         notes=(*notes, *joined.notes),
     )
 
@@ -111,8 +124,8 @@ def _scores(table: CellTable, mean: np.ndarray, sd: np.ndarray | None, rows: np.
     return score(np.exp(mean[rows]), measured, low=low, high=high)
 
 
-def baselines(table: CellTable, rows: np.ndarray) -> dict[str, Scores]:
-    """Return what simple rules make of the rows, their device left out.
+def baselines(table: CellTable, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what simple rules make of the rows, their device left out; nan elsewhere.
 
     ``mean``: the other devices' mean; ratios: the mean of ln(throughput / rate) over the other
     devices, times the device's rate (by peak FLOP/s that is a constant share of the peak, MFU);
@@ -134,12 +147,7 @@ def baselines(table: CellTable, rows: np.ndarray) -> dict[str, Scores]:
             found[name][i] = rate[i] + np.mean(y - rate[known])
         found["plain roofline"][i] = _roofline(peak[known], bandwidth[known], y, peak[i],
                                                bandwidth[i])  # fmt: skip
-    measured = np.exp(cells.log_throughput)
-    return {
-        name: score(np.exp(value[good]), measured[good])
-        for name, value in found.items()
-        if (good := rows & np.isfinite(value)).any()
-    }
+    return {name: np.exp(value) for name, value in found.items()}
 
 
 def _roofline(

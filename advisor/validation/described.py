@@ -10,6 +10,7 @@ out more: the model, the chip family, and for the ResNets everything that has co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,9 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import Catalogue
+from advisor.machines.devices import suite_device
 from advisor.predict import Predictor
+from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_residuals import (
     WAYS,
     Folds,
@@ -25,20 +28,25 @@ from advisor.train.described_residuals import (
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import (
-    Array,
-    DescribedRows,
-    MeasuredStep,
-    columns,
-    read_steps,
-)
+from advisor.train.described_rows import read_steps
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import Fitted, StepModel
+from advisor.train.measured_step import MeasuredStep
 from advisor.validation.asked_steps import OPERATORS, SHAPES, Answer, answer
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.device_cells import chip_family
+from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
 from advisor.ways.constants import constants
 
 Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
+# What --blind cannot fit again: each width needs every way of leaving out again, device by device.
+WIDTHS: Final = (
+    "the widths of intervals: read off left-out errors of other devices, whose fits had the "
+    "scored one; a fit for every pair of devices would take hours"
+)
+SEEN: Final = (
+    "the equation and its classes of operators: chosen with these rows in sight",
+    "medians and widths of the constants' priors, and the noise of a row",
+)
 
 
 def run(data: Path) -> Validation:
@@ -53,7 +61,8 @@ def run(data: Path) -> Validation:
     rows = columns(steps)
     folds = left_out_fits(rows, StepModel(rows).fit(np.ones(rows.log_s.size, bool)))
     residuals = residuals_of(rows, folds)
-    found = left_out_answers(steps, rows, folds, residuals)
+    plain = residuals_of(rows, folds, has_deviations=False)
+    found = left_out_answers(steps, rows, folds, plain)
     value, log_sd = (np.array([getattr(a, n) for a in found]) for n in ("step_s", "log_sd"))
     law = np.array([a.law for a in found])
     everything = np.isfinite(value)
@@ -65,23 +74,30 @@ def run(data: Path) -> Validation:
             value[good], np.exp(rows.log_s[good]), low=value[good] / half, high=value[good] * half
         )
 
-    precision = np.where(rows.is_half, "fp16", "fp32")
-    labels = np.char.add(np.char.add(rows.family, " "), precision)
+    labels = _labels(rows)
     overall = scored(everything)
+    simple, beside = compare(
+        _equation(rows, residuals) | rules(rows, everything), value, np.exp(rows.log_s)
+    )
     devices = {d: scored(rows.device == d) for d in np.unique(rows.device[everything])}
     return Validation(
         protocol="described",
         description="steps of described jobs, each device left out",
+        form="chosen with these rows in sight",
+        scores=THE_PRODUCT,
+        seen=SEEN,
         overall=overall,
         groups=[
             Group(group=str(label), scores=scored(everything & (labels == label)))
             for label in np.unique(labels[everything])
         ],
-        baselines=_equation(rows, residuals) | rules(rows, everything),
+        baselines=simple,
+        beside=beside,
         figures={"rows without an answer": float(np.count_nonzero(~everything))}
         | _law_figures(rows, found, law, everything)
         | _figures(rows, residuals)
-        | _interval_figures(devices, overall),
+        | _interval_figures(devices, overall)
+        | _sibling_figures(scored, rows, everything),
         notes=(
             "layers are without optimizer and loss, NeuSight's rows without optimizer",
             "'the fit': its own equation, with deviations of families of models and of chips "
@@ -92,15 +108,59 @@ def run(data: Path) -> Validation:
     )
 
 
+def blind(data: Path, shipped: Validation) -> Blind:
+    """Score fits that start from their priors, not from a fit on all rows.
+
+    Raises
+    ------
+    ModelError
+        As ``run``.
+    """
+    steps = read_steps(data)
+    rows = columns(steps)
+    model = StepModel(rows)
+    left_out = [rows.device == device for device in np.unique(rows.device)]
+    folds = {"device": [(out, model.fit(~out)) for out in left_out if not out.all()]}
+    found = left_out_answers(steps, rows, folds, None)
+    value, truth = np.array([a.step_s for a in found]), np.exp(rows.log_s)
+    labels = _labels(rows)
+
+    def scored(mask: np.ndarray) -> Scores:
+        good = mask & np.isfinite(value)
+        return score(value[good], truth[good])
+
+    everything = np.isfinite(value)
+    return Blind(
+        overall=scored(everything),
+        groups=[
+            Group(group=str(label), scores=scored(labels == label))
+            for label in np.unique(labels[everything])
+        ],
+        changed=("every fit starts from the priors; as shipped from a fit that has every row",),
+        still_seen=shipped.seen,
+        kept=(WIDTHS,),
+    )
+
+
+def _labels(rows: DescribedRows) -> np.ndarray:
+    precision = np.where(rows.is_half, "fp16", "fp32")
+    return np.char.add(np.char.add(rows.family, " "), precision)
+
+
 def left_out_answers(
-    steps: list[MeasuredStep], rows: DescribedRows, folds: Folds, residuals: dict[str, Array]
-) -> list[Answer]:
-    """Return the product's answer for every step, nothing of its device known."""
+    steps: list[MeasuredStep], rows: DescribedRows, folds: Folds,
+    residuals: dict[str, Array] | None,
+) -> list[Answer]:  # fmt: skip
+    """Return the product's answer for every step, nothing of its device known.
+
+    Without residuals the spreads of intervals stay as packaged.
+    """
     nothing = Answer(step_s=np.nan, log_sd=np.nan, law="", operators_s=np.nan)
     found = [nothing] * len(steps)
     for out, fitted in folds["device"]:
         others = rows.take(~out)
-        spreads = fitted_spreads(others, {way: r[~out] for way, r in residuals.items()})
+        kept = {way: r[~out] for way, r in (residuals or {}).items()}
+        spreads = fitted_spreads(others, kept) if kept else {}
         asking = asking_with(fitted, spreads, others)
         for i in np.flatnonzero(out):
             found[i] = answer(asking, steps[i], is_left_out=True)
@@ -117,11 +177,9 @@ def asking_with(fitted: Fitted, spreads: dict[str, float], rows: DescribedRows) 
     )
 
 
-def _equation(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, Scores]:
-    """Score the fit's own equation, device left out."""
-    good = np.isfinite(residuals["device"])
-    measured = np.exp(rows.log_s[good])
-    return {"the fit": score(measured * np.exp(residuals["device"][good]), measured)}
+def _equation(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, Array]:
+    """Return the seconds of the fit's own equation, device left out."""
+    return {"the fit": np.exp(rows.log_s + residuals["device"])}
 
 
 def _law_figures(
@@ -144,6 +202,27 @@ def _law_figures(
                     scores = score(values[mask], measured[mask])
                     figures[f"{where}: {name}, MAPE"] = scores.mape_fraction
                     figures[f"{where}: {name}, bias"] = scores.bias
+    return figures
+
+
+def _sibling_figures(
+    scored: Callable[[np.ndarray], Scores], rows: DescribedRows, everything: np.ndarray
+) -> dict[str, float]:
+    """Score the devices that have no other of their chip among those fitted, and the others."""
+    known = {name: suite_device(name) for name in map(str, np.unique(rows.device))}
+    chips = {name: name if d is None else chip_family(d) for name, d in known.items()}
+    alone = {d for d, chip in chips.items() if list(chips.values()).count(chip) == 1}
+    is_alone = np.isin(rows.device, list(alone))
+    figures: dict[str, float] = {}
+    for name, mask in (("without a sibling", is_alone), ("with a sibling", ~is_alone)):
+        if (mask & everything).any():
+            scores = scored(mask & everything)
+            figures |= {
+                f"devices {name}: rows": float(scores.rows),
+                f"devices {name}: median APE": scores.median_ape_fraction,
+                f"devices {name}: MAPE": scores.mape_fraction,
+                f"devices {name}: coverage": scores.coverage or 0.0,
+            }
     return figures
 
 
@@ -170,8 +249,8 @@ def _figures(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, floa
     return found
 
 
-def rules(rows: DescribedRows, wanted: np.ndarray) -> dict[str, Scores]:
-    """Return what simple rules make of the wanted rows.
+def rules(rows: DescribedRows, wanted: np.ndarray) -> dict[str, Array]:
+    """Return what simple rules make of the wanted rows: seconds, nan where they have no answer.
 
     Constant MFU and a constant share of the bandwidth are medians over the suite's rows on other
     devices; a plain roofline takes the larger of arithmetic and traffic of each operator.
@@ -195,9 +274,7 @@ def rules(rows: DescribedRows, wanted: np.ndarray) -> dict[str, Scores]:
                 )
                 if others.any():
                     predicted[here] = log_s[here] + np.median((rows.log_s - log_s)[others])
-        good = wanted & np.isfinite(predicted)
-        if good.any():
-            found[name] = score(np.exp(predicted[good]), np.exp(rows.log_s[good]))
+        found[name] = np.exp(predicted)
     larger = np.maximum(rows.flop / rows.peak[rows.row], rows.bytes / rows.bandwidth[rows.row])
     plain = np.bincount(rows.row, larger, size)
-    return found | {"plain roofline": score(plain[wanted], np.exp(rows.log_s[wanted]))}
+    return found | {"plain roofline": np.where(wanted, plain, np.nan)}

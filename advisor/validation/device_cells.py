@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -53,7 +54,7 @@ def cell_table(frame: pd.DataFrame) -> CellTable:
         raise ModelError("no device of the table is in the device sheet", hint="add its row")
     devices = [suite_device(name) for name in frame["gpu"]]
     frame["device"] = frame["gpu"]
-    frame["chip"] = [_chip(d) for d in devices if d is not None]
+    frame["chip"] = [chip_family(d) for d in devices if d is not None]
     notes = (f"not in the device sheet, left out: {', '.join(unknown)}",) if unknown else ()
     return CellTable(cells=_columns(frame), frame=frame, notes=notes)
 
@@ -107,7 +108,8 @@ CHIPS = (
 )  # fmt: skip
 
 
-def _chip(device: Device) -> str:
+def chip_family(device: Device) -> str:
+    """Return the chip on a board, the board's own name where no other carries it."""
     for chip, pattern in CHIPS:
         if re.search(pattern, device.name):
             return chip
@@ -122,16 +124,93 @@ def left_out(
     sd = np.full(len(groups), np.nan)
     for group in np.unique(groups):
         is_out = groups == group
+        process.amplitudes_.clear()  # of the last fit, which knew the group
         found, deviation = process.fit_predict(table.cells, ~is_out)
         mean[is_out], sd[is_out] = found[is_out], deviation[is_out]
     return mean, sd
 
 
-def ratio_baselines(table: CellTable) -> dict[str, Scores]:
-    """Return the protocol's baselines, over all precisions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A process among which the nested choice chooses.
+
+    Attributes
+    ----------
+    name : str
+    build : callable
+        Returns an unfitted process.
+    has_weights : bool
+        Whether a cell of many entries counts more than one of a single entry.
+    """
+
+    name: str
+    build: Callable[[], DeviceProcess]
+    has_weights: bool = True
+
+    def fit_predict(self, cells: Cells, is_known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of every cell by a fresh fit on the known ones."""
+        if not self.has_weights:
+            cells = replace(cells, weight=np.ones_like(cells.weight))
+        return self.build().fit_predict(cells, is_known)
+
+
+def nested_choice(
+    variants: Sequence[Variant], table: CellTable
+) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
+    """Predict each device by the variant that errs least on other generations, left out in turn.
+
+    Nothing of a device's generation has a part in choosing its variant, nothing of the device in
+    fitting it.
+
+    Returns
+    -------
+    mean, sd : arrays of shape (n,)
+        Of ln(throughput).
+    chosen : dict of str to str
+        Name of the variant by generation.
+    """
+    cells = table.cells
+    mean, sd = np.full((2, len(cells.device)), np.nan)
+    chosen: dict[str, str] = {}
+    for generation in np.unique(cells.generation):
+        here = cells.generation == generation
+        variant = min(variants, key=lambda v, out=here: _inner_error(v, cells, out))  # type: ignore[misc]
+        label = suite_device(str(table.frame["gpu"][here].iloc[0]))
+        chosen[label.architecture if label else str(generation)] = variant.name
+        for device in np.unique(cells.device[here]):
+            out = cells.device == device
+            found, deviation = variant.fit_predict(cells, ~out)
+            mean[out], sd[out] = found[out], deviation[out]
+    return mean, sd, chosen
+
+
+def _inner_error(variant: Variant, cells: Cells, out: np.ndarray) -> float:
+    """Return the mean absolute log error on each generation outside ``out`` by the others."""
+    errors = []
+    for generation in np.unique(cells.generation[~out]):
+        left = ~out & (cells.generation == generation)
+        if (~out & ~left).any():
+            found, _ = variant.fit_predict(cells, ~out & ~left)
+            errors.append(np.abs(found - cells.log_throughput)[left])
+    known = np.concatenate(errors) if errors else np.zeros(0)
+    known = known[np.isfinite(known)]
+    return float(np.mean(known)) if known.size else 0.0
+
+
+def ratio_baselines(
+    table: CellTable, mean: np.ndarray
+) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """Return the protocol's baselines, over all precisions, and ours on the same rows.
 
     Pairwise ratios take each other device's throughput of the job times the ratio of peaks,
-    bandwidths or their geometric mean; the log-linear fits leave the device out.
+    bandwidths or their geometric mean (a row counts once for each other device, ours too); the
+    log-linear fits leave the device out.
+
+    Parameters
+    ----------
+    table : CellTable
+    mean : array of shape (n,)
+        Our ln(throughput); nan where we have no answer, and no baseline is asked for one.
     """
     cells = table.cells
     rates = {
@@ -139,25 +218,34 @@ def ratio_baselines(table: CellTable) -> dict[str, Scores]:
         "ratio of bandwidth": np.log(cells.bandwidth),
         "ratio of their geometric mean": 0.5 * np.log(cells.peak * cells.bandwidth),
     }
-    found = {name: _pairwise(cells, rate) for name, rate in rates.items()}
-    return found | {
-        "log-linear, shared exponents": _log_linear(cells, is_per_job=False),
-        "log-linear, exponents per job": _log_linear(cells, is_per_job=True),
-    }
+    pairs = {name: _pairwise(cells, rate, mean) for name, rate in rates.items()}
+    found = {name: theirs for name, (theirs, _) in pairs.items()}
+    ours = {name: own for name, (_, own) in pairs.items()}
+    for name, is_per_job in (("shared exponents", False), ("exponents per job", True)):
+        theirs = _log_linear(cells, is_per_job=is_per_job)
+        rows = np.isfinite(theirs) & np.isfinite(mean)
+        measured = np.exp(cells.log_throughput[rows])
+        found[f"log-linear, {name}"] = score(np.exp(theirs[rows]), measured)
+        ours[f"log-linear, {name}"] = score(np.exp(mean[rows]), measured)
+    return found, ours
 
 
-def _pairwise(cells: Cells, rate: np.ndarray) -> Scores:
-    predicted, measured = [], []
+def _pairwise(cells: Cells, rate: np.ndarray, mean: np.ndarray) -> tuple[Scores, Scores]:
+    """Return the scores of every pair's ratio, and ours with every row once a pair."""
+    predicted, ours, measured = [], [], []
     for output in np.unique(cells.output):
-        rows = np.flatnonzero(cells.output == output)
+        rows = np.flatnonzero((cells.output == output) & np.isfinite(mean))
         y, r, device = cells.log_throughput[rows], rate[rows], cells.device[rows]
         a, b = np.nonzero(device[:, None] != device)
         predicted.append(y[a] + r[b] - r[a])
+        ours.append(mean[rows][b])
         measured.append(y[b])
-    return score(np.exp(np.concatenate(predicted)), np.exp(np.concatenate(measured)))
+    theirs, own, truth = (np.exp(np.concatenate(c)) for c in (predicted, ours, measured))
+    return score(theirs, truth), score(own, truth)
 
 
-def _log_linear(cells: Cells, *, is_per_job: bool) -> Scores:
+def _log_linear(cells: Cells, *, is_per_job: bool) -> np.ndarray:
+    """Return ln(throughput) of every row by a fit without its device; nan where none."""
     features = np.log(np.stack([cells.peak, cells.bandwidth], axis=1))
     features = features - features.mean(axis=0)
     outputs = np.unique(cells.output)
@@ -176,5 +264,4 @@ def _log_linear(cells: Cells, *, is_per_job: bool) -> Scores:
         found = np.linalg.solve(gram, design[known].T @ cells.log_throughput[known])
         seen = np.isin(cells.output, cells.output[known])
         mean[out & seen] = (design @ found)[out & seen]
-    rows = np.isfinite(mean)
-    return score(np.exp(mean[rows]), np.exp(cells.log_throughput[rows]))
+    return mean

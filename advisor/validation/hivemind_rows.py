@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.measurements import HIVEMIND
 from advisor.records import RunRecord
 from advisor.records.importers import hivemind
 from advisor.records.importers.hivemind import WINDOW_S, NodeRecording
 
 Floats = NDArray[np.float64]
 
-FOLDER: Final = "cloud_runs/hivemind-multi-cloud"
 _LONG: Final = 4.0  # a step this many times the third quartile waited for a synchronisation
 _LEAST_STALL_S: Final = 1.5
 _APART_S: Final = 3.0  # epoch counters that move faster were desynchronised
@@ -61,7 +61,7 @@ def read_runs(data: Path) -> list[HivemindRun]:
     ModelError
         If there are none.
     """
-    folder = data / FOLDER
+    folder = HIVEMIND.path("experiments.csv", data).parent
     nodes = hivemind.read_nodes(folder)
     runs = []
     for record in hivemind.read(folder):

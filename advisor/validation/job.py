@@ -23,16 +23,19 @@ from advisor.learned.forest import Forest
 from advisor.learned.linear import Ridge
 from advisor.learned.operator_time import OperatorTime
 from advisor.learned.stack import Stack
+from advisor.measurements import PROFET, TRAINPRED
 from advisor.records import RunRecord
-from advisor.records.importers import profet, trainpred
+from advisor.records.importers import profet
 from advisor.validation.scores import Group, Scores, Validation, score
 
 Floats = NDArray[np.float64]
 
-_PROFET: Final = "cloud_runs/profet/anchor_g4.parquet"
-_TRAINPRED: Final = "cloud_runs/cloud-hw-trainpred"
 _CLASSES: Final = (*profet.OPERATOR_CLASSES, "other")
 _LEAST_GAP: Final = 0.02  # share of a step between its operators: below it is measurement noise
+SEEN: Final = (
+    "operator classes, the launch floor and the statistics",
+    "the trees' sizes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +65,11 @@ class JobCells:
 def run(data: Path) -> Validation:
     """Score both collections, those that are there."""
     parts: list[tuple[str, JobCells, Callable[[], RunRegressor]]] = []
-    if (data / _PROFET).is_file():
-        parts.append(("PROFET", _profet_cells(data / _PROFET), _profet_model))
-    if (data / _TRAINPRED).is_dir():
-        parts.append(("trainpred", _trainpred_cells(data / _TRAINPRED), _trainpred_model))
+    if PROFET.has("jobs", data):
+        parts.append(("PROFET", _profet_cells(PROFET.read_runs("jobs", data)), _profet_model))
+    if TRAINPRED.is_in(data):
+        runs = TRAINPRED.read_runs("epochs", data)
+        parts.append(("trainpred", _trainpred_cells(runs), _trainpred_model))
     if not parts:
         raise ModelError(f"neither collection is in {data}", hint="lay it out like shared/data")
     results = [(name, cells, _left_out(cells, build)) for name, cells, build in parts]
@@ -86,6 +90,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="job",
         description="Times of a program never seen, from one run on the anchor.",
+        form="chosen with these rows in sight",
+        scores="OperatorTime and a stack (advisor.learned), which no verb asks",
+        seen=SEEN,
         overall=_scored(answers, truth, np.ones(len(truth), bool)),
         groups=groups,
         baselines={
@@ -169,10 +176,10 @@ def _trainpred_model() -> RunRegressor:
     return Ridge(calibration_folds=6)
 
 
-def _profet_cells(path: Path) -> JobCells:
+def _profet_cells(runs: Sequence[RunRecord]) -> JobCells:
     """Average the repeats of each job on each target."""
     repeats: dict[tuple[str, str], list[RunRecord]] = {}
-    for record in profet.read(path):
+    for record in runs:
         key = record.job.job_id, record.instance_key
         repeats.setdefault(key, []).append(record)
     rows, statics = [], []
@@ -194,11 +201,11 @@ def _profet_cells(path: Path) -> JobCells:
     return _cells(list(repeats.values()), rows, statics)
 
 
-def _trainpred_cells(path: Path) -> JobCells:
+def _trainpred_cells(records: Sequence[RunRecord]) -> JobCells:
     """Take every run with an anchor that is not the anchor itself."""
     runs = [
         [r]
-        for r in trainpred.read(path)
+        for r in records
         if r.anchor is not None and r.anchor.machines.instance_type != r.instance_key
     ]
     rows, statics = [], []

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from advisor.machines.devices import suite_device
+from advisor.measurements import LAYERS
 from advisor.train.device_model import (
-    TABLE,
     Array,
     LayerModel,
     LayerRows,
@@ -24,11 +24,15 @@ from advisor.train.device_model import (
     layer_rows,
     read_layers,
 )
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import Group, Scores, Validation, compare, score
 
 # How much of one row's error is taken to be the GPU's: the rest is that model's and batch's.
 ROW_SHARE: Final = 0.6
 ROWS_DRAWN: Final = 8  # calibration rows tried for each model
+SEEN: Final = (
+    "the form of the rate, and the priors' means: written after seeing this table",
+    "how much of one row's error is taken to be the GPU's",
+)
 
 
 def run(data: Path) -> Validation:
@@ -53,11 +57,11 @@ def run_table(path: Path, data: Path | None) -> Validation:
     """
     frame = layer_frame(path)
     own = len(frame)
-    reference = data / TABLE if data is not None else None
-    if reference is not None and reference.exists() and not reference.samefile(path):
-        others = layer_frame(reference)
-        named = {d.name for d in map(suite_device, frame["gpu"]) if d is not None}
-        is_other = [d is None or d.name not in named for d in map(suite_device, others["gpu"])]
+    if data is not None and LAYERS.is_in(data):
+        others = layer_frame(data)
+        named = {d.name for d in map(suite_device, frame["accelerator"]) if d is not None}
+        devices = map(suite_device, others["accelerator"])
+        is_other = [d is None or d.name not in named for d in devices]
         frame = pd.concat([frame, others[is_other]], ignore_index=True)
     return _validation(layer_rows(frame), np.arange(len(frame)) < own)
 
@@ -69,17 +73,26 @@ def _validation(rows: LayerRows, is_scored: Mask) -> Validation:
         mask = (rows.is_half == is_half) & is_scored
         if mask.any():
             figures |= _figures(precision, rows, seen, unseen, mask)
+    simple, beside = compare(
+        {name: np.exp(log_s) for name, log_s in _rules(rows, is_scored).items()},
+        np.where(is_scored, np.exp(unseen), np.nan),
+        np.exp(rows.log_s),
+    )
     return Validation(
         protocol="layers",
         description="a layer's forward and backward, GPU type and model left out",
+        form="chosen with these rows in sight",
+        scores="LayerModel (advisor.train.device_model), which no verb asks",
+        seen=SEEN,
         overall=_scores(rows, unseen, is_scored),
         groups=[
             Group(group=str(g), scores=_scores(rows, unseen, is_scored & (rows.gpu == g)))
             for g in np.unique(rows.gpu[is_scored])
         ],
-        baselines=_baselines(rows, is_scored),
+        baselines=simple,
+        beside=beside,
         figures=figures,
-        notes=("the form of the rate and the priors' means were written after seeing this table",),
+        notes=("no interval: the layer model has none",),
     )
 
 
@@ -89,12 +102,11 @@ def _left_out(rows: LayerRows, is_scored: Mask) -> tuple[Array, Array]:
     for gpu in np.unique(rows.gpu[is_scored]):
         is_gpu = rows.gpu == gpu
         model = LayerModel(rows).fit(~is_gpu)
-        start = model.parameters_
         seen[is_gpu] = model.log_s()[is_gpu]
         for name in np.unique(rows.model[is_gpu]):
             is_model = rows.model == name
             out = is_gpu & is_model
-            unseen[out] = model.fit(~is_gpu & ~is_model, start).log_s()[out]
+            unseen[out] = model.fit(~is_gpu & ~is_model).log_s()[out]
     return seen, unseen
 
 
@@ -138,8 +150,8 @@ def _one_row(rows: LayerRows, log_s: Array, mask: Mask) -> Scores | None:
     return score(np.exp(np.concatenate(predicted)), np.exp(np.concatenate(measured)))
 
 
-def _baselines(rows: LayerRows, is_scored: Mask) -> dict[str, Scores]:
-    """Return what simple rules make of the rows.
+def _rules(rows: LayerRows, is_scored: Mask) -> dict[str, Array]:
+    """Return what simple rules make of the rows: ln(seconds), nan where they have no answer.
 
     Ratios take the same row on the other GPUs, as a mean of logarithms; a plain roofline the
     larger of arithmetic at the peak and traffic at the bandwidth; constant MFU the median share of
@@ -153,14 +165,9 @@ def _baselines(rows: LayerRows, is_scored: Mask) -> dict[str, Scores]:
         others = rows.gpu != gpu
         if others.any():
             share[rows.gpu == gpu] = np.median((rows.log_s - compute)[others])
-    simple = ratios | {
+    return ratios | {
         "plain roofline": np.maximum(compute, traffic),
         "constant MFU": compute + share,
-    }
-    return {
-        name: _scores(rows, values, good)
-        for name, values in simple.items()
-        if (good := is_scored & np.isfinite(values)).any()
     }
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.measurements import AMP, LAYOUTS, SAILOR
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.units import bytes_per_s
 from advisor.planners.layouts.pipeline import uneven_s
@@ -43,7 +44,12 @@ NOTES: Final = (
     "AMP: to beat 47.6 (T4), 16.4 (TransGAN), 49.4 % (mixed, rank correlation 0.40)",
     "AMP's mixed trials do not state the placement: the T4 machine is taken to hold the last "
     "stages, or replicas in every stage where there are fewer stages than machines",
+    "no interval: profiles added up have none",
     "row sailor_validation-0008 repeats another row's time under another label and is left out",
+)
+SEEN: Final = (
+    "Gigabit Ethernet and two blocking sends in Sailor's clusters: chosen on these rows",
+    "the form and start of AMP's five constants, and where its T4 machine is placed",
 )
 
 
@@ -64,21 +70,18 @@ class Trials:
 
 
 def run(data: Path) -> Validation:
-    """Score the mixed runs (and AMP's homogeneous ones) of ``planners/`` under ``data``."""
-    import pandas as pd
+    """Score the mixed runs (and AMP's homogeneous ones) under ``data``.
 
-    folder = data / "planners"
-    try:
-        frame = pd.read_csv(folder / "measured_layouts.csv", low_memory=False)
-    except OSError as error:
-        raise ModelError(f"cannot read {folder}: {error.strerror}") from error
-    frame = frame[(frame.status == "ok") & frame.iter_time_s.notna()]
-    groups = [
-        *_sailor(frame[frame.table == "sailor_validation"], folder),
-        *_amp(frame[frame.table == "amp_trials"], folder),
-    ]
+    Raises
+    ------
+    ModelError
+        If there are neither Sailor's nor AMP's runs.
+    """
+    groups = _amp(_timed(LAYOUTS.read("runs", data), "amp_trials"), data)
+    if SAILOR.is_in(data):
+        groups = [*_sailor(_timed(SAILOR.read("runs", data), "sailor_validation"), data), *groups]
     if not groups:
-        raise ModelError(f"{folder} holds neither Sailor's nor AMP's runs")
+        raise ModelError(f"{data} holds neither Sailor's nor AMP's runs")
     mixed = [g for g in groups if g.is_mixed] or groups
     overall = score(
         np.concatenate([g.predicted for g in mixed]), np.concatenate([g.measured for g in mixed])
@@ -86,6 +89,9 @@ def run(data: Path) -> Validation:
     return Validation(
         protocol="mixed",
         description="pipelines over unlike GPUs, from layer profiles and homogeneous runs",
+        form="chosen with these rows in sight",
+        scores="pipelines from layer profiles (planners.layouts), which no verb asks",
+        seen=SEEN,
         overall=overall,
         groups=[Group(group=g.name, scores=g.scores()) for g in groups],
         baselines={
@@ -93,6 +99,7 @@ def run(data: Path) -> Validation:
             for g in groups
             if g.baseline is not None
         },
+        beside={f"AMP's own cost, {g.name}": g.scores() for g in groups if g.baseline is not None},
         figures={
             f"{g.name} top-1 regret": round(float(np.mean(regrets)), 6)
             for g in groups
@@ -114,26 +121,22 @@ def _regrets(trials: Trials) -> list[float]:
     return found
 
 
-def _table(path: Path) -> Any:
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+def _timed(frame: Any, table: str) -> Any:
+    """Return the runs of a source table that ended and were timed."""
+    return frame[(frame.table == table) & (frame.status == "ok") & frame.step_s.notna()]
 
 
 # Sailor --------------------------------------------------------------------------------------
 
 
-def _sailor(frame: Any, folder: Path) -> list[Trials]:
+def _sailor(frame: Any, data: Path) -> list[Trials]:
     frame = frame[frame.row_id != "sailor_validation-0008"]
     groups = []
     for hetero, name in ((1, "Sailor mixed RTX"), (0, "Sailor GH200 (homogeneous)")):
-        rows = frame[frame.hetero == hetero]
+        rows = frame[frame.is_mixed == hetero]
         if rows.empty:
             continue
-        profiles = _table(folder / "sailor_layer_profiles.csv")
+        profiles = SAILOR.read("layers", data)
         found = [(sailor_step_s(row, profiles), row) for row in rows.itertuples()]
         known = [(p, row) for p, row in found if p is not None]
         if known:
@@ -141,8 +144,10 @@ def _sailor(frame: Any, folder: Path) -> list[Trials]:
                 Trials(
                     name=name,
                     predicted=np.array([p for p, _ in known]),
-                    measured=np.array([row.iter_time_s for _, row in known]),
-                    cluster=np.array([f"{r.model} {r.gpu_mix} {r.gbs}" for _, r in known]),
+                    measured=np.array([row.step_s for _, row in known]),
+                    cluster=np.array(
+                        [f"{r.model} {r.accelerator_mix} {r.global_batch}" for _, r in known]
+                    ),
                     is_mixed=bool(hetero),
                 )
             )
@@ -154,7 +159,7 @@ def sailor_step_s(row: Any, profiles: Any) -> float | None:
     replicas = json.loads(re.search(r"stage replicas: (\[\[.*?\]\])", row.notes).group(1))  # type: ignore[union-attr]
     layers = json.loads(row.stage_layers)
     name = {"opt-350m": "OPT-350", "gpt-neo-2.7B": "GPT-Neo-2.7"}.get(row.model, row.model)
-    of_model = profiles[(profiles.model == name) & (profiles.micro_batch == row.mbs)]
+    of_model = profiles[(profiles.model == name) & (profiles.micro_batch == row.micro_batch)]
     stages = []
     for stage in replicas:
         gpus = {replica.rsplit("x", 1)[0] for replica in stage}
@@ -163,22 +168,22 @@ def sailor_step_s(row: Any, profiles: Any) -> float | None:
             return None
         stages.append(np.stack(times))
     summed = stage_sums(stages, layers)
-    is_desktop = "RTX" in str(row.gpu_mix)
+    is_desktop = "RTX" in str(row.accelerator_mix)
     link = _ETHERNET_BYTES_PER_S if is_desktop else 4 * bytes_per_s(200.0)
     rates = load().parameters
-    volume = _FP32 * row.mbs * row.seq * row.hidden
+    volume = _FP32 * row.micro_batch * row.sequence * row.hidden
     # Sending blocks both ways in every slot of the schedule.
-    sends = (row.grad_accum + row.pp - 1) * 2 * volume / (rates.pp_efficiency * link)
-    step = float(uneven_s(summed, int(row.grad_accum))) + (sends if row.pp > 1 else 0.0)
+    sends = (row.accumulation_steps + row.pp - 1) * 2 * volume / (rates.pp_efficiency * link)
+    step = float(uneven_s(summed, int(row.accumulation_steps))) + (sends if row.pp > 1 else 0.0)
     share = max(layers) / sum(layers)
-    gradients = _FP32 * row.params_b * 1e9 * share
+    gradients = _FP32 * row.parameters_1e9 * 1e9 * share
     ring = rates.dp_network_efficiency * link
     return float(step + 2 * (row.dp - 1) / row.dp * gradients / ring)
 
 
 def _sailor_layers(of_model: Any, gpu: str, tp: int) -> Floats:
-    rows = of_model[(of_model.gpu == gpu) & (of_model.tp == tp)].sort_values("layer")
-    return np.asarray((rows.fwd_s + rows.bwd_s).to_numpy(float))
+    rows = of_model[(of_model.accelerator == gpu) & (of_model.tp == tp)].sort_values("layer")
+    return np.asarray((rows.forward_s + rows.backward_s).to_numpy(float))
 
 
 # AMP -----------------------------------------------------------------------------------------
@@ -210,15 +215,15 @@ class _Amp:
         )
 
 
-def _amp(frame: Any, folder: Path) -> list[Trials]:
+def _amp(frame: Any, data: Path) -> list[Trials]:
     if frame.empty:
         return []
-    profiles = _table(folder / "amp_layer_fwd_times.csv")
+    profiles = AMP.read("layers", data)
     groups = []
     constants: dict[str, ProfileRates] = {"gpt2": AMP_GPT2}
     for model, rows in frame.groupby(frame.model.str.split("-").str[0]):
         runs = [_read_amp(row, str(model), profiles) for row in rows.itertuples()]
-        is_mixed = rows.hetero.to_numpy(bool)
+        is_mixed = rows.is_mixed.to_numpy(bool)
         same = [r for r, mixed in zip(runs, is_mixed, strict=True) if not mixed]
         if len(same) > len(_START):
             constants[str(model)] = fit(same)
@@ -244,12 +249,12 @@ def _trials(name: str, runs: list[_Amp], value: Floats, is_mixed: bool) -> Trial
 
 def _read_amp(row: Any, model: str, profiles: Any) -> _Amp:
     layers = json.loads(row.stage_layers)
-    types = [part.split(":")[0] for part in str(row.gpu_mix).split(";")]
+    types = [part.split(":")[0] for part in str(row.accelerator_mix).split(";")]
     of_type = {t: _amp_layers(profiles, model, t, int(row.tp)) for t in types}
-    last = min(types, key=lambda t: _devices(str(row.gpu_mix), t))
+    last = min(types, key=lambda t: _devices(str(row.accelerator_mix), t))
     others = [t for t in types if t != last] or types
     # The smaller group of machines holds the last ranks: the stages that begin behind this edge.
-    edge = 1 - _devices(str(row.gpu_mix), last) / row.n_gpus
+    edge = 1 - _devices(str(row.accelerator_mix), last) / row.accelerators
     stages: list[NDArray[np.float64]] = []
     for i in range(len(layers)):
         if i / len(layers) >= edge:
@@ -264,9 +269,9 @@ def _read_amp(row: Any, model: str, profiles: Any) -> _Amp:
         dp=int(row.dp),
         tp=int(row.tp),
         pp=int(row.pp),
-        micro_batch=int(row.mbs),
-        micro_batches=max(1, round(row.gbs / row.dp / row.mbs)),
-        measured_s=float(row.iter_time_s),
+        micro_batch=int(row.micro_batch),
+        micro_batches=max(1, round(row.global_batch / row.dp / row.micro_batch)),
+        measured_s=float(row.step_s),
         own_cost=float(cost.group(1)) if cost else math.nan,
     )
 
@@ -277,11 +282,11 @@ def _devices(mix: str, gpu: str) -> int:
 
 def _amp_layers(profiles: Any, model: str, gpu: str, tp: int) -> Floats:
     rows = profiles[
-        (profiles.model == model) & (profiles.tp == tp) & profiles.gpu.str.startswith(gpu)
+        (profiles.model == model) & (profiles.tp == tp) & profiles.accelerator.str.startswith(gpu)
     ]
     if rows.empty:
         raise ModelError(f"no AMP layer profile of {model} on {gpu} at tp {tp}")
-    return np.asarray(rows.sort_values("layer_index").fwd_s_mbs1.to_numpy(float))
+    return np.asarray(rows.sort_values("layer").forward_s.to_numpy(float))
 
 
 _START: Final = (1.5, 1.5, 0.01, 0.3, 0.05)

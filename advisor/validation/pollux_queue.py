@@ -8,39 +8,36 @@ minute and restarts of 30 s stand in ``preemption_s``, their two queues part at 
 
 from __future__ import annotations
 
-import gzip
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from advisor.collectors import bounded
+from advisor.measurements import POLLUX_QUEUE
 from advisor.planners.queueing.nouns import JobTable, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 
-RESULTS: Final = "measurements/cluster/pollux_simulated_jct.csv.gz"
-WORKLOADS: Final = "measurements/cluster/pollux_workloads.csv"
+if TYPE_CHECKING:
+    import pandas as pd
+
 CLUSTER: Final = SharedCluster(nodes=16, devices_per_node=4)
 PARAMETERS: Final = QueueParameters(limits=(16 * 3600.0,), preemption_s=60.0)
-LEARNT_LOAD: Final = "0.5"
-LOADS: Final = ("1.0", "1.5", "2.0")
+LEARNT_LOAD: Final = 0.5
+LOADS: Final = (1.0, 1.5, 2.0)
 
 Key = TypeVar("Key", bound=Hashable)
-Job = tuple[tuple[str, str, str], float, int, float]  # kind, submit [s], devices, completion [s]
+Job = tuple[tuple[str, int, int], float, int, float]  # kind, submit [s], devices, completion [s]
 
 
 def mean_errors(data: Path) -> dict[str, float]:
     """Return the error of the mean completion by load; empty where the tables are not there."""
-    if not ((data / RESULTS).is_file() and (data / WORKLOADS).is_file()):
+    if not POLLUX_QUEUE.is_in(data):
         return {}
-    with (data / WORKLOADS).open(newline="", encoding="utf-8") as file:
-        submitted = {(r["set"], r["workload"], r["name"]): r for r in bounded.csv_tables(file)}
-    with gzip.open(data / RESULTS, "rt", newline="", encoding="utf-8") as file:
-        results = [r for r in bounded.csv_tables(file) if r["policy"].startswith("tiresias-")]
-    learnt = [j for jobs in _jobs(results, submitted, LEARNT_LOAD).values() for j in jobs]
+    table = POLLUX_QUEUE.read("completions", data)
+    learnt = [j for jobs in _jobs(table, LEARNT_LOAD).values() for j in jobs]
     if not learnt:
         return {}
     seconds = _medians((kind, took) for kind, _, _, took in learnt)
@@ -48,7 +45,7 @@ def mean_errors(data: Path) -> dict[str, float]:
     errors = {}
     for load in LOADS:
         simulated, theirs = [], []
-        for jobs in _jobs(results, submitted, load).values():
+        for jobs in _jobs(table, load).values():
             jobs.sort(key=lambda job: job[1])
             kinds, submit, devices, took = zip(*jobs, strict=True)
             # A kind that half load never had takes its application's usual service.
@@ -56,12 +53,12 @@ def mean_errors(data: Path) -> dict[str, float]:
                 seconds.get(kind, service.get(kind[0], 0.0) / count)
                 for kind, count in zip(kinds, devices, strict=True)
             ]
-            table = JobTable(
+            workload = JobTable(
                 submit_s=np.array(submit),
                 devices=np.array(devices, np.int64),
                 duration_s=np.array(lengths),
             )
-            run = simulate_queue(table, CLUSTER, "las-2d", parameters=PARAMETERS)
+            run = simulate_queue(workload, CLUSTER, "las-2d", parameters=PARAMETERS)
             simulated.append(run.completion_s.mean())
             theirs.append(np.mean(took))
         if theirs:
@@ -70,21 +67,13 @@ def mean_errors(data: Path) -> dict[str, float]:
     return errors
 
 
-def _jobs(
-    results: Iterable[Mapping[str, str]],
-    submitted: Mapping[tuple[str, str, str], Mapping[str, str]],
-    load: str,
-) -> dict[str, list[Job]]:
+def _jobs(table: pd.DataFrame, load: float) -> dict[str, list[Job]]:
     """Return the jobs of a load by workload."""
-    name = "workloads" if load == "1.0" else f"workloads-{load}"
     found: dict[str, list[Job]] = defaultdict(list)
-    for row in results:
-        job = submitted.get((name, row["workload"], row["job"]))
-        if row["policy"] == f"tiresias-{load}" and job is not None:
-            kind = (job["application"], job["num_replicas"], job["batch_size"])
-            found[row["workload"]].append(
-                (kind, float(job["time"]), int(job["num_replicas"]), float(row["jct_s"]))
-            )
+    for row in table[table["load"] == load].itertuples():
+        kind = (str(row.application), int(row.devices), int(row.batch))
+        took = float(row.completion_s)
+        found[str(row.workload)].append((kind, float(row.submit_s), kind[1], took))
     return found
 
 

@@ -1,4 +1,4 @@
-r"""Baselines of ``scaling``: perfect scaling, nominal links, our planner uncalibrated, Pollux.
+r"""Baselines of ``scaling``: perfect scaling, nominal links, Pollux.
 
 Pollux's own model, calibrated on the same rows [1]_ (m samples a device, K devices; alpha and beta
 one pair inside a node, one between nodes):
@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from advisor.planners.links.collectives import ring_all_reduce_s
 from advisor.planners.links.scaling_law import Placements
-from advisor.train.scaling import KNOWN_CLUSTERS, one_device_s, uncalibrated
+from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s
 from advisor.train.scaling_fit import MeasuredPlacements
-from advisor.ways import parameters
 
 Array = NDArray[np.float64]
 # (cluster, gradient bytes or None, known rows of one application, placements wanted) -> step
@@ -52,16 +51,6 @@ def nominal_links(
     inside = ring_all_reduce_s(*message, links.intra_bytes_per_s, links.intra_latency_s)
     between = ring_all_reduce_s(*message, links.network_bytes_per_s, links.network_latency_s)
     return np.asarray(alone + np.where(wanted.nodes > 1, between, inside))
-
-
-def uncalibrated_planner(
-    cluster: str, gradient_bytes: float | None, known: MeasuredPlacements, wanted: Placements
-) -> Array | None:
-    """Ask the product's planner with packaged constants: only the one-device time is known."""
-    alone = one_device_s(known, wanted)
-    if alone is None or gradient_bytes is None or cluster not in KNOWN_CLUSTERS:
-        return None
-    return uncalibrated(cluster, gradient_bytes, alone, wanted, parameters.scaling()).step_s
 
 
 def pollux(
@@ -97,6 +86,5 @@ def _pollux_step_s(theta: Array, placements: Placements) -> Array:
 BASELINES: Final[Mapping[str, Baseline]] = {
     "perfect scaling": perfect_scaling,
     "alpha-beta at nominal bandwidth": nominal_links,
-    "our planner, uncalibrated": uncalibrated_planner,
     "Pollux, seven parameters": pollux,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,40 +32,157 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Scores of one left-out group."""
+    """Scores of one left-out group, and of baselines on the same rows."""
 
     group: str
     scores: Scores
+    baselines: Mapping[str, Scores] = field(default_factory=dict)
+
+
+Form = Literal["chosen with these rows in sight", "nested", "none chosen"]
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+THE_PRODUCT: Final = "the product"
+STATISTICS: Final = ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blind:
+    """The same protocol with everything fitted or chosen again without the scored group.
+
+    Attributes
+    ----------
+    overall, groups
+        As in ``Validation``, on the same rows.
+    changed : sequence of str
+        What was fitted or chosen again; empty where the protocol leaves the group out of
+        everything that is fitted, so that both are the same.
+    still_seen : sequence of str
+        What had these rows in sight all the same: forms, priors, hyper-parameters.
+    kept : sequence of str
+        What could be fitted again, but not within a reasonable time.
+    """
+
+    overall: Scores
+    groups: Sequence[Group] = ()
+    changed: Sequence[str] = ()
+    still_seen: Sequence[str] = ()
+    kept: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """One protocol's result: overall, per left-out group, and the baselines of its row.
 
-    ``figures`` holds what does not fit the common metrics (e.g. top-1 regret), by name.
+    Attributes
+    ----------
+    protocol, description : str
+    overall : Scores
+    groups : sequence of Group
+    form : str
+        How the form and hyper-parameters of what is scored were chosen: with these rows in sight,
+        by nested groups, or there was nothing to choose.
+    scores : str
+        What is scored: the product's own answer, or a model that no verb asks.
+    seen : sequence of str
+        What had the scored rows in sight all the same: forms, priors, hyper-parameters.
+    baselines : mapping of name to Scores
+    beside : mapping of name to Scores
+        Our scores on the rows of a baseline that has no answer for all of them.
+    figures : mapping of name to float
+        What does not fit the common metrics (e.g. top-1 regret).
+    notes : sequence of str
+    blind : Blind, optional
+
+    Raises
+    ------
+    ValueError
+        If a baseline is scored on other rows than we are.
     """
 
     protocol: str
     description: str
     overall: Scores
     groups: Sequence[Group] = ()
+    form: Form
+    scores: str
+    seen: Sequence[str] = ()
     baselines: Mapping[str, Scores] = field(default_factory=dict)
+    beside: Mapping[str, Scores] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    blind: Blind | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse baselines that were scored on other rows than ours."""
+        if self.form not in FORMS:
+            raise ValueError(f"form must be one of {FORMS}, got {self.form!r}")
+        for name, theirs in self.baselines.items():
+            if theirs.rows != self.ours(name).rows:
+                raise ValueError(
+                    f"{self.protocol}: baseline {name!r} has {theirs.rows} rows, "
+                    f"ours {self.ours(name).rows}: put our scores on its rows into beside"
+                )
+
+    def ours(self, baseline: str) -> Scores:
+        """Return our scores on the rows of a baseline."""
+        return self.beside.get(baseline, self.overall)
+
+    def losses(self) -> list[dict[str, Any]]:
+        """Return every statistic in which a baseline is better than we are, on the same rows.
+
+        Of all rows (``group`` is "ALL"), and of the groups whose baselines are known.
+        """
+        pairs = [("ALL", name, self.ours(name), s) for name, s in self.baselines.items()]
+        pairs += [(g.group, name, g.scores, s) for g in self.groups for name, s in
+                  g.baselines.items()]  # fmt: skip
+        return [
+            {"group": group, "baseline": name, "statistic": statistic, "ours": a, "theirs": b}
+            for group, name, ours, theirs in pairs
+            for statistic in STATISTICS
+            if (a := getattr(ours, statistic)) > (b := getattr(theirs, statistic))
+        ]
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record of ``advisor validate --json``."""
-        return {
+        record = {
             "schema_version": 1,
             "protocol": self.protocol,
             "description": self.description,
             "rows": self.overall.rows,
+            "form": self.form,
+            "scores": self.scores,
+            "seen": list(self.seen),
             "overall": _record(self.overall),
-            "groups": [{"group": g.group, **_record(g.scores)} for g in self.groups],
-            "baselines": {name: _record(s) for name, s in self.baselines.items()},
+            "groups": [_group_record(g) for g in self.groups],
+            "baselines": {
+                name: {**_record(s), "ours": _record(self.ours(name))}
+                for name, s in self.baselines.items()
+            },
+            "losses": self.losses(),
             "figures": dict(self.figures),
             "notes": list(self.notes),
         }
+        return record if self.blind is None else record | {"blind": self._blind_record(self.blind)}
+
+    def _blind_record(self, blind: Blind) -> dict[str, Any]:
+        return {
+            "changed": list(blind.changed),
+            "still_seen": list(blind.still_seen),
+            "kept": list(blind.kept),
+            "overall": _record(blind.overall),
+            "groups": [_group_record(g) for g in blind.groups],
+            "difference": {
+                name: round(getattr(blind.overall, name) - getattr(self.overall, name), 6)
+                for name in STATISTICS
+            },
+        }
+
+
+def _group_record(group: Group) -> dict[str, Any]:
+    """Return a group's scores, with its baselines where it has some."""
+    found = {"group": group.group, **_record(group.scores)}
+    simple = {name: _record(s) for name, s in group.baselines.items()}
+    return found | ({"baselines": simple} if simple else {})
 
 
 def _record(scores: Scores) -> dict[str, Any]:
@@ -118,6 +235,42 @@ def score(
         coverage=coverage,
         width=width,
     )
+
+
+def compare(
+    rules: Mapping[str, ArrayLike], ours: ArrayLike, measured: ArrayLike
+) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """Score simpler rules, and ourselves on the rows that each of them answers.
+
+    Parameters
+    ----------
+    rules : mapping of name to array-like of shape (n,)
+        Predictions; nan where a rule has no answer.
+    ours, measured : array-like of shape (n,)
+        Rows where ours is nan are scored for no rule.
+
+    Returns
+    -------
+    baselines, beside : dict of str to Scores
+        As ``Validation`` has them; a rule that answers nothing is left out of both.
+
+    Examples
+    --------
+    >>> theirs, beside = compare({"half": [1.0, float("nan")]}, [1.8, 4.0], [2.0, 4.0])
+    >>> theirs["half"].rows, theirs["half"].mape_fraction, beside["half"].mape_fraction
+    (1, 0.5, 0.1)
+    """
+    own, truth = np.asarray(ours, float), np.asarray(measured, float)
+    answered = np.isfinite(own)
+    baselines, beside = {}, {}
+    for name, values in rules.items():
+        theirs = np.asarray(values, float)
+        rows = answered & np.isfinite(theirs)
+        if rows.any():
+            baselines[name] = score(theirs[rows], truth[rows])
+            if not np.array_equal(rows, answered):
+                beside[name] = score(own[rows], truth[rows])
+    return baselines, beside
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:

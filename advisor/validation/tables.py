@@ -19,7 +19,22 @@ import pandas as pd
 
 from advisor.errors import ModelError, UsageError
 from advisor.learned.device_gp import DeviceProcess
+from advisor.measurements import (
+    CAMPAIGNS,
+    GAVEL,
+    LAMBDA,
+    LAYERS,
+    LAYOUTS,
+    MLPERF,
+    NEUSIGHT,
+    NVIDIA_EXAMPLES,
+    PARCAE,
+    SIA,
+    Dataset,
+)
+from advisor.measurements.table import PublishedTable, read_frame
 from advisor.validation.cell_scores import score_cells
+from advisor.validation.gpu import one_device_cells
 from advisor.validation.scores import Validation
 
 
@@ -31,10 +46,9 @@ class Suite:
     ----------
     protocol : str
         Of ``advisor.validation.PROTOCOLS``, or the suite's name where it has none.
-    columns : frozenset of str
-        What tells its tables.
-    place : str
-        Where its table lies under the measurements.
+    dataset : Dataset
+    table : str
+        Of the data set; its ``tell`` are the columns that tell a user's table.
     cells : callable or None
         Makes cells (gpu, precision, model, throughput, batch, count) of its rows.
     has_process : bool
@@ -42,35 +56,44 @@ class Suite:
     """
 
     protocol: str
-    columns: frozenset[str]
-    place: str
+    dataset: Dataset
+    table: str
     cells: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     has_process: bool = False
+
+    @property
+    def form(self) -> PublishedTable:
+        """The published form of its tables, and ours."""
+        return self.dataset.tables[self.table]
 
 
 def lambda_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the median throughput of one GPU by (gpu, precision, model)."""
-    rows = rows[rows["n_gpus"] == 1]
-    return _cells(rows, "model", "throughput", "batch_per_gpu")
+    return one_device_cells(rows[rows["accelerators"] == 1])
 
 
 def gavel_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return samples/s of one GPU by job; the suite trains in fp32."""
-    rows = rows[(rows["n_gpus"] == 1) & (rows["samples_per_s"] > 0)].assign(precision="fp32")
-    return _cells(rows, "job", "samples_per_s", "batch_size_per_gpu")
+    rows = rows[(rows["accelerators"] == 1) & (rows["samples_per_s"] > 0)]
+    named = {"job": "model", "samples_per_s": "units_per_s"}
+    return one_device_cells(rows.rename(columns=named).assign(precision="fp32"))
 
 
-def deep_learning_examples_cells(rows: pd.DataFrame) -> pd.DataFrame:
+def nvidia_example_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return throughput of one GPU by (page, batch, sequence, metric)."""
-    rows = rows[(rows["n_gpus"] == 1) & (rows["value"] > 0)]
+    rows = rows[(rows["accelerators"] == 1) & (rows["value"] > 0)]
     rows = rows[rows["metric"].str.contains("throughput|/s", case=False)]
-    job = rows["file"] + " " + rows["batch"].astype(str) + " " + rows["seq_len"].astype(str)
-    memory = rows["gpu_mem_gb"].map(lambda gb: "" if pd.isna(gb) else f"-{gb:.0f}GB")
-    precision = rows["precision"].map({"mixed": "fp16"}).fillna("fp32")
-    rows = rows.assign(
-        job=job, gpu=rows["gpu"] + memory, precision=precision, one=1.0
-    )  # batches of this suite are texts
-    return _cells(rows, "job", "value", "one")
+    job = rows["page"] + " " + rows["batch"].astype(str) + " " + rows["sequence"].astype(str)
+    memory = rows["accelerator_memory_gb"].map(lambda gb: "" if pd.isna(gb) else f"-{gb:.0f}GB")
+    return one_device_cells(
+        rows.assign(
+            model=job,
+            accelerator=rows["accelerator"] + memory,
+            precision=rows["precision"].map({"mixed": "fp16"}).fillna("fp32"),
+            units_per_s=rows["value"],
+            batch_per_accelerator=1.0,  # batches of this suite are texts
+        )
+    )
 
 
 def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -80,62 +103,22 @@ def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
     return cells(rows)
 
 
-def _cells(rows: pd.DataFrame, job: str, throughput: str, batch: str) -> pd.DataFrame:
-    found = rows.assign(model=rows[job])
-    grouped = found.groupby(["gpu", "precision", "model"])
-    return grouped.agg(
-        throughput=(throughput, "median"), batch=(batch, "median"), count=(throughput, "size")
-    ).reset_index()
-
-
 SUITES: Final = (
     Suite(
-        protocol="gpu", columns=frozenset({"gpu", "model", "precision", "throughput", "n_gpus"}),
-        place="measurements/lambda/lambda_history_union.csv", cells=lambda_cells,
-        has_process=True,
+        protocol="gpu", dataset=LAMBDA, table="throughputs", cells=lambda_cells, has_process=True
     ),
+    Suite(protocol="gpu-mlperf", dataset=MLPERF, table="entries", cells=mlperf_cells),
+    Suite(protocol="gavel", dataset=GAVEL, table="throughputs", cells=gavel_cells),
     Suite(
-        protocol="gpu-mlperf",
-        columns=frozenset({"accelerator", "model", "samples_per_s_per_acc", "division"}),
-        place="measurements/mlperf/mlperf_entries.csv", cells=mlperf_cells,
+        protocol="nvidia-dle", dataset=NVIDIA_EXAMPLES, table="throughputs",
+        cells=nvidia_example_cells,
     ),
-    Suite(
-        protocol="gavel", columns=frozenset({"gpu", "job", "samples_per_s", "consolidated"}),
-        place="measurements/gavel/gavel_isolated.csv", cells=gavel_cells,
-    ),
-    Suite(
-        protocol="nvidia-dle", columns=frozenset({"file", "gpu", "metric", "value", "precision"}),
-        place="measurements/nvidia_dle/nvidia_dle_training_tables.csv",
-        cells=deep_learning_examples_cells,
-    ),
-    Suite(
-        protocol="layers",
-        columns=frozenset({"gpu", "fwd_ms", "bwd_ms", "params_per_layer", "hidden", "dtype"}),
-        place="planners/layer_latency_profiles.csv",
-    ),
-    Suite(
-        protocol="neusight",
-        columns=frozenset({"model_name", "device", "mode", "label_all_e2e_latency"}),
-        place="measurements/neusight/neusight_e2e_latency_ms.csv",
-    ),
-    Suite(
-        protocol="layouts", columns=frozenset({"table", "iter_time_s", "tp", "pp", "dp"}),
-        place="planners/measured_layouts.csv",
-    ),
-    Suite(
-        protocol="scaling",
-        columns=frozenset({"app", "cluster", "placement", "step_time", "sync_time"}),
-        place="measurements/pollux_sia/sia_placements.csv",
-    ),
-    Suite(
-        protocol="pipeline", columns=frozenset({"dp", "pp", "n_gpus", "step_ms", "model"}),
-        place="measurements/parcae/parcae_dp_pp_throughput.csv",
-    ),
-    Suite(
-        protocol="campaigns",
-        columns=frozenset({"campaign", "model", "accelerator", "accelerators", "year"}),
-        place="measurements/campaigns/campaigns.csv",
-    ),
+    Suite(protocol="layers", dataset=LAYERS, table="profiles"),
+    Suite(protocol="neusight", dataset=NEUSIGHT, table="latencies"),
+    Suite(protocol="layouts", dataset=LAYOUTS, table="runs"),
+    Suite(protocol="scaling", dataset=SIA, table="placements"),
+    Suite(protocol="pipeline", dataset=PARCAE, table="steps"),
+    Suite(protocol="campaigns", dataset=CAMPAIGNS, table="runs"),
 )  # fmt: skip
 
 
@@ -160,19 +143,20 @@ def score_table(path: Path, data: Path | None) -> Validation:
     suite = _suite(path, rows)
     if suite.cells is None:
         return _by_protocol(suite, path, data)
-    reference = data / suite.place if data is not None else None
     known = None
-    if reference is not None and reference.exists() and not reference.samefile(path):
-        known = suite.cells(pd.read_csv(reference, low_memory=False))
+    if data is not None and suite.dataset.has(suite.table, data):
+        known = suite.cells(suite.dataset.read(suite.table, data))
     process = (
         DeviceProcess()
         if suite.has_process
         else DeviceProcess(has_process=False, has_step_cost=(False,))
     )
     try:
-        cells = suite.cells(rows)
+        cells = suite.cells(suite.form.normalise(rows, path))
     except (KeyError, ValueError, TypeError) as error:
-        raise ModelError(f"{path}: {error}", hint=f"the form is that of {suite.place}") from error
+        raise ModelError(
+            f"{path}: {error}", hint=f"the form is that of {suite.form.published}"
+        ) from error
     found = score_cells(suite.protocol, cells, known, process)
     beside = "the suite's published rows" if known is not None else "the table's other rows alone"
     return replace(found, notes=(*found.notes, f"known beside: {beside}"))
@@ -180,8 +164,8 @@ def score_table(path: Path, data: Path | None) -> Validation:
 
 def _read(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(path, low_memory=False)
-    except (OSError, ValueError) as error:
+        return read_frame(path)
+    except ModelError as error:
         raise UsageError(
             f"cannot read the table {path}: {error}", hint="name a CSV file with a header"
         ) from error
@@ -190,13 +174,15 @@ def _read(path: Path) -> pd.DataFrame:
 def _suite(path: Path, rows: pd.DataFrame) -> Suite:
     columns = set(rows.columns)
     for suite in SUITES:
-        if suite.columns <= columns:
+        if suite.form.tell <= columns or 0 < len(columns.intersection(suite.form.ours)) == len(
+            suite.form.ours
+        ):
             return suite
-    close = max(SUITES, key=lambda suite: len(suite.columns & columns))
-    lacking = ", ".join(sorted(close.columns - columns))
+    close = max(SUITES, key=lambda suite: len(suite.form.tell & columns))
+    lacking = ", ".join(sorted(close.form.tell - columns))
     raise UsageError(
         f"the columns of {path} are of no known suite",
-        hint=f"closest is {close.place}, which also has: {lacking}",
+        hint=f"closest is {close.form.published}, which also has: {lacking}",
     )
 
 
@@ -210,7 +196,7 @@ def _by_protocol(suite: Suite, path: Path, data: Path | None) -> Validation:
     if hasattr(module, "run_table"):
         found: Validation = module.run_table(path, data)
         return found
-    with _in_place(suite.place, path, data) as folder:
+    with _in_place(suite.form.published, path, data) as folder:
         result: Validation = module.run(folder)
     return result
 

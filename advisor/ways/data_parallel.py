@@ -135,17 +135,21 @@ def _scaled(
     case: StepCase, single: _Single, fit: Fit, type_index: Integers, count: Integers
 ) -> DataParallelColumns:
     work, fleet = case.work, case.fleet
+    # Machines whose devices one switch fabric joins are a node to a ring.
+    joined = np.minimum(fleet.domain_machines[type_index], count)
+    nodes = -(-count // joined)
+    network = fleet.network_bytes_per_s[type_index] * joined
     return data_parallel_step(
         micro_batch_s=single.micro_batch_s,
         backward_s=single.backward_s,
         optimizer_s=single.optimizer_s,
         accumulation_steps=fit.accumulation_steps,
         gradient_bytes=work.gradient_bytes,
-        nodes=count,
-        devices_per_node=fleet.per_node[type_index],
+        nodes=nodes,
+        devices_per_node=fleet.per_node[type_index] * count / nodes,
         intra_bytes_per_s=fleet.intra_bytes_per_s[type_index],
         intra_latency_s=fleet.intra_latency_s[type_index],
-        network_bytes_per_s=np.where(count > 1, fleet.network_bytes_per_s[type_index], np.inf),
+        network_bytes_per_s=np.where(nodes > 1, network, np.inf),
         network_latency_s=fleet.network_latency_s[type_index],
         zero_stage=fit.zero_stage,
         has_rdma=fleet.is_rdma[type_index],

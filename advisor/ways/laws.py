@@ -22,7 +22,7 @@ import numpy as np
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError
 from advisor.machines.parts import AcceleratorPart, part
-from advisor.planners.core.columns import FUSIONS, Software
+from advisor.planners.core.columns import FUSIONS, LOGIT_SCALES, Software
 from advisor.planners.core.layer_table import LayerTable
 from advisor.planners.core.nouns import PRECISION_BYTES, Device, Work
 from advisor.planners.step.adapters import adapter_work
@@ -34,7 +34,7 @@ PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "tf32"
 _FITTED_ARCHITECTURES: Final = frozenset(
     {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra"}
 )
-_FLASH, _UNFUSED = 2, 0
+_TUNED, _FLASH, _UNFUSED = 3, 2, 0
 # Seconds of a forward pass among those of both, for what starts kernels (one and two passes).
 _FORWARD_LAUNCHES: Final = 1 / 3
 
@@ -118,6 +118,10 @@ def software_of(work: Work) -> Software:
     """Return what the training software does as columns of the layout model."""
     setup = work.setup
     precision = work.precision
+    # Kernels fused by hand are Megatron Core's, with Transformer Engine's attention: today's
+    # overlap sends and tensor parallel products. PyTorch's checkpoints end with the last tensor
+    # needed.
+    is_megatron = setup.kernels == "fused"
     # The formula counts elements of two bytes.
     element = max(min(PRECISION_BYTES[precision], 4), 2)
     assert work.transformer is not None
@@ -131,10 +135,14 @@ def software_of(work: Work) -> Software:
         adapter_sum_bytes=adapters.sum_bytes,
         dequantised_bytes=adapters.dequantised_bytes,
         fusion=FUSIONS.index(setup.kernels),
-        attention=_UNFUSED if setup.attention == "unfused" else _FLASH,
+        attention=_UNFUSED if setup.attention == "unfused" else _TUNED if is_megatron else _FLASH,
         overlaps_dp=int(setup.overlaps),
+        overlaps_tp=int(is_megatron and setup.overlaps),
+        overlaps_pp=int(is_megatron and setup.overlaps),
+        stops_early=int(not is_megatron),
         gradient_bytes=setup.gradient_bytes(precision),
         weight_bytes=weight,
         optimizer_state_bytes=setup.optimizer_bytes(precision),
+        logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
     )

@@ -15,7 +15,7 @@ from advisor.planners.core.columns import RECOMPUTES, Layouts, Machines
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Transformer
-from advisor.planners.layouts.layout_time import calibrated, data_parallel_s
+from advisor.planners.layouts.layout_time import calibrated, data_parallel_s, fixed_s
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.unit_memory import Kept, UnitTable
@@ -72,7 +72,7 @@ class LayoutLaw:
     @property
     def fixed_s(self) -> float:
         """What every step takes besides computing, sending and reducing [s]."""
-        return self.parameters.step_s
+        return float(fixed_s(self._problem.software, self.parameters))
 
     def times(self, group: ClusterGroup) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""
@@ -166,6 +166,7 @@ class LayoutLaw:
                 intra_bytes_per_s=min(float(m.intra_bytes_per_s) for m in links),
                 network_bytes_per_s=min(float(m.network_bytes_per_s) for m in links),
                 devices_per_node=devices / nodes,
+                domain_machines=min(float(m.domain_machines) for m in links),
             ),
         )
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.columns import RECOMPUTES, Layouts
 from advisor.planners.heterogeneous.uneven_data_parallel import MicroBatchCurve
-from advisor.planners.layouts.layout_time import calibrated, data_parallel_s, step_times
+from advisor.planners.layouts.layout_time import calibrated, data_parallel_s, fixed_s, step_times
 from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.step.model_units import Unit
 from advisor.planners.step.transformer_step import head_s, launch_s, layer_times
@@ -102,12 +102,14 @@ class LayoutPairs:
                 intra_bytes_per_s=np.minimum.reduce([self.intra[t] for t in stages.types]),
                 network_bytes_per_s=np.minimum.reduce([self.network[t] for t in stages.types]),
                 devices_per_node=devices / nodes,
+                domain_machines=1,  # unlike machines hang in racks of their own
             ),
         )
         computed = stages.micro_batch_s * stages.steps
         exposed = data_parallel_s(case, np.asarray(stages.backward_s), np.asarray(computed))
         shards = np.where(np.asarray(stages.zero_stage) > 0, devices, 1)
-        whole = computed + exposed + stages.optimizer_s / shards + parameters.step_s
+        whole = computed + exposed + stages.optimizer_s / shards
+        whole = whole + float(fixed_s(problem.software, parameters))
         waiting = whole * parameters.straggler * np.log2(np.maximum(nodes, 1))
         is_rdma = np.logical_and.reduce([self.case.fleet.is_rdma[t] for t in stages.types])
         share = exposed / (whole + waiting)
@@ -153,7 +155,7 @@ def _head_share(on: OnMachine) -> float:
 def update_s(on: OnMachine) -> float:
     """Return the optimizer's update of the whole model on one device [s]."""
     alone = step_times(on.problem.case(_whole_model(1, _NONE)))
-    return float(alone.optimizer_s) - on.problem.parameters.step_s
+    return float(alone.optimizer_s - fixed_s(on.problem.software, on.problem.parameters))
 
 
 def _whole_model(micro_batch: Any, mode: int) -> Layouts:

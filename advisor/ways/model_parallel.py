@@ -92,12 +92,14 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
 def search(case: StepCase, on: OnMachine, count: int) -> Found:
     """Return the fastest layout on so many machines of a kind."""
     devices = count * on.per_node
-    return on.problem.search(devices, case.job.global_batch, space_on(case.space, on.per_node))
+    return on.problem.search(devices, case.job.global_batch, space_on(case.space, on.problem))
 
 
-def space_on(space: SearchSpace, per_node: int) -> SearchSpace:
-    """Return the space on machines of so many devices: tensor parallelism stays inside one."""
-    return space if space.tp is not None else replace(space, max_tp=min(space.max_tp, per_node))
+def space_on(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
+    """Return the space where tensor parallelism stays inside what one link joins."""
+    if space.tp is not None:
+        return space
+    return replace(space, max_tp=min(space.max_tp, problem.joined_devices))
 
 
 def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
@@ -124,8 +126,8 @@ def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumn
 def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
     """Return what two types must have in common to take equally long for every layout."""
     fleet = case.fleet
-    columns = (fleet.device, fleet.per_node, fleet.intra_bytes_per_s, fleet.network_bytes_per_s,
-               fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
+    columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
+               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
     return tuple(column[row].item() for column in columns)
 
 
@@ -197,6 +199,7 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
         intra_bytes_per_s=min(float(fleet.intra_bytes_per_s[row]), 1e15),
         network_bytes_per_s=min(network, 1e15) if np.isfinite(network) else 1e15,
         devices_per_node=int(fleet.per_node[row]),
+        domain_machines=int(fleet.domain_machines[row]),
         host_bytes_per_s=known.host_bytes_per_s if known else _HOST_BYTES_PER_S,
         host_memory_bytes=float(fleet.host_memory_bytes[row]),
         generation=known.generation if known else 1,

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from advisor import data
-from advisor.collectors import atomic, bounded
+from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.planners.links.collectives import CollectiveParameters
 from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.planners.memory.training_memory import MemoryParameters
 
 SCHEMA_VERSION = 1
+DIGITS = 5  # significant: fits converge further, readings are less certain
 Record = TypeVar("Record", ScalingParameters, MemoryParameters, CollectiveParameters)
 
 
@@ -47,12 +48,17 @@ def memory(folder: Path | None = None) -> MemoryParameters:
     return _record(MemoryParameters, _read(path, "advisor train memory"), path)
 
 
-def write(parameters: ScalingParameters | MemoryParameters, folder: Path) -> Path:
-    """Write ``parameters.json`` into ``folder`` and return its path."""
-    path = folder / "parameters.json"
-    record = {"schema_version": SCHEMA_VERSION, "parameters": asdict(parameters)}
-    atomic.write_text(path, json.dumps(record, indent=2) + "\n")
-    return path
+def text(parameters: ScalingParameters | MemoryParameters) -> str:
+    """Return ``parameters.json``: every constant to ``DIGITS`` significant digits."""
+    record = {"schema_version": SCHEMA_VERSION, "parameters": _rounded(asdict(parameters))}
+    return json.dumps(record, indent=2) + "\n"
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _rounded(value) if isinstance(value, dict) else float(f"{value:.{DIGITS}g}")
+        for name, value in values.items()
+    }
 
 
 def _read(path: Path, command: str) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     except ValueError as error:
         raise _unusable(path, str(error), command) from error
     if not isinstance(values, dict):
-        raise _unusable(path, "its parameters are no object", command)
+        raise _unusable(path, "its parameters are not an object", command)
     return dict(values)
 
 

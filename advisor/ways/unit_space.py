@@ -26,7 +26,7 @@ def check_space(job: Job, space: SearchSpace) -> None:
     work = job.work
     if work is None or (work.transformer is not None and not work.layers):
         return
-    what = "a model that is no transformer" if job.measured is None else "a recorded run"
+    what = "a model that is not a transformer" if job.measured is None else "a recorded run"
     for name in _OF_SHAPES:
         if (getattr(space, name) or 1) > 1:
             raise UsageError(

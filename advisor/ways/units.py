@@ -280,6 +280,7 @@ def node_of(fleet: Fleet, row: int, accelerators: Mapping[str, Accelerator]) -> 
         name=device.name,
         device=device,
         devices=int(fleet.per_node[row]),
+        domain_machines=int(fleet.domain_machines[row]),
         intra=Link(
             name="intra",
             bytes_per_s=min(float(fleet.intra_bytes_per_s[row]), 1e15),

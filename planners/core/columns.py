@@ -22,6 +22,11 @@ Column = Floats | NDArray[np.int64] | NDArray[np.bool_] | float | int
 GENERATIONS: Final = ("volta", "ampere", "hopper", "blackwell")
 PRECISIONS: Final = ("16-bit", "fp8", "fp4", "tf32")
 FUSIONS: Final = ("eager", "fused", "compiled", "lean")
+# Bytes a logit at the peak of the loss, over Megatron's 8: its vocabulary-parallel loss keeps them
+# in 16 bits (2), exponentials in fp32 (4) that the gradient overwrites, and that in 16 bits (2).
+# PyTorch's keeps logits (2), log-probabilities (4) and two fp32 gradients (8); compiled, the last
+# two are one. Counted, by ``FUSIONS``.
+LOGIT_SCALES: Final = (14 / 8, 1.0, 10 / 8, 14 / 8)
 ATTENTIONS: Final = ("unfused", "flash1", "flash2", "flash3")
 RECOMPUTES: Final = ("none", "selective", "full")
 
@@ -77,6 +82,8 @@ class Machines:
     network_bytes_per_s : Column
         Of a node, per direction.
     devices_per_node : Column
+    domain_machines : Column
+        Nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack.
     host_bytes_per_s : Column
         Between a device and host memory, per direction.
     host_memory_bytes : Column
@@ -95,6 +102,7 @@ class Machines:
     intra_bytes_per_s: Column
     network_bytes_per_s: Column
     devices_per_node: Column
+    domain_machines: Column = 1
     host_bytes_per_s: Column = 12e9
     host_memory_bytes: Column = np.inf
     kept_free_bytes: Column = 0.0
@@ -123,6 +131,8 @@ class Software:
     weight_bytes, optimizer_state_bytes : Column
         Per parameter as products read it, and per trained parameter of the optimizer, master copy
         included. [bytes]
+    logit_scale : Column
+        What the loss keeps of the logits over what Megatron's does (``LOGIT_SCALES``).
     activation_scale : Column
         Activations kept over those that the formula counts: what a recording showed.
     gradient_shard_bytes, reduce_bucket_elements : Column
@@ -153,6 +163,7 @@ class Software:
     gradient_bytes: Column = 4
     weight_bytes: Column = 2.0
     optimizer_state_bytes: Column = 12.0
+    logit_scale: Column = 1.0
     activation_scale: Column = 1.0
     gradient_shard_bytes: Column = 0.0
     reduce_bucket_elements: Column = 0.0
@@ -205,6 +216,16 @@ class Layouts:
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
     average_every: Column = 1
+
+
+def domain_devices(machines: Machines) -> Floats:
+    """Return the devices that the link inside a node joins, across the nodes of its domain."""
+    return np.asarray(machines.devices_per_node, float) * np.asarray(machines.domain_machines)
+
+
+def domain_network_bytes_per_s(machines: Machines) -> Floats:
+    """Return what all nodes of a link's domain together send over the network [bytes/s]."""
+    return np.asarray(machines.network_bytes_per_s, float) * np.asarray(machines.domain_machines)
 
 
 def layer_parameters(shapes: Shapes) -> tuple[Column, Column]:

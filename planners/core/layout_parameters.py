@@ -21,6 +21,11 @@ class LayoutParameters:
         The same relative to Ampere, and for software older than its GPU.
     fp8_gain, fp4_gain, tf32_gain : float
         Rate of products against 16-bit.
+    low_blackwell : float
+        What fp8 and fp4 gain more on Blackwell, where power bounds 16-bit products in training
+        (measured bursts of 1,745 Tflop/s are not kept up). Set with B200 and GB200 runs in sight.
+    low_width : float
+        Products in fp8 and fp4 lose 1 + low_width tp/h besides.
     cast_bytes : float
         Traffic per operand entry cast to fp8 or fp4. [bytes]
     saturation_tokens, saturation_tp : float
@@ -38,7 +43,8 @@ class LayoutParameters:
     flash1_ampere, flash1_hopper, flash2_ampere, flash2_hopper, flash3_hopper : float
         Share of the measured product rate that (causal) flash attention reaches.
     eager_bytes, lean_bytes, fused_bytes, compiled_bytes : float
-        Elementwise traffic of a layer's forward, per token and hidden unit. [bytes]
+        Elementwise traffic of a layer's forward, per token and hidden unit; eager as counted for
+        transformers' Llama: two norms in fp32 (72), rotation (25), residuals (12). [bytes]
     activation_bytes : float
         The same per token and inner unit of the feed-forward block. [bytes]
     elementwise_backward : float
@@ -46,8 +52,10 @@ class LayoutParameters:
     logit_bytes, head_share : float
         Traffic per token and vocabulary entry [bytes]; share of the head that counts where a
         pipeline's last stage has it.
-    launch_heavy_s, launch_tp_s, launch_light_s : float
-        Host time per layer and pass: base and what 8-way tensor parallelism adds. [s]
+    launch_heavy_s, launch_tp_s, launch_light_s, launch_eager_s : float
+        Host time per layer and pass: base and what 8-way tensor parallelism adds; stacks of today
+        with fused or compiled kernels, and with one kernel for each operator (about 45 forward in
+        transformers' Llama, at the 10-20 us that PyTorch takes for one). [s]
     launch_send_s : float
         Host time of a send and receive between stages in the heavy stacks. [s]
     tp_efficiency, tp_latency_s, tp_exposed : float
@@ -58,10 +66,14 @@ class LayoutParameters:
     dp_intra_efficiency, dp_network_efficiency, dp_overlap, fsdp_overlap, fsdp_exposed : float
         Rings over NVLink and over the network; how much of a backward pass hides the reduction;
         how much computing hides gathering; what of it is never hidden.
+    dp_latency_s : float
+        Of a step of a ring between nodes: NCCL on 2 to 128 of them
+        (``collective_busbw_ratio.csv``, as fitted in ``links.collectives``). [s]
     cp_exposed : float
         Share of the ring attention's exchange that is not hidden.
-    optimizer_bytes, step_s : float
-        Traffic per parameter updated [bytes]; fixed per step [s].
+    optimizer_bytes, step_s, step_eager_s : float
+        Traffic per parameter updated [bytes]; fixed per step, and the same where every tensor's
+        update, norm and logging is started from Python (Hugging Face's trainer). [s]
     straggler : float
         Slowdown per doubling of the nodes.
     offload_overlap, host_update_bytes_per_s : float
@@ -72,11 +84,13 @@ class LayoutParameters:
     gemm_efficiency: float = 0.90
     gemm_volta: float = 0.95
     gemm_hopper: float = 0.97
-    gemm_blackwell: float = 0.95
+    gemm_blackwell: float = 0.80
     gemm_untuned: float = 0.92
     fp8_gain: float = 1.9
     fp4_gain: float = 2.6
     tf32_gain: float = 0.5
+    low_blackwell: float = 1.30
+    low_width: float = 150.0
     cast_bytes: float = 2.0
     saturation_tokens: float = 55.0
     saturation_tp: float = 45.0
@@ -91,7 +105,7 @@ class LayoutParameters:
     flash2_ampere: float = 0.62
     flash2_hopper: float = 0.45
     flash3_hopper: float = 0.66
-    eager_bytes: float = 90.0
+    eager_bytes: float = 109.0
     lean_bytes: float = 32.0
     fused_bytes: float = 17.0
     compiled_bytes: float = 14.0
@@ -102,6 +116,7 @@ class LayoutParameters:
     launch_heavy_s: float = 0.87e-3
     launch_tp_s: float = 0.275e-3
     launch_light_s: float = 0.30e-3
+    launch_eager_s: float = 0.80e-3
     launch_send_s: float = 0.3e-3
     tp_efficiency: float = 0.74
     tp_latency_s: float = 23e-6
@@ -111,12 +126,14 @@ class LayoutParameters:
     pp_exposed: float = 0.47
     dp_intra_efficiency: float = 0.70
     dp_network_efficiency: float = 0.78
+    dp_latency_s: float = 9.3e-6
     dp_overlap: float = 0.73
     fsdp_overlap: float = 0.80
     fsdp_exposed: float = 0.4
     cp_exposed: float = 0.2
     optimizer_bytes: float = 23.0
     step_s: float = 0.010
+    step_eager_s: float = 0.060
     straggler: float = 0.0076
     offload_overlap: float = 0.5
     host_update_bytes_per_s: float = 20e9

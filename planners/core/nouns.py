@@ -22,8 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 OperatorKind = Literal[
-    "matmul", "convolution", "attention", "recurrent", "normalisation", "elementwise",
-    "reduction", "embedding", "copy", "optimizer", "other",
+    "matmul", "convolution", "winograd", "depthwise", "attention", "recurrent",
+    "normalisation", "elementwise", "reduction", "embedding", "copy", "optimizer", "other",
 ]  # fmt: skip
 Phase = Literal["forward", "backward", "optimizer"]
 Recompute = Literal["none", "selective", "full"]
@@ -32,6 +32,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved"]
 _RATES: Final = (
     "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",
     "fp16_flop_per_s", "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
+    "best_fp16_flop_per_s",
 )  # fmt: skip
 
 
@@ -196,11 +197,18 @@ class Device:
         Dense peaks. [flop/s]
     sustained_fp32_flop_per_s, sustained_fp16_flop_per_s : float or None
         Measured; fp16 stands for bf16 too. [flop/s]
+    best_fp16_flop_per_s : float or None
+        The fastest product that anybody measured, over all sizes: none of a job's runs faster, and
+        most run slower. [flop/s]
     cores : int or None
         CPUs: virtual CPUs of the machine.
     core_speed : float or None
         CPUs: CoreMark per virtual CPU. [1/s]
-    tdp_w, release_year : float or None
+    tdp_w : float or None
+        Power limit of the board. [W]
+    release_year : float or None
+        Of the first card of its chip family: what a joule buys is the process's, so that an H200
+        computes as an H100 of the same power does.
     call_s : float or None
         What a call takes on the host, measured there; None: as devices of its kind. [s]
     """
@@ -218,6 +226,7 @@ class Device:
     fp8_flop_per_s: float | None = None
     sustained_fp32_flop_per_s: float | None = None
     sustained_fp16_flop_per_s: float | None = None
+    best_fp16_flop_per_s: float | None = None
     cores: int | None = None
     core_speed: float | None = None
     tdp_w: float | None = None
@@ -285,6 +294,8 @@ class Node:
         CoreMark per virtual CPU: feeds the input-pipeline limit. [1/s]
     memory_bytes : float
         Host memory.
+    domain_machines : int
+        Machines among which ``intra`` joins all devices: 1, or 18 in an NVL72 rack.
     """
 
     name: str
@@ -296,9 +307,12 @@ class Node:
     vcpus: int
     core_speed: float | None = None
     memory_bytes: float
+    domain_machines: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(f"machine {self.name}", devices=self.devices)
+        check_counts(
+            f"machine {self.name}", devices=self.devices, domain_machines=self.domain_machines
+        )
         check_not_negative(f"machine {self.name}", vcpus=self.vcpus)
         check_positive(
             f"machine {self.name}", core_speed=self.core_speed, memory_bytes=self.memory_bytes

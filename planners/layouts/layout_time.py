@@ -19,16 +19,29 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import Column, device_parameters, passed_layers_share
+from advisor.planners.core.columns import (
+    Column,
+    Layouts,
+    Software,
+    device_parameters,
+    domain_devices,
+    domain_network_bytes_per_s,
+    passed_layers_share,
+)
 from advisor.planners.core.layer_latency import Floats
+from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.links.tensor_parallel import (
     context_parallel_s,
     expert_parallel_s,
     tensor_parallel_s,
 )
-from advisor.planners.memory.layout_memory import kept_bytes
+from advisor.planners.memory.layout_memory import accumulates_whole, kept_bytes
 from advisor.planners.step.transformer_step import LayerTimes, head_s, launch_s, layer_times
 
+# Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
+# more (``DistributedDataParallelConfig.bucket_size``). [bytes]
+_BUCKET_BYTES: Final = 4 * 40e6
+_BUCKET_BYTES_PER_RANK: Final = 4 * 1e6
 # Weight, gradient and state of a parameter in the runs that the constant was fitted on. [bytes]
 _FITTED_STATE_BYTES: Final = 18.0
 
@@ -54,15 +67,31 @@ def calibrated(times: LayerTimes, factor: Column) -> LayerTimes:
 def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
     """Return the bandwidth of a data-parallel ring over ``ranks``, per device [bytes/s].
 
-    All network interfaces of a node serve the tp rings that cross it: a ring has 1/tp of them.
+    All network interfaces of a node (or of the nodes that one switch fabric joins) serve the tp
+    rings that cross it: a ring has 1/tp of them.
     """
     layouts, machines, parameters = case.layouts, case.machines, case.parameters
     tp = np.asarray(layouts.tp, float)
     inside = parameters.dp_intra_efficiency * np.asarray(machines.intra_bytes_per_s)
-    rings = np.minimum(tp, machines.devices_per_node)
-    across = parameters.dp_network_efficiency * np.asarray(machines.network_bytes_per_s) / rings
-    is_inside = np.asarray(ranks) * tp <= np.asarray(machines.devices_per_node)
+    joined = domain_devices(machines)
+    rings = np.minimum(tp, joined)
+    across = parameters.dp_network_efficiency * domain_network_bytes_per_s(machines) / rings
+    is_inside = np.asarray(ranks) * tp <= joined
     return np.where(is_inside, inside, np.minimum(inside, across))
+
+
+def ring_latency_s(case: LayoutCase, ranks: Column, bytes_: Floats) -> Floats:
+    """Return what the steps of one direction of a ring take besides its bytes [s].
+
+    As ``links.collectives``: every call takes ranks - 1 steps, so the efficiency of a ring falls
+    with its length. Megatron's buckets grow with the ranks, FSDP's are layers.
+    """
+    ranks = np.asarray(ranks, float)
+    bucket = np.maximum(_BUCKET_BYTES, _BUCKET_BYTES_PER_RANK * ranks)
+    layer = bytes_ / np.maximum(np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp), 1)
+    bucket = np.where(np.asarray(case.layouts.zero_stage) == 3, layer, bucket)
+    calls = np.ceil(np.asarray(bytes_) / np.maximum(bucket, 1.0))
+    return np.asarray(calls * (ranks - 1) * case.parameters.dp_latency_s)
 
 
 def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> Floats:
@@ -89,22 +118,48 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     trained = held * np.asarray(shapes.trained_share, float)
     weight = np.asarray(software.weight_bytes, float)
     scatter = gradient * trained * (group - 1) / group / group_ring
+    scatter = scatter + ring_latency_s(case, group, gradient * trained)
     between = 2 * gradient * trained / group * (d - group) / d / ring
+    between = between + 2 * ring_latency_s(case, d / group, gradient * trained / group)
     # ZeRO 3 gathers all weights for every pass; ZeRO 1 and 2 those that were updated.
-    gather = weight * np.where(zero == 3, held, trained) * (group - 1) / group / group_ring
+    gathered = weight * np.where(zero == 3, held, trained)
+    gather = gathered * (group - 1) / group / group_ring + ring_latency_s(case, group, gathered)
     all_reduce = 2 * gradient * trained * (d - 1) / d / ring
+    all_reduce = all_reduce + 2 * ring_latency_s(case, d, gradient * trained)
     m = np.asarray(layouts.accumulation_steps)
-    # ZeRO 2 keeps no whole gradient: every micro-batch's is scattered.
-    scatters = np.where(zero == 2, m, 1)
+    # ZeRO 2 and 3 keep no whole gradient: every micro-batch's is scattered. Stages of a pipeline
+    # add up whole gradients of weights that they gathered once.
+    passes = np.where(accumulates_whole(layouts), 1, m)
+    scatters = np.where(zero == 2, passes, 1)
     reduction = np.where(zero == 0, all_reduce, scatters * scatter + between + gather)
     overlap = np.where(np.asarray(software.overlaps_dp), parameters.dp_overlap, 0.0)
-    exposed = np.maximum(reduction - overlap * scatters * backward_s, 0.0)
-    per_pass = np.where(np.asarray(layouts.reshards), 2, 1) * gather + scatter
-    fsdp = m * per_pass + between
+    exposed = _exposed_s(reduction, overlap * scatters * backward_s, layouts)
+    again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
+    per_pass = np.where(again, 2, 1) * gather + scatter
+    fsdp = passes * per_pass + between
     fsdp_exposed = np.maximum(
         parameters.fsdp_exposed * fsdp, fsdp - parameters.fsdp_overlap * compute_s
     )
     return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
+
+
+def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Floats:
+    """Return what is left of the reductions when the first stage's last backward ends [s].
+
+    A device with v chunks ends its first chunk's gradients while p micro-batches still go
+    backward through each of the other v - 1: they hide its reduction. The last chunk has its own
+    last backward only. One chunk a device: one micro-batch's backward, however deep the pipeline.
+
+    Parameters
+    ----------
+    reduction_s : array
+    hiding_s : array
+        What one micro-batch's backward on all chunks of the device hides.
+    """
+    p, v = np.asarray(layouts.pp, float), np.asarray(layouts.virtual_stages, float)
+    within = np.minimum(p, np.asarray(layouts.accumulation_steps))
+    whole = reduction_s - hiding_s * (1 + (v - 1) * within) / v
+    return np.asarray(np.maximum(np.maximum(whole, (reduction_s - hiding_s) / v), 0.0))
 
 
 def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
@@ -192,9 +247,9 @@ def _sends_s(case: LayoutCase) -> Floats:
     # Stages are the outermost axis: a stage's ranks send to the next stage's side by side, as many
     # of them over one node's network as the node holds.
     width = tp * layouts.cp * np.asarray(layouts.dp)
-    per_node = np.asarray(machines.devices_per_node)
-    nic = np.asarray(machines.network_bytes_per_s) / np.minimum(width, per_node)
-    inside = width * layouts.pp <= per_node
+    joined = domain_devices(machines)
+    nic = domain_network_bytes_per_s(machines) / np.minimum(width, joined)
+    inside = width * layouts.pp <= joined
     link = np.where(
         inside, machines.intra_bytes_per_s, np.minimum(nic, machines.intra_bytes_per_s)
     )
@@ -220,4 +275,10 @@ def _optimizer_s(case: LayoutCase) -> Floats:
     kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
     share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
-    return np.asarray(moved * case.device_factor + parameters.step_s)
+    return np.asarray(moved * case.device_factor + fixed_s(software, parameters))
+
+
+def fixed_s(software: Software, parameters: LayoutParameters) -> Floats:
+    """Return what every step takes besides computing and communicating [s]."""
+    is_eager = np.asarray(software.fusion) == 0
+    return np.where(is_eager, parameters.step_eager_s, parameters.step_s)

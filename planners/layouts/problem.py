@@ -15,7 +15,14 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software, device_parameters
+from advisor.planners.core.columns import (
+    Layouts,
+    Machines,
+    Shapes,
+    Software,
+    device_parameters,
+    domain_devices,
+)
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layer_table import LayerTable
 from advisor.planners.core.layout_parameters import LayoutParameters
@@ -134,6 +141,11 @@ class LayoutProblem:
         )
 
     @property
+    def joined_devices(self) -> int:
+        """Devices that the link inside a node joins: those of a node, or of an NVLink domain."""
+        return int(domain_devices(self.machines))
+
+    @property
     def capacity_bytes(self) -> float:
         """Device memory that a layout may fill [bytes]."""
         return float(self.machines.memory_bytes) - float(self.machines.kept_free_bytes)
@@ -191,7 +203,7 @@ class LayoutProblem:
         recompute, shard = recomputes(space), shards(space)
         for start in range(0, len(axis), _BLOCK // 16):
             part = axis.columns(slice(start, start + _BLOCK // 16))
-            layouts, valid = block(part, recompute, shard, int(self.machines.devices_per_node))
+            layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
                 valid = valid & self.admits(layouts)
             used = self.used_bytes(layouts)
@@ -234,8 +246,7 @@ class LayoutProblem:
         found: Found,
     ) -> Floats:  # fmt: skip
         """Look at a block; return the least time of each split that does not fit [s]."""
-        per_node = int(self.machines.devices_per_node)
-        layouts, valid = block(part, recompute, shard, per_node)
+        layouts, valid = block(part, recompute, shard, self.joined_devices)
         if self.admits is not None:
             valid = valid & self.admits(layouts)
         used = self.used_bytes(layouts)

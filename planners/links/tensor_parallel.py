@@ -18,18 +18,24 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import Column, Machines, passed_layers_share
+from advisor.planners.core.columns import (
+    Column,
+    Machines,
+    domain_devices,
+    domain_network_bytes_per_s,
+    passed_layers_share,
+)
 from advisor.planners.core.layer_latency import Floats
 
 
 def link_bytes_per_s(machines: Machines, ranks: Column) -> Floats:
     """Return the bandwidth of a ring over ``ranks`` neighbouring devices, per device [bytes/s].
 
-    Inside a node it is the device's link; across nodes the ring enters and leaves each node once
-    and has all its network interfaces.
+    Inside a node (or the nodes that one switch fabric joins) it is the device's link; beyond, the
+    ring enters and leaves each node once and has all its network interfaces.
     """
-    inside = np.asarray(ranks) <= np.asarray(machines.devices_per_node)
-    across = np.minimum(machines.intra_bytes_per_s, np.asarray(machines.network_bytes_per_s))
+    inside = np.asarray(ranks) <= domain_devices(machines)
+    across = np.minimum(machines.intra_bytes_per_s, domain_network_bytes_per_s(machines))
     return np.where(inside, machines.intra_bytes_per_s, across)
 
 
@@ -70,7 +76,7 @@ def expert_parallel_s(case: LayoutCase) -> Floats:
     tokens = case.tokens
     volume = 2 * tokens * shapes.hidden * np.asarray(shapes.experts_per_token) / layouts.tp
     ranks = np.asarray(layouts.tp) * layouts.ep
-    inside = ranks <= np.asarray(machines.devices_per_node)
+    inside = ranks <= domain_devices(machines)
     share = np.asarray(machines.network_bytes_per_s) / machines.devices_per_node
     bandwidth = np.where(inside, machines.intra_bytes_per_s, share)
     passed = passed_layers_share(shapes, layouts)

@@ -8,12 +8,15 @@
 | ``d``            | d      | ranks that share one copy of the state                            |
 
 States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 12, ZeRO 2 the
-gradient too, ZeRO 3 everything and gathers two layers at a time. Activations per layer and token:
-8 h (10 h with dropout) outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where
-gated) inside, 5 a s for unfused attention scores; sequence parallelism divides the outside too;
-full recomputation keeps 2 h and one live layer. Either the first stage (most in flight) or the
-last (logits) is fullest. Sources: Korthikanti et al. (2022, equations 1-6), Rajbhandari et al.
-(ZeRO, 2020).
+gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
+they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
+reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
+``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
+outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a more
+where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism
+divides the outside too; full recomputation keeps 2 h and one live layer. Either the first stage
+(most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022, equations
+1-6), Rajbhandari et al. (ZeRO, 2020).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.planners.core.columns import (
     Layouts,
@@ -48,14 +52,14 @@ class MemoryConstants:
     slack : float
         Allocator fragmentation, over all tensors.
     logit_bytes : float
-        Per token and vocabulary entry on the last stage. [bytes]
+        Per token and vocabulary entry on the last stage, by Megatron's loss. [bytes]
     gathered_layers : float
         Layers whose parameters ZeRO-3 holds gathered.
     """
 
     context_bytes: float = 3.0 * GB
     slack: float = 1.11
-    logit_bytes: float = 6.8
+    logit_bytes: float = 8.0
     gathered_layers: float = 2.0
 
 
@@ -68,7 +72,11 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
     outside = width * h / np.where(np.asarray(layouts.is_sequence_parallel), tp, 1.0)
     kv = np.asarray(shapes.kv_heads) / shapes.heads
     wide = np.where(np.asarray(shapes.matrices) == 3, 6, 4) * np.asarray(shapes.ffn, float)
-    inside = (4 + 4 * kv) * h + wide * np.asarray(shapes.experts_per_token)
+    # Values are a view of the joint product's output, which Megatron keeps whole for them beside
+    # the rotated queries and keys.
+    is_megatron = (np.asarray(software.fusion) == 1) & ~np.asarray(software.is_launch_heavy, bool)
+    rotated = np.where(is_megatron & (np.asarray(shapes.matrices) == 3), 2 + 2 * kv, 0.0)
+    inside = (4 + 4 * kv + rotated) * h + wide * np.asarray(shapes.experts_per_token)
     scores = 5 * np.asarray(shapes.heads, float) * shapes.sequence
     scores = np.where(np.asarray(software.attention) == 0, scores, 0.0)
     # Selective recomputation keeps no scores.
@@ -118,16 +126,29 @@ def state_bytes(
     zero = np.asarray(layouts.zero_stage)
     stored = np.asarray(software.weight_bytes, float)
     weight = stored * np.where(zero >= 3, 1 / d, 1.0)
-    gradient = np.asarray(software.gradient_bytes) * np.where(zero >= 2, 1 / d, 1.0)
+    accumulates = accumulates_whole(layouts)
+    is_whole = (zero < 2) | accumulates
+    gradient = np.asarray(software.gradient_bytes) * np.where(is_whole, 1.0, 1 / d)
     optimizer = np.asarray(software.optimizer_state_bytes) * np.where(zero >= 1, 1 / d, 1.0)
     optimizer = optimizer * (1 - np.asarray(layouts.offloads_optimizer, float))
     weight = weight * (1 - np.asarray(layouts.offloads_parameters, float))
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
-    layer = stored * one_layer / tp
-    gathered = np.where(zero >= 3, constants.gathered_layers * layer, 0.0)
+    layer = np.minimum(constants.gathered_layers * one_layer / tp, held)
+    gathered = np.where(np.asarray(layouts.pp) > 1, held, layer)
+    gathered = np.where((zero >= 3) & (d > 1), stored * gathered, 0.0)
     states = held * (weight + trained * (gradient + optimizer)) + gathered
     return np.asarray(states + np.where(zero == 1, _kept_by_deepspeed(held, d, software), 0.0))
+
+
+def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
+    """Return where sharded gradients are added up whole and scattered once a step.
+
+    Stages of a pipeline with several micro-batches: whatever the ZeRO stage, they are reduced
+    after the last one.
+    """
+    steps = np.asarray(layouts.accumulation_steps)
+    return np.asarray((np.asarray(layouts.pp) > 1) & (steps > 1))
 
 
 def _kept_by_deepspeed(held: Floats, ranks: Floats, software: Software) -> Floats:
@@ -152,7 +173,8 @@ def memory_bytes(
     whole = layer_activation_bytes(shapes, layouts, software)
     live = np.where((np.asarray(layouts.recompute) == 2) | (offloads != 0), whole, 0.0)
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = fixed.logit_bytes * tokens * shapes.vocabulary / np.asarray(layouts.tp, float)
+    logits = fixed.logit_bytes * software.logit_scale * tokens * shapes.vocabulary
+    logits = logits / np.asarray(layouts.tp, float)
     states = state_bytes(
         shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
     )

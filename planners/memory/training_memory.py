@@ -245,7 +245,7 @@ def _work_state_bytes(
     d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
     share = _stage_share(work, pp) / np.asarray(tp, float)
     gradients = share * work.gradient_bytes
-    weights = share * work.parameter_bytes
+    weights, casts = share * work.parameter_bytes, share * _cast_bytes(work)
     kept = state_bytes(
         0.0 if "parameters" in offload else weights,
         gradients,
@@ -253,10 +253,16 @@ def _work_state_bytes(
         dp=d,
         zero_stage=stage,
     )
-    two_layers = share * work.parameter_bytes * min(1.0, 2.0 / max(1, _depth(work)))
-    gathered = np.where((stage == 3) & (d > 1) | ("parameters" in offload), two_layers, 0.0)
+    # Stages of a pipeline keep what ZeRO-3 gathered and gradients whole to the last micro-batch.
+    is_pipeline, is_sharded = np.asarray(pp, float) > 1, (stage == 3) & (d > 1)
+    whole_gradients = np.where((stage >= 2) & is_pipeline, (1 - 1 / d) * gradients, 0.0)
+    at_once = np.where(is_sharded & is_pipeline, 1.0, min(1.0, 2.0 / max(1, _depth(work))))
+    # What is gathered is what computes: the low-precision copy where there is one.
+    computes = casts if _cast_bytes(work) else weights
+    fetches = is_sharded | ("parameters" in offload)
+    gathered = np.where(fetches, at_once * computes, casts)
     buckets = np.where((stage < 2) & (d > 1), parameters.bucket_fraction * gradients, 0.0)
-    return np.asarray(kept + gathered + buckets + share * _cast_bytes(work))
+    return np.asarray(kept + whole_gradients + gathered + buckets)
 
 
 def _cast_bytes(work: Work) -> float:

@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.units import HOUR_S
 
 Column = NDArray[np.float64]
 
@@ -120,6 +121,18 @@ class SpotTrace:
             available=self.available[first:last],
             end_s=end_s - begin_s,
         )
+
+    def recent(self, days: float, nodes: int) -> SpotTrace:
+        """Return the last days of the record, or all of it where they never had ``nodes`` up.
+
+        Availability drifts: how a zone was a month ago says less about tomorrow than how it was
+        last week.
+        """
+        begin = max(self.end_s - days * 24 * HOUR_S, 0.0)
+        first = int(np.searchsorted(self.start_s, begin, side="right")) - 1
+        if not np.any(self.available[first:] >= nodes):
+            return self
+        return self.between(begin, self.end_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ here                   meaning, unit
 ``pooled_fraction``    share of the weight that other zones' replays carry.
 =====================  ==========================================================================
 
-1. The history is repeated end to end and the job replayed exactly from starts spread over it.
+1. The history, of which the last fortnight counts, is repeated end to end and the job replayed
+   exactly from starts spread over it.
 2. The future drifts away from the past: every replay is repeated with availability moved by d.
 3. A replay counts by how alike its start is to now: same state, alike age of the state; a share of
    the weight goes to other zones, for what this zone has not shown yet.
@@ -34,6 +35,9 @@ from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, Replay, Spells, SpotJob, replay
 
 MAXIMUM_TILES = 200
+# Availability drifts, and a fortnight forgets: the pinball loss on first halves is 0.142 with it,
+# 0.149 with a week (``benchmarks/spot_constants.py --days 7``, levels as they are).
+RECENT_DAYS = 14.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,17 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import PRECISION_BYTES, Device, OperatorKind, Work
 from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.planners.step.device_rates import measured_flop_per_s, runs_as, sustained_flop_per_s
+from advisor.planners.step.device_rates import (
+    measured_flop_per_s,
+    runs_as,
+    runs_on_matrix_units,
+    share_of_rates,
+    sustained_flop_per_s,
+)
 
 KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 # Products run in the precision that the job asks for; the other classes keep their tensors' type.
-PRODUCTS: Final = frozenset({"matmul", "convolution", "attention", "recurrent"})
+PRODUCTS: Final = frozenset({"matmul", "convolution", "winograd", "attention", "recurrent"})
 
 
 # PyTorch gives a thread no fewer elements than this (ATen/Parallel.h, GRAIN_SIZE).
@@ -217,13 +223,15 @@ def _pair_rates(
     device: Device, kind: str, dtype: str, work: Work, parameters: DeviceParameters
 ) -> tuple[float, float]:
     """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class on a device."""
-    efficiency = parameters.efficiencies[device.kind][kind]
     runs = runs_as(device, dtype)
+    # Matrix units take a 3 x 3 convolution as a product; only vector units gain by Winograd's.
+    is_product = kind == "winograd" and runs_on_matrix_units(device, runs)
+    efficiency = parameters.efficiencies[device.kind]["convolution" if is_product else kind]
     if kind in PRODUCTS:
         rate = sustained_flop_per_s(device, runs, parameters)
     else:  # Pointwise classes run on the vector units, whose rate is the fp32 peak.
         rate = device.fp32_flop_per_s or sustained_flop_per_s(device, runs, parameters) / 16
-    memory = device.memory_bytes_per_s * efficiency.memory
+    memory = device.memory_bytes_per_s * efficiency.memory * share_of_rates(device, parameters)
     if work.is_compiled and kind not in PRODUCTS:
         memory /= parameters.compiled_traffic_fraction
     return rate * efficiency.compute, memory

@@ -34,6 +34,9 @@ class DeviceParameters:
         In which kappa doubles. [years]
     limit_sharpness : float
         n of the smooth minimum of arithmetic and power.
+    kepler_fraction : float
+        Share of both its rates, of products and of memory, that a Kepler GPU reaches beside later
+        ones; Maxwell its root.
     unhidden_fraction : float
         rho.
     latency_s, dispatch_s : mapping of kind of device to float
@@ -59,6 +62,7 @@ class DeviceParameters:
     vector_flop_per_j: float
     flop_per_j_doubling_years: float
     limit_sharpness: float
+    kepler_fraction: float
     unhidden_fraction: float
     latency_s: Mapping[str, float]
     dispatch_s: Mapping[str, float]

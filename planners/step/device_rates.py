@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -85,12 +86,42 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     if device.kind == "gpu" and is_vector:
         arithmetic = peak * parameters.vector_fraction[vector_units(device)]
     if not device.tdp_w or device.kind != "gpu":
-        return arithmetic
+        return arithmetic * share_of_rates(device, parameters)
     per_j = parameters.vector_flop_per_j if is_vector else parameters.tensor_flop_per_j
     years = (device.release_year or 2023.0) - 2023.0
     power = device.tdp_w * per_j * 2.0 ** (years / parameters.flop_per_j_doubling_years)
     n = parameters.limit_sharpness
-    return float((arithmetic**-n + power**-n) ** (-1.0 / n))
+    best = device.best_fp16_flop_per_s
+    if best and not is_vector:
+        arithmetic = min(arithmetic, best * peak / _half_peak(device))
+    limit = (arithmetic**-n + power**-n) ** (-1.0 / n)
+    return float(limit * share_of_rates(device, parameters))
+
+
+def share_of_rates(device: Device, parameters: DeviceParameters) -> float:
+    """Return the share of its rates that a GPU older than Pascal reaches, 1 for all others."""
+    age = generations_before_pascal(device) if device.kind == "gpu" else 0.0
+    return float(parameters.kepler_fraction**age)
+
+
+def generations_before_pascal(device: Device) -> float:
+    """Return 1 for Kepler (and what is older), one half for Maxwell, 0 for all others.
+
+    Kepler's units need two independent instructions of a thread at a time, and its boards protect
+    their memory within the bandwidth; Maxwell mended the first (NVIDIA, "Maxwell tuning guide",
+    section 1.4). It is taken to lie midway, in logarithms: nothing of it was measured.
+    """
+    return _AGES.get(device.architecture, 0.0)
+
+
+_AGES: Final[Mapping[str, float]] = {"Fermi": 1.0, "Kepler": 1.0, "Maxwell": 0.5}
+
+
+def runs_on_matrix_units(device: Device, precision: str) -> bool:
+    """Whether large products of a precision that the device has run on its matrix units."""
+    if device.kind == "gpu" and vector_units(device) == "single":
+        return False
+    return precision != "fp32"
 
 
 def vector_units(device: Device) -> str:
@@ -109,7 +140,11 @@ def measured_flop_per_s(device: Device, precision: str) -> float | None:
     peak = peak_flop_per_s(device, precision)
     if precision == "fp32":
         return device.sustained_fp32_flop_per_s
-    reference = device.fp16_flop_per_s or device.bf16_flop_per_s
-    if device.sustained_fp16_flop_per_s and reference and peak:
-        return device.sustained_fp16_flop_per_s * peak / reference
+    if device.sustained_fp16_flop_per_s and peak:
+        return device.sustained_fp16_flop_per_s * peak / _half_peak(device)
     return None
+
+
+def _half_peak(device: Device) -> float:
+    """Return the 16-bit peak, infinite where there is none. [flop/s]."""
+    return device.fp16_flop_per_s or device.bf16_flop_per_s or math.inf

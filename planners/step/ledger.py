@@ -101,6 +101,7 @@ class Ledger:
         made = element * self.batch * width * out**2
         flop = 2.0 * self.batch * weight * out**2
         # Backward in one call by input and by weight; nothing is handed back to the image.
+        kind: OperatorKind = "winograd" if kernel == 3 and stride == 1 else "convolution"
         by_input, written = (1, read) if self.operators else (0, 0.0)
         by_weight = 0 if self.tally.setup.has_adapters else 1
         self.own(weight + has_bias * width, 1 + has_bias)
@@ -110,7 +111,7 @@ class Ledger:
         )
         self.add([
             self.tally.operator(
-                "convolution", "convolution", phase, 1, times * flop, moved,
+                "convolution", kind, phase, 1, times * flop, moved,
                 copies * element * weight,
             )
             for phase, times, moved, copies in both

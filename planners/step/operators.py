@@ -6,6 +6,7 @@ overload (``"mm.default"``). What is not known by name is ``"other"``: it counts
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from typing import Final
@@ -36,6 +37,55 @@ _COMPILED: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTE
 
 
 @cache
+def convolution_kind(shapes: str, flop: float) -> OperatorKind:
+    """Return the class of a convolution by the shapes of its operands.
+
+    - ``"depthwise"``: grouped. Each group is too narrow for matrix units and reads nearly as much
+      as it computes.
+    - ``"winograd"``: 3 x 3 of stride one, which libraries compute by minimal filtering with up to
+      2.25 times fewer products (A. Lavin, S. Gray, CVPR 2016, section 4.1).
+    - ``"convolution"``: any other, and where the shapes do not say.
+
+    Parameters
+    ----------
+    shapes : str
+        Of the operands as the collector writes them: ``"8x64x56x56,64x64x3x3"``, or with the
+        gradient in front.
+    flop : float
+        Of one call forward; of a gradient's call any number. [flop]
+
+    Examples
+    --------
+    >>> convolution_kind("8x32x56x56,32x1x3x3", 0.0)
+    'depthwise'
+    >>> convolution_kind("8x64x56x56,64x64x3x3", 2.0 * 8 * 56**2 * 64 * 64 * 9)
+    'winograd'
+    """
+    sizes = [[int(n) for n in one.split("x")] for one in shapes.split(",") if _SIZES.match(one)]
+    maps = [one for one in sizes if len(one) == len(sizes[0]) >= 3]
+    if len(maps) < 2:
+        return "convolution"
+    *gradients, data, weight = maps[:3]
+    if data[1] != weight[1]:
+        # A transposed one has its channels in front of the weight, (in, out / groups, ...). From
+        # the operands of a forward call alone it is told by having few channels more inside.
+        is_regular = gradients[0][1] == weight[0] if gradients else data[1] >= 8 * weight[1]
+        return "depthwise" if is_regular else "convolution"
+    if weight[2:] != [3, 3]:
+        return "convolution"
+    if gradients:
+        return "winograd" if gradients[0][2:] == data[2:] else "convolution"
+    made = flop / (2.0 * math.prod(weight[1:]))
+    kept = data[0] * weight[0] * math.prod(data[2:])
+    return "winograd" if made > _UNPADDED * kept else "convolution"
+
+
+# What is left of a small image by a 3 x 3 filter of stride one without padding, at least (a
+# stride of two leaves a quarter).
+_UNPADDED: Final = 0.5
+_SIZES: Final = re.compile(r"\d+(x\d+)+$")
+
+
 def operator_kind(name: str) -> OperatorKind:
     """Return the class of an operator by its framework name.
 

@@ -31,6 +31,7 @@ from advisor.planners.core.layer_table import LayerTable
 # Output tile of large 16-bit products, and processors (SMs) of the generation's large part.
 _TILE: Final = (128, 256)
 _PROCESSORS: Final = (80.0, 108.0, 132.0, 148.0)
+_BLACKWELL: Final = 3
 # Activation width against 16 bits, by precision of the products (``PRECISIONS``).
 _WIDTH: Final = (1.0, 1.0, 1.0, 2.0)
 
@@ -58,12 +59,18 @@ def product_rate(case: LayoutCase) -> Floats:
     by_generation = (parameters.gemm_volta, 1.0, parameters.gemm_hopper, parameters.gemm_blackwell)
     by_precision = (1.0, parameters.fp8_gain, parameters.fp4_gain, parameters.tf32_gain)
     untuned = np.where(np.asarray(software.is_untuned), parameters.gemm_untuned, 1.0)
+    # Blackwell's 16-bit products are bound by power in training, which narrower ones need less of.
+    is_cool = (np.asarray(machines.generation) == _BLACKWELL) & (
+        np.asarray(machines.precision) > 0
+    )
+    cool = np.where(is_cool, parameters.low_blackwell, 1.0)
     return np.asarray(
         machines.flop_per_s
         * parameters.gemm_efficiency
         * pick(by_generation, machines.generation)
         * pick(by_precision, machines.precision)
         * untuned
+        * cool
     )
 
 
@@ -76,6 +83,9 @@ def products_s(case: LayoutCase) -> Floats:
     tokens = case.tokens
     met = attention + ffn * shapes.experts_per_token
     slow = (1 + parameters.saturation_tokens / tokens) * (1 + parameters.saturation_tp * tp / h)
+    # Casts and scales cost a product's edges, so that low precision gains more from wide ones.
+    narrow = pick((0.0, parameters.low_width, parameters.low_width, 0.0), machines.precision)
+    slow = slow * (1 + narrow * tp / h)
     slow = slow * np.where(h // tp % 64 != 0, parameters.misaligned_gemm, 1.0)
     slow = slow * _quantised(case)
     kv = np.asarray(shapes.kv_heads) / shapes.heads
@@ -275,7 +285,9 @@ def launch_s(case: LayoutCase) -> Floats:
     layouts, software, parameters = case.layouts, case.software, case.parameters
     passes = 3 + (np.asarray(layouts.recompute) == 2)
     heavy = parameters.launch_heavy_s + parameters.launch_tp_s * (np.asarray(layouts.tp) - 1) / 7
-    per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, parameters.launch_light_s)
+    is_eager = np.asarray(software.fusion) == 0
+    light = np.where(is_eager, parameters.launch_eager_s, parameters.launch_light_s)
+    per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, light)
     return np.asarray(passes * per_pass)
 
 

@@ -2,7 +2,7 @@
 
 A package offers an adapter under the entry point group ``advisor.catalogue_adapters``: the name is
 the provider, the object a callable without arguments that returns an ``Adapter``. See
-``docs/catalogue.md`` for a worked example.
+``docs/adding_a_provider.md`` for a worked example.
 """
 
 from __future__ import annotations
@@ -88,6 +88,6 @@ def _loaded(entry: EntryPoint) -> Adapter:
         raise CatalogueError(
             f"{entry.value} gives no adapter: it lacks fetch, owns, parse, name, source, licence "
             "or replaces",
-            hint="see docs/catalogue.md",
+            hint="see docs/adding_a_provider.md",
         )
     return made

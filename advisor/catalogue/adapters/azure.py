@@ -110,7 +110,7 @@ class Azure:
 def _page(file: RawFile) -> Mapping[str, Any]:
     content = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get("Items"), list):
-        fault(file, "Items", "is missing: this is no page of the Retail Prices API")
+        fault(file, "Items", "is missing: this is not a page of the Retail Prices API")
     if content.get("BillingCurrency", "USD") != "USD":
         fault(file, "BillingCurrency", f"is {content['BillingCurrency']!r}, not USD")
     return content
@@ -120,7 +120,7 @@ def _meter(file: RawFile, at: int, item: Any) -> tuple[tuple[str, str], str, flo
     """Return ((size, region), column, price per hour), or None for what is not wanted."""
     place = f"Items[{at}]"
     if not isinstance(item, dict):
-        fault(file, place, "is no object")
+        fault(file, place, "is not an object")
     size, region = item.get("armSkuName") or "", item.get("armRegionName") or ""
     product, sku = str(item.get("productName", "")), str(item.get("skuName", ""))
     if not size or not region or any(word in product.lower() for word in _LEFT_OUT):

@@ -176,7 +176,7 @@ def read_content(file: RawFile) -> bytes:
     if len(content) > MAX_CONTENT_BYTES:
         raise CatalogueError(
             f"{file.name} unpacks to more than {MAX_CONTENT_BYTES >> 20} MiB",
-            hint="this is no price list; get the file again from its source",
+            hint="this is not a price list; get the file again from its source",
         )
     return content
 

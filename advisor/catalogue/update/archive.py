@@ -46,7 +46,7 @@ def unpack(archive: Path, folder: Path) -> None:
             if member.is_folder:
                 continue
             if not member.is_plain or member.content is None:
-                raise _refused(archive, f"holds {member.name!r}, which is no plain file")
+                raise _refused(archive, f"holds {member.name!r}, which is not a plain file")
             target.parent.mkdir(parents=True, exist_ok=True)
             with member.content as source, target.open("wb") as file:
                 while block := source.read(_BLOCK):

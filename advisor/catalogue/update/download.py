@@ -141,7 +141,7 @@ class HttpSession:
         known = self.store.find(self.source, name, url)
         request = self._request(url, known.headers if known else {})
         try:
-            with _OPENER.open(request, timeout=self.limits.silence_s) as answer:
+            with OPENER.open(request, timeout=self.limits.silence_s) as answer:
                 return self._save(answer, url, name, max_bytes, deadline)
         except urllib.error.HTTPError as error:
             with error:
@@ -263,7 +263,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-_OPENER: Final = urllib.request.build_opener(_Redirects)
+OPENER: Final = urllib.request.build_opener(_Redirects)
 
 
 def _raise_status(error: urllib.error.HTTPError, url: str) -> NoReturn:

@@ -41,7 +41,7 @@ def given_files(path: Path, sources: Sequence[Source]) -> Iterator[dict[str, lis
             folder = path
         else:
             raise UsageError(
-                f"{path} is no folder and no archive",
+                f"{path} is neither a folder nor an archive",
                 hint="name a folder, a .zip or a .tar.gz with the downloaded files",
             )
         found = {source.name: _files_of(source, folder, path.name) for source in sources}

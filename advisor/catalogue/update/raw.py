@@ -118,7 +118,8 @@ class RawStore:
         for part in (source, name):
             if not part or part.startswith(".") or set(part) & set("/\\\0"):
                 raise CatalogueError(
-                    f"{part!r} is no name for a downloaded file", hint="report it to its authors"
+                    f"{part!r} is not a name for a downloaded file",
+                    hint="report it to its authors",
                 )
         return self._folder / source / name
 

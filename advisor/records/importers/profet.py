@@ -35,6 +35,7 @@ OPERATOR_CLASSES: Final[Mapping[str, frozenset[str]]] = {
     "activation": frozenset({"Relu", "Relu6", "ReluGrad", "Relu6Grad", "BiasAdd"}),
     "reduction": frozenset({"BiasAddGrad", "Sum", "Mean"}),
 }
+_DEPTHWISE: Final = "Device_Depthwise"
 _JOB_COLUMNS: Final = ("exp_name", "instance_name", "dataset", "model", "batchsize")
 _TARGET: Final = "target_us__"
 
@@ -95,6 +96,10 @@ def _operator_times(row: Mapping[str, Any]) -> dict[str, float | str]:
             kind = next((k for k, names in OPERATOR_CLASSES.items() if name in names), "other")
             times[kind] += float(value) * _S_PER_PROFILED_US
     facts: dict[str, float | str] = {f"operator_{kind}_s": t for kind, t in times.items()}
+    # Its share of the convolutions: bound by memory where they are bound by arithmetic.
+    facts["depthwise_s"] = _S_PER_PROFILED_US * sum(
+        float(value) for name, value in row.items() if name.startswith(_DEPTHWISE)
+    )
     facts["idle_s"] = float(row["Device_IDLE"]) * _S_PER_PROFILED_US
     return facts
 

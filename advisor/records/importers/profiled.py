@@ -150,8 +150,10 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
         total_flop += o.flop * times
         total_bytes += o.fixed_bytes + (o.bytes - o.fixed_bytes) * times
         operators += o.count
-        if o.kind in flop:
-            flop[o.kind] += o.flop * times
+        # All convolutions are one class to what is learned.
+        kind = "convolution" if o.kind in ("winograd", "depthwise") else o.kind
+        if kind in flop:
+            flop[kind] += o.flop * times
     facts: dict[str, Fact] = {
         "batch": batch,
         "parameters": float(work.parameters),

@@ -1,0 +1,68 @@
+"""Which tables a computation read, and what was in them: for the cards and the stored figures.
+
+A reader notes every table that it hands out; whoever wants to know collects what was read inside
+a block.
+
+>>> with collected() as inputs:
+...     note("suite/table", ["a,b", "1,2"])
+>>> list(inputs)
+['suite/table']
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLLECTING: ContextVar[tuple[dict[str, str], ...]] = ContextVar("collecting", default=())
+
+
+@contextmanager
+def collected() -> Iterator[dict[str, str]]:
+    """Give a mapping that fills with name -> SHA-256 of every table read inside the block."""
+    found: dict[str, str] = {}
+    before = _COLLECTING.get()
+    token = _COLLECTING.set((*before, found))
+    try:
+        yield found
+    finally:
+        _COLLECTING.reset(token)
+
+
+def note(name: str, lines: Iterable[str]) -> None:
+    """Note that a table was read; the order of its rows does not matter.
+
+    Parameters
+    ----------
+    name : str
+        Of the table.
+    lines : iterable of str
+        Its header and rows. They are looked at only where somebody collects.
+    """
+    if _COLLECTING.get():
+        _note(name, "\n".join(sorted(lines)).encode())
+
+
+def note_file(name: str, path: Path) -> None:
+    """Note that a file was handed out to a reader of its own; its bytes are what counts."""
+    if _COLLECTING.get():
+        _note(name, path.read_bytes())
+
+
+def note_frame(name: str, frame: pd.DataFrame) -> None:
+    """Note that a table was read, as ``note`` does."""
+    if _COLLECTING.get():
+        note(name, frame.to_csv(index=False, lineterminator="\n").splitlines())
+
+
+def _note(name: str, content: bytes) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    for found in _COLLECTING.get():
+        found[name] = digest

@@ -1,0 +1,237 @@
+"""Write ``docs/cli/``: one page a verb, from the program itself.
+
+``python docs/tools/cli_reference.py`` writes the pages, ``--check`` only says which are not
+current (exit code 1). Every verb, argument, option, default and environment variable comes from
+the command line's own objects, so that the pages cannot say anything else.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = ROOT / "docs" / "cli"
+
+# What the parts of a question are called; other options are the verb's own.
+_PARTS: Final = {
+    "": "Options",
+    "job": "The job",
+    "constraints": "Constraints",
+    "cluster": "Machines that are given",
+    "layout": "The layout",
+    "setup": "The training software",
+    "question": "Question and catalogue",
+}
+_WORDS: Final = {"integer": "N", "float": "N", "int": "N", "text": "TEXT", "str": "TEXT",
+                 "path": "FILE", "Path": "FILE"}  # fmt: skip
+
+
+def verbs() -> dict[str, Any]:
+    """Return every command by its words: ``recommend``, ``runs list``, ..., groups included."""
+    from advisor.cli import VERBS, _load_verb
+
+    found: dict[str, Any] = {}
+    for name in VERBS:
+        command = _load_verb(name)
+        found[name] = command
+        for inner, one in getattr(command, "commands", {}).items():
+            found[f"{name} {inner}"] = one
+    return found
+
+
+def options(command: Any) -> list[Any]:
+    """Return the options of a command, in the order of its help."""
+    return [p for p in command.params if p.param_type_name == "option"]
+
+
+def flags(command: Any) -> set[str]:
+    """Return every flag that a command takes, ``--help`` included."""
+    return {"--help"} | {flag for p in options(command) for flag in (*p.opts, *p.secondary_opts)}
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its file name."""
+    known = verbs()
+    found = {"index.md": _index(known)}
+    for name, command in known.items():
+        if " " not in name:
+            inner = {k: v for k, v in known.items() if k.startswith(f"{name} ")}
+            found[f"{name}.md"] = "\n".join(_page(name, command, inner)).rstrip() + "\n"
+    return found
+
+
+def _index(known: dict[str, Any]) -> str:
+    from advisor.cli import VERBS
+
+    lines = [
+        _notice(), "# Command line", "",
+        "`advisor VERB --help` says the same in the terminal. Flags that several verbs share have "
+        "one meaning and may also stand in a project file or be Python keywords "
+        "([asking](../question.md)).", "",
+        "| verb | what it does |", "|---|---|",
+    ]  # fmt: skip
+    for name, (_, about) in VERBS.items():
+        inner = [k.split(" ", 1)[1] for k in known if k.startswith(f"{name} ")]
+        more = f" Verbs of its own: {', '.join(inner)}." if inner else ""
+        lines.append(f"| [`{name}`]({name}.md) | {_cell(about)}{more} |")
+    lines += [
+        "", "## Exit codes", "", "| code | meaning |", "|---|---|",
+        "| 0 | it worked |", "| 1 | an error: one line says what, one says what to do |",
+        "| 2 | a mistake in the command |",
+        "| 3 | nothing satisfies the constraints, or a recording is not known well enough |",
+        "", "`advisor profile` passes the exit code of the script on.",
+        "", "## Environment variables", "", "| variable | meaning |", "|---|---|",
+    ]  # fmt: skip
+    lines += [f"| `{name}` | {_cell(about)} |" for name, about in sorted(_variables(known))]
+    return "\n".join(lines) + "\n"
+
+
+def _variables(known: dict[str, Any]) -> set[tuple[str, str]]:
+    named = {
+        (p.envvar, f"Stands in for `{p.opts[0]}` of `advisor {verb}`. {p.help or ''}".strip())
+        for verb, command in known.items()
+        for p in command.params
+        if p.envvar
+    }
+    return named | {("ADVISOR_DEBUG", "Set to 1 to see the traceback of an error.")}
+
+
+def _page(name: str, command: Any, inner: dict[str, Any]) -> Iterator[str]:
+    yield from (_notice(), f"# advisor {name}", "")
+    yield from _body(f"advisor {name}", command, level=2, has_verbs=bool(inner))
+    for verb, one in inner.items():
+        yield from (f"## advisor {verb}", "")
+        yield from _body(f"advisor {verb}", one, level=3, has_verbs=False)
+
+
+def _body(name: str, command: Any, *, level: int, has_verbs: bool) -> Iterator[str]:
+    for paragraph in _paragraphs(command.help or ""):
+        yield from (paragraph, "")
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    usage = [name, *(["VERB"] if has_verbs else ["[OPTIONS]"]), *map(_usage, arguments)]
+    yield from ("```text", " ".join(usage), "```", "")
+    if any(p.help for p in arguments):
+        yield from ("| argument | meaning |", "|---|---|")
+        yield from (f"| `{_argument(p)}` | {_cell(p.help or '')} |" for p in arguments)
+        yield ""
+    yield from _tables(options(command), level)
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [
+        " ".join(part.split()) for part in text.replace("\b", "").split("\n\n") if part.strip()
+    ]
+
+
+def _argument(p: Any) -> str:
+    return str(p.metavar or p.name.upper()).replace("|", "¦")
+
+
+def _usage(p: Any) -> str:
+    shown = str(p.metavar or p.name.upper())
+    shown = shown if p.nargs == 1 or "..." in shown else f"{shown}..."
+    return shown if p.required or shown.startswith("[") else f"[{shown}]"
+
+
+def _tables(params: list[Any], level: int) -> Iterator[str]:
+    from advisor.question import ALIASES, ENTRIES
+
+    parts: dict[str, list[Any]] = {}
+    is_shared = any(p.opts == ["--question"] for p in params)
+    for p in params:
+        entry = ENTRIES.get(p.name) or ENTRIES.get(getattr(ALIASES.get(p.name), "name", ""))
+        part = "question" if p.name == "question" else entry.part if entry and is_shared else ""
+        parts.setdefault(part, []).append(p)
+    for part in sorted(parts, key=lambda one: (one == "", list(_PARTS).index(one))):
+        if len(parts) > 1:
+            title = "Other options" if part == "" else _PARTS[part]
+            yield from (f"{'#' * level} {title}", "")
+        yield from ("| option | meaning | default |", "|---|---|---|")
+        yield from map(_row, parts[part])
+        yield ""
+
+
+def _row(p: Any) -> str:
+    names = ", ".join(f"`{flag}`" for flag in (*p.opts, *p.secondary_opts))
+    value = "" if getattr(p, "is_flag", False) else f" `{_value(p)}`"
+    about, said = _split_default(p.help or "")
+    help_text = _cell(about)
+    if p.envvar:
+        help_text += f" Environment: `{p.envvar}`."
+    if p.multiple and "repeat" not in help_text:
+        help_text += " May be repeated."
+    return f"| {names}{value} | {help_text} | {_default(p) or _cell(said)} |"
+
+
+def _split_default(text: str) -> tuple[str, str]:
+    """Return a help text and the default that it ends with, ``(default: ...)``."""
+    found = re.fullmatch(r"(.*?)\s*\(default: (.*)\)\.?", " ".join(text.split()))
+    return (text, "") if found is None else (f"{found[1].rstrip('.')}.", found[2])
+
+
+def _value(p: Any) -> str:
+    if p.metavar:
+        return str(p.metavar).replace("|", "¦")
+    kind = getattr(getattr(p, "type_descriptor", None), "annotation", None)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "¦".join(str(one.value) for one in kind)
+    if choices := getattr(getattr(p, "type", None), "choices", None):
+        return "¦".join(str(getattr(one, "value", one)) for one in choices)
+    name = getattr(kind, "__name__", None) or getattr(getattr(p, "type", None), "name", "text")
+    return _WORDS.get(str(name).removesuffix(" range"), "TEXT")
+
+
+def _default(p: Any) -> str:
+    if p.required:
+        return "required"
+    if isinstance(p.show_default, str):
+        return f"`{p.show_default}`"
+    default = getattr(p.default, "value", p.default)
+    if default is None or default is False or default in ("", (), []) or callable(default):
+        return ""
+    if not isinstance(default, str | int | float):  # "nothing was given" of some versions
+        return ""
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def _cell(text: str) -> str:
+    text = " ".join(text.split())
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+def _notice() -> str:
+    return "<!-- Written by docs/tools/cli_reference.py from the program; do not edit. -->\n"
+
+
+def stale(wanted: dict[str, str]) -> Iterable[str]:
+    """Return the pages that are missing, differ, or belong to no verb any more."""
+    there = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
+    return sorted(n for n in {*wanted, *there} if wanted.get(n) != there.get(n))
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with ``--check`` name those that are not current."""
+    wanted = pages()
+    old = list(stale(wanted))
+    if "--check" in arguments:
+        sys.stderr.writelines(f"not current: docs/cli/{name}\n" for name in old)
+        return 1 if old else 0
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for name in old:
+        path = PAGES / name
+        if name in wanted:
+            path.write_text(wanted[name], encoding="utf-8")
+        else:
+            path.unlink()
+        sys.stderr.write(f"written: docs/cli/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main(sys.argv[1:]))

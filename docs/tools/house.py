@@ -1,0 +1,177 @@
+"""Draw ``docs/house.svg``: the rooms of the house, from the import contracts in pyproject.toml.
+
+``python docs/tools/house.py`` writes it, ``--check`` says whether it is current (exit code 1).
+Arrows need not be drawn: a room may import what lies below it, and nothing above.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TARGET: Final = ROOT / "docs" / "house.svg"
+WIDTH, ROOM, GAP, TEXT = 860, 34, 6, 13
+# What each room is for, in a few words; a room of the contract without words fails the check.
+WORDS: Final = {
+    "cli": "one verb a file: parse, call, show",
+    "simulation": "replay a job on spot, queues, elastic workers",
+    "api": "recommend, predict from Python",
+    "validation": "score the one estimate on published measurements",
+    "train": "fit constants and learned predictors again",
+    "report": "tables, charts",
+    "ranking": "constraints, front, reasons, pruning",
+    "predict": "the one estimate: this job on these machines",
+    "ways": "a way of training a file",
+    "learned": "estimators, intervals, registry",
+    "measurements": "published tables: one reader each",
+    "records": "labelled runs, importers",
+    "machines": "fleet, clusters, hosts; no prices",
+    "jobs": "work + length + what feeds it",
+    "question": "flags, files, keywords",
+    "catalogue": "offers, prices, networks, sources",
+    "domain": "nouns, estimates",
+    "quantities": "units read and printed",
+    "data": "where the packaged data lie",
+    "errors": "what, hint, exit code",
+    "collectors": "what was seen of a script: sampler outside, hooks inside",
+    "planners": "systems of the literature: pure, no files",
+}
+# Of the collectors no contract is written down: their main files, by what they are for.
+COLLECTORS: Final = (
+    ("runner", "agent", "summary"),
+    ("sampler", "contention", "step_time"),
+    ("hooks", "inject"),
+    ("minicloud", "workloads"),
+    ("recording", "store"),
+    ("atomic", "bounded"),
+)
+COLOURS: Final = {"roof": "#5c6bc0", "floor": "#e8eaf6", "ground": "#c8e6c9", "line": "#3949ab"}
+
+
+def floors() -> tuple[list[list[str]], list[list[str]]]:
+    """Return the layers of ``advisor`` and of the planners, top first, each with its rooms."""
+    contracts: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]["contracts"]
+    layered = [one for one in contracts if one["type"] == "layers"]
+    house, planners = (
+        [
+            [room.strip().removeprefix("advisor.") for room in layer.split("|")]
+            for layer in one["layers"]
+        ]
+        for one in layered[:2]
+    )
+    return house, planners
+
+
+def drawing() -> str:
+    """Return the picture as SVG."""
+    house, planners = floors()
+    missing = {room for layer in house for room in layer} - set(WORDS)
+    missing |= {
+        name
+        for layer in COLLECTORS
+        for name in layer
+        if not any((ROOT / "collectors" / f"{name}{end}").exists() for end in ("", ".py"))
+    }
+    if missing:
+        raise SystemExit(
+            f"docs/tools/house.py knows too little, or too much, of: {', '.join(sorted(missing))}"
+        )
+    parts: list[str] = []
+    y = _roof(parts, house[0])
+    for layer in house[1:-1]:
+        y = _row(parts, y, layer, COLOURS["floor"])
+    y = _ground(parts, y + GAP, house[-1], planners)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + GAP}" '
+        'font-family="sans-serif" role="img">\n<title>The rooms of the house: a room imports what '
+        "lies below it</title>\n"
+        f'<rect width="{WIDTH}" height="{y + GAP}" fill="#ffffff"/>\n'
+    )
+    return head + "\n".join(parts) + "\n</svg>\n"
+
+
+def _roof(parts: list[str], rooms: list[str]) -> int:
+    top, foot = GAP, 78
+    points = f"{WIDTH / 2},{top} {WIDTH - GAP},{foot} {GAP},{foot}"
+    parts.append(f'<polygon points="{points}" fill="{COLOURS["roof"]}"/>')
+    parts.append(_text(WIDTH / 2, 52, rooms[0], "#ffffff", weight="bold"))
+    parts.append(_text(WIDTH / 2, 69, WORDS[rooms[0]], "#ffffff"))
+    return foot + GAP
+
+
+def _row(parts: list[str], y: int, rooms: list[str], colour: str) -> int:
+    width = (WIDTH - 2 * GAP - (len(rooms) - 1) * GAP) / len(rooms)
+    for place, room in enumerate(rooms):
+        x = GAP + place * (width + GAP)
+        parts.append(_box(x, y, width, ROOM, colour))
+        parts.append(_label(x + width / 2, y + ROOM / 2 + 5, room, WORDS[room]))
+    return y + ROOM + GAP
+
+
+def _ground(parts: list[str], y: int, rooms: list[str], planners: list[list[str]]) -> int:
+    """Draw the ground: each of its rooms whole in itself, the planners with their own floors."""
+    inner = 24
+    height = 44 + len(planners) * (inner + 4)
+    width = (WIDTH - 3 * GAP) / 2
+    for place, room in enumerate(rooms):
+        x = GAP + place * (width + GAP)
+        parts.append(_box(x, y, width, height, COLOURS["ground"]))
+        parts.append(_text(x + width / 2, y + 18, room, "#1b1b1b", weight="bold"))
+        parts.append(_text(x + width / 2, y + 34, WORDS[room], "#1b1b1b"))
+        inside = planners if room == "planners" else COLLECTORS
+        _inner_floors(parts, x, y + 40, width, inside, inner)
+    return y + height + GAP
+
+
+def _inner_floors(
+    parts: list[str], x: float, y: int, width: float, floors: Any, height: int
+) -> None:
+    for number, layer in enumerate(floors):
+        top = y + number * (height + 4)
+        parts.append(_box(x + GAP, top, width - 2 * GAP, height, "#f1f8e9"))
+        parts.append(_text(x + width / 2, top + 16, "  ·  ".join(layer), "#1b1b1b", size=11))
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3" '
+        f'fill="{colour}" stroke="{COLOURS["line"]}" stroke-width="0.8"/>'
+    )
+
+
+def _label(x: float, y: float, name: str, words: str) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{TEXT}" fill="#1b1b1b">'
+        f'<tspan font-weight="bold">{escape(name)}</tspan>'
+        f'<tspan dx="8" font-size="{TEXT - 2}">{escape(words)}</tspan></text>'
+    )
+
+
+def _text(
+    x: float, y: float, words: str, colour: str, *, weight: str = "normal", size: int = TEXT
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{size}" '
+        f'font-weight="{weight}" fill="{colour}" xml:space="preserve">{escape(words)}</text>'
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Write the picture, or with ``--check`` say whether it is current."""
+    wanted = drawing()
+    is_current = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == wanted
+    if "--check" in arguments:
+        sys.stderr.write("" if is_current else "not current: docs/house.svg\n")
+        return 0 if is_current else 1
+    TARGET.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""The stored figures, the gate that keeps them, and the tables that are written from them."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor import validation
+from advisor.errors import AdvisorError, ModelError, UsageError
+from advisor.validation import figures, gate, stored
+from advisor.validation.scores import Group, Validation, score
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = stored.read_all()
+
+
+def _record(mean: float = 0.1, coverage: float | None = 0.88, rows: int = 100) -> dict[str, Any]:
+    overall = replace(
+        score([1.0] * rows, [1.0] * rows),
+        mape_fraction=mean, median_ape_fraction=mean / 2, p90_ape_fraction=2 * mean,
+        coverage=coverage,
+    )  # fmt: skip
+    made = Validation(
+        protocol="gpu", description="made up", overall=overall,
+        groups=[Group(group="V100-32GB", scores=overall)],
+        baselines={"simple rule": replace(overall, mape_fraction=0.3, median_ape_fraction=0.01)},
+        figures={"fp16 median APE": 0.06}, form="nested", scores="the product",
+    )  # fmt: skip
+    return made.to_record()
+
+
+def _stored(**changes: Any) -> stored.Stored:
+    usual: dict[str, Any] = {
+        "protocol": "gpu", "day": "2026-01-02", "reason": "first", "cpu_s": 3.0,
+        "command": "advisor validate gpu --json", "inputs": {"t": "aa"}, "record": _record(),
+    }  # fmt: skip
+    return stored.Stored(**(usual | changes))
+
+
+def _now(record: dict[str, Any] | None, **changes: Any) -> gate.Measured:
+    usual: dict[str, Any] = {"protocol": "gpu", "inputs": {"t": "aa"}, "cpu_s": 1.0}
+    return gate.Measured(record=record, **(usual | changes))
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("accuracy", ROOT / "benchmarks" / "accuracy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@given(st.floats(-0.1, 0.1), st.floats(-0.1, 0.1))
+def test_only_what_worsens_by_more_than_half_a_point_fails(mean: float, cover: float) -> None:
+    before, after = _record(0.2, 0.85), _record(0.2 + mean, 0.85 + cover)
+    lines = gate.worsened(before, after)
+    worse_mean, worse_median = mean > gate.POINT + 1e-6, mean / 2 > gate.POINT + 1e-6
+    worse_cover = abs(0.85 + cover - 0.9) - 0.05 > gate.POINT + 1e-6
+    near = any(abs(x - gate.POINT) < 1e-5 for x in (mean, mean / 2, abs(cover - 0.05) - 0.05))
+    if not near:
+        assert len(lines) == worse_mean + worse_median + worse_cover
+    assert gate.worsened(before, before) == []
+
+
+def test_leaving_rows_out_is_no_improvement() -> None:
+    fewer = _record(0.05, rows=90)
+    assert gate.worsened(_record(), fewer) == ["rows: 90 are scored, 100 were"]
+
+
+def test_a_figure_of_the_table_is_watched_too() -> None:
+    after = copy.deepcopy(_record())
+    after["figures"]["fp16 median APE"] = 0.09
+    assert [line.split(":")[0] for line in gate.worsened(_record(), after)] == ["fp16, median"]
+    del after["figures"]["fp16 median APE"]
+    assert "is gone" in gate.worsened(_record(), after)[0]
+
+
+def test_other_tables_are_not_comparable_and_absent_ones_are_no_failure() -> None:
+    same = gate.judge(_stored(), _now(_record()))
+    assert (same.failures, same.remark) == ((), "")
+    other = gate.judge(_stored(), _now(_record(), inputs={"t": "bb"}))
+    assert "other rows in t" in other.failures[0]
+    absent = gate.judge(_stored(), _now(_record(0.9), inputs={}))
+    assert absent.failures == ()
+    assert "t" in absent.remark
+    gone = gate.judge(_stored(), _now(None, problem="Lambda's suite is not here"))
+    assert gone.failures == ()
+    broken = gate.judge(_stored(), _now(None, problem="division by zero"))
+    assert "does not run" in broken.failures[0]
+
+
+def test_worse_figures_need_a_reason_of_their_own() -> None:
+    worse = _stored(record=_record(0.12))
+    assert gate.unexplained(_stored(), worse)
+    assert gate.unexplained(_stored(), replace(worse, reason="two faulty rows came back")) == []
+    assert gate.unexplained(_stored(), _stored(record=_record(0.08))) == []
+
+
+def test_figures_survive_a_round_trip_and_need_a_reason(tmp_path: Path) -> None:
+    stored.write(_stored(), tmp_path)
+    assert stored.read("gpu", tmp_path) == stored.parsed(json.loads(stored.text(_stored())))
+    assert stored.text(stored.read("gpu", tmp_path)) == stored.text(_stored())
+    with pytest.raises(UsageError, match="reason"):
+        stored.write(_stored(reason=" "), tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", "{}", '{"schema_version": 9}'])
+def test_damaged_figures_are_one_error(tmp_path: Path, damaged: str) -> None:
+    (tmp_path / "gpu.json").write_text(damaged)
+    with pytest.raises(ModelError, match="stored figures"):
+        stored.read("gpu", tmp_path)
+    with pytest.raises(ModelError, match="no stored figures of own"):
+        stored.read("own", tmp_path)
+
+
+def test_every_protocol_has_stored_figures() -> None:
+    assert set(KEPT) == set(validation.PROTOCOLS)
+    assert sum(one.record["rows"] for one in KEPT.values()) >= gate.LEAST_ROWS
+    for name, one in KEPT.items():
+        assert one.protocol == one.record["protocol"] == name
+        assert one.reason
+        assert one.inputs, f"{name} read nothing that was noted"
+        assert one.record["form"] in figures.FORMS
+
+
+def test_every_protocol_has_its_line_and_every_figure_named_is_there() -> None:
+    assert set(figures.QUESTIONS) == set(validation.PROTOCOLS)
+    for name, shown in figures.SHOWN.items():
+        labels = {label for label, _, _ in figures.shown_values(KEPT[name].record)}
+        assert labels == {label for label, _, _ in shown}, name
+
+
+def test_the_readme_and_the_documentation_show_what_is_stored() -> None:
+    """`make figures` writes them; nobody edits between the markers."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert figures.between_markers(readme, figures.readme_table(KEPT)) == readme
+    page = ROOT / "docs" / "generated" / "accuracy.md"
+    assert page.read_text(encoding="utf-8") == figures.hardware_table(KEPT)
+
+
+def test_where_a_simpler_rule_is_better_the_table_says_so_in_bold() -> None:
+    table = figures.readme_table({"gpu": _stored()})
+    assert "simple rule 30.0 / **1.0**" in table
+    assert "| 10.0 / 5.0 / 20.0 | 88 % |" in table
+    assert "fp16, median 6.0 %" in table
+
+
+def test_every_loss_is_in_bold() -> None:
+    for one in KEPT.values():
+        line = next(
+            row for row in figures.readme_table({one.protocol: one}).splitlines()
+            if f"(`{one.protocol}`)" in row
+        )  # fmt: skip
+        lost = [x for x in one.record["losses"] if x["statistic"] != "p90_ape_fraction"]
+        assert ("**" in line) == bool(lost), one.protocol
+
+
+def test_the_hardware_page_names_each_accelerator_once() -> None:
+    page = figures.hardware_table({"gpu": _stored()})
+    assert page.count("V100-32GB") + page.count("V100-SXM2-32GB") == 1
+    assert "5.0 (100)" in page
+
+
+def test_a_page_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs"):
+        figures.between_markers("no markers", "x")
+    page = f"a\n{figures.BEGIN}\nold\n{figures.END}\nz"
+    assert figures.between_markers(page, "new") == page.replace("old", "new")
+
+
+def test_the_command_fails_where_a_protocol_got_worse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = _script()
+    worse = copy.deepcopy(dict(KEPT["failures"].record))
+    worse["overall"] = worse["overall"] | {"mape_fraction": 0.5}
+    for record, code in ((KEPT["failures"].record, 0), (worse, 1)):
+        now = _now(dict(record), protocol="failures", inputs=KEPT["failures"].inputs)
+        monkeypatch.setattr(gate, "measure_all", lambda *_, _now=now, **__: iter([_now]))
+        assert script.main(["check", "failures"]) == code
+    assert "failures: mean: 0.5" in capsys.readouterr().out
+
+
+def test_the_quickest_protocol_runs_as_it_is_stored() -> None:
+    """One real run through the gate, so that its parts fit together."""
+    try:
+        now = gate.measure("failures")
+    except AdvisorError as error:
+        pytest.skip(str(error))
+    verdict = gate.judge(KEPT["failures"], now)
+    assert verdict.failures == ()
+    if not verdict.remark:
+        assert verdict.rows == KEPT["failures"].record["rows"]

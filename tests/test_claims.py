@@ -1,0 +1,266 @@
+"""Claims are corrected, and stay so: what a protocol's record must say, and what is left out.
+
+The small tables are made up (synthetic); the published ones are skipped where they are not here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from advisor import data, validation
+from advisor.catalogue import Catalogue
+from advisor.cli import app
+from advisor.learned.choice import Runs, random_ratio, walked_ratio
+from advisor.measurements import MLPERF
+from advisor.validation import Group, Scores, Validation
+from advisor.validation.scores import FORMS, STATISTICS, compare, score
+
+ROOT = Path(__file__).parents[1]
+
+
+def shared() -> Path:
+    found = data.shared()
+    if found is None:
+        pytest.skip("the public measurements are not here")
+    return found / "data"
+
+
+def one(overall: Scores, **more: object) -> Validation:
+    return Validation(
+        protocol="p",
+        description="d",
+        overall=overall,
+        form="nested",
+        scores="s",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+# The record -----------------------------------------------------------------------------------
+
+
+def test_a_baseline_on_other_rows_is_refused() -> None:
+    ours, theirs = score([1.0, 2.0], [1.0, 1.0]), score([1.0], [1.0])
+    with pytest.raises(ValueError, match="'simple' has 1 rows, ours 2"):
+        one(ours, baselines={"simple": theirs})
+    found = one(ours, baselines={"simple": theirs}, beside={"simple": score([2.0], [1.0])})
+    assert found.to_record()["baselines"]["simple"]["ours"]["rows"] == 1
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="form must be one of"):
+        Validation(
+            protocol="p",
+            description="d",
+            overall=score([1.0], [1.0]),
+            form="blind",
+            scores="s",  # type: ignore[arg-type]
+        )
+
+
+@given(st.lists(st.tuples(*[st.floats(0.1, 10.0)] * 3, st.booleans()), min_size=1, max_size=12))
+def test_rules_are_scored_on_the_rows_that_both_answer(
+    rows: list[tuple[float, float, float, bool]],
+) -> None:
+    ours, theirs, truth, has = (np.array(c) for c in zip(*rows, strict=True))
+    theirs = np.where(has, theirs, np.nan)
+    baselines, beside = compare({"rule": theirs}, ours, truth)
+    if not has.any():
+        assert not baselines
+        assert not beside
+        return
+    assert baselines["rule"] == score(theirs[has], truth[has])
+    assert beside.get("rule", score(ours, truth)) == score(ours[has], truth[has])
+    found = one(score(ours, truth), baselines=baselines, beside=beside)
+    for loss in found.losses():
+        assert loss["ours"] > loss["theirs"]
+    own, rule = score(ours[has], truth[has]), baselines["rule"]
+    better = [s for s in STATISTICS if getattr(own, s) > getattr(rule, s)]
+    assert [loss["statistic"] for loss in found.losses()] == better
+
+
+def test_losses_of_groups_are_named() -> None:
+    bad, good = score([2.0], [1.0]), score([1.0], [1.0])
+    found = one(good, groups=[Group(group="g", scores=bad, baselines={"rule": good})])
+    assert {loss["group"] for loss in found.losses()} == {"g"}
+
+
+@pytest.mark.parametrize("name", sorted({m for m, _ in validation.PROTOCOLS.values()}))
+def test_every_protocol_says_what_it_scores_and_how_it_was_chosen(name: str) -> None:
+    module = importlib.import_module(f"advisor.validation.{name}")
+    assert module.SEEN, "what had the scored rows in sight"
+    source = (ROOT / "advisor" / "validation" / f"{name}.py").read_text()
+    made = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Validation"
+    ]
+    assert made
+    for call in made:
+        given_ = {k.arg: k.value for k in call.keywords}
+        assert {"form", "scores", "seen"} <= set(given_)
+        form = given_["form"]
+        assert isinstance(form, ast.Constant)
+        assert form.value in FORMS
+    has_interval = re.search(r"\blow\b|\bcoverage=", source) is not None
+    assert has_interval or "no interval" in source
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+def write_entries(folder: Path) -> Path:
+    lines = ["round,org,benchmark,accelerator,n_accelerators,samples_per_s,global_batch_size"]
+    for number, benchmark in enumerate(("a", "b", "c")):
+        lines += [
+            f"v1,o,{benchmark},T4,{n},{100 * n ** (0.8 + 0.05 * number)},{32 * n}"
+            for n in (8, 16, 32, 64, 128)
+        ]
+    table = folder / MLPERF.tables["entries"].published
+    table.parent.mkdir(parents=True)
+    table.write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_both_stand_side_by_side(tmp_path: Path) -> None:
+    asked = ["validate", "series-mlperf", "--data", str(write_entries(tmp_path)), "--blind"]
+    shown = CliRunner().invoke(app, asked)
+    assert shown.exit_code == 0, shown.output
+    assert "shipped" in shown.output
+    assert "ALL p50" in shown.output
+    assert "scores: a formula" in shown.output
+    plain = CliRunner().invoke(app, asked[:-1])
+    assert "difference" not in plain.output
+
+
+def test_the_difference_is_blind_less_shipped(tmp_path: Path) -> None:
+    result = validation.run("series-mlperf", write_entries(tmp_path), is_blind=True)
+    record = result.to_record()["blind"]
+    assert result.blind is not None
+    assert record["difference"]["mape_fraction"] == pytest.approx(
+        result.blind.overall.mape_fraction - result.overall.mape_fraction, abs=1e-6
+    )
+    assert {g["group"] for g in record["groups"]} == {"a", "b", "c"}
+    assert record["changed"]
+
+
+def test_a_table_of_ones_own_cannot_be_blind(tmp_path: Path) -> None:
+    table = write_entries(tmp_path) / MLPERF.tables["entries"].published
+    shown = CliRunner().invoke(app, ["validate", str(table), "--blind"])
+    assert "--blind scores a protocol" in str(shown.exception)
+    assert getattr(shown.exception, "exit_code", None) == 2
+
+
+# The claims -----------------------------------------------------------------------------------
+
+
+def test_every_text_has_one_number_of_accelerators() -> None:
+    """The catalogue's: whatever counts something else says what."""
+    count = len(
+        Catalogue.load(data.root("datasets") / "catalogue", with_overrides=False).accelerators
+    )
+    texts = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "datasets").glob("**/README.md"),
+    ]
+    said = {
+        (path.name, int(number))
+        for path in texts
+        for number in re.findall(r"\b(\d{3,})\s+accelerators", path.read_text())
+    }
+    assert said
+    assert {number for _, number in said} == {count}, said
+
+
+def test_an_unseen_card_brings_no_rate_of_its_own() -> None:
+    found = validation.run("instance", shared())
+    errors = {g.group: g.scores.mape_fraction for g in found.groups}
+    # Gavel's ResNet on the K80 and the layers on the V100 made them 32 and 8.0 %.
+    own = found.figures["p2.xlarge, with the target's own rate, MAPE"]
+    assert own == pytest.approx(0.318, abs=0.02)
+    assert errors["p2.xlarge"] > own
+    assert errors["p3.2xlarge"] > found.figures["p3.2xlarge, with the target's own rate, MAPE"]
+    for group, error in errors.items():
+        shipped = "constants as shipped, which know other runs on the target, MAPE"
+        assert error > found.figures[f"{group}, {shipped}"]
+    assert found.blind is None
+
+
+def test_memory_is_scored_on_every_table_that_prints_it() -> None:
+    found = validation.run("oom", shared())
+    assert len(found.groups) == 5
+    assert found.overall.rows == sum(g.scores.rows for g in found.groups) == 159
+    # Two tables that were left out of ALL are the two worst.
+    worst = sorted(found.groups, key=lambda g: g.scores.mape_fraction)[-2:]
+    assert {g.group for g in worst} == {"bigscience_v100", "internevo_mem"}
+    assert found.baselines["Megatron's formula"].rows == 159
+
+
+def test_choices_that_failed_are_paid_for() -> None:
+    found = validation.run("ranking", shared())
+    for name in ("scout", "ibm"):
+        paid = found.figures[f"{name}, ours: cost over best"]
+        assert paid > found.figures[f"{name}, ours: cost over best, had failures been known"]
+        own = [g for g in found.groups if g.group.startswith(f"{name} ")]
+        assert paid == pytest.approx(1 + np.mean([g.scores.mape_fraction for g in own]), rel=1e-5)
+    assert set(found.baselines) == {"always the same", "at random"}
+    assert found.overall.mape_fraction < found.baselines["at random"].mape_fraction
+
+
+def test_a_random_order_costs_what_many_random_orders_cost() -> None:
+    prices = np.array([[2.0, np.nan, 1.0, np.nan, 4.0]])
+    runs = Runs(
+        prices=prices, times=prices, has_run=np.array([[True, True, True, False, True]]),
+        families=np.array(["f"], dtype=object),
+    )  # fmt: skip
+    spent = np.array([[2.0, 3.0, 1.0, 7.0, 4.0]])
+    rng = np.random.default_rng(0)
+    walked = [
+        walked_ratio(runs, 0, rng.permutation(5).astype(float), spent) for _ in range(20_000)
+    ]
+    assert random_ratio(runs, 0, spent) == pytest.approx(np.mean(walked), rel=0.02)
+
+
+def test_baselines_of_accelerators_are_on_our_rows_and_say_where_we_lose() -> None:
+    found = validation.run("gpu-mlperf", shared())
+    for name, theirs in found.baselines.items():
+        assert found.ours(name).rows == theirs.rows
+    losses = {(x["baseline"], x["statistic"]) for x in found.losses()}
+    fit = "log-linear, shared exponents"
+    assert {(fit, "mape_fraction"), (fit, "p90_ape_fraction")} <= losses
+    assert (fit, "median_ape_fraction") not in losses
+
+
+@pytest.mark.slow
+def test_nominal_links_alone_are_scored_without_the_cluster() -> None:
+    found = validation.run("scaling-nominal", shared())
+    figures = found.figures
+    for cluster in ("aws", "rtx", "dgx-ext"):
+        for rule in ("perfect scaling", "alpha-beta at nominal bandwidth"):
+            assert f"{cluster}: {rule}" in figures
+    assert figures["rtx: ours"] > 1.3 * figures["rtx: in sample (constants as shipped, fitted on "
+                                                "these rows)"]  # fmt: skip
+    assert figures["dgx-ext: ours"] > figures["dgx-ext: perfect scaling"]  # we lose on A100
+    assert found.overall.rows == found.baselines["perfect scaling"].rows
+
+
+@pytest.mark.slow
+def test_layouts_compare_like_with_like() -> None:
+    found = validation.run("layouts", shared())
+    for family in ("A100", "H100", "V100"):
+        for statistic in ("mean of tables, MAPE", "pooled, MAPE"):
+            ours = found.figures[f"{family} {statistic}"]
+            assert ours < found.figures[f"{family} constant efficiency, {statistic}"]
+        assert f"{family} 90% interval, pooled coverage" in found.figures
+    assert found.figures["megatron_sc21: Calculon as published, MAPE"] == 0.095
+    assert found.baselines["constant hardware-FLOP efficiency"].rows == found.overall.rows

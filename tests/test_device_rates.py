@@ -1,0 +1,143 @@
+"""What limits a device's rates: the physics of ``planners.step.device_rates``, and its classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.machines import devices
+from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
+from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import share_of_rates, sustained_flop_per_s
+from advisor.planners.step.operators import convolution_kind
+
+SHEET = devices.accelerator_devices()
+PARAMETERS = devices.device_parameters()
+sizes = st.integers(1, 6)
+
+
+def _unmeasured(name: str) -> Device:
+    return replace(SHEET[name], sustained_fp16_flop_per_s=None, sustained_fp32_flop_per_s=None)
+
+
+@given(
+    batch=sizes, groups=st.sampled_from([1, 8, 32]), inner=sizes, outer=sizes,
+    side=st.integers(8, 32), kernel=st.sampled_from([1, 3, 5]), stride=st.sampled_from([1, 2]),
+    is_backward=st.booleans(),
+)  # fmt: skip
+def test_a_convolution_finds_its_class_by_its_shapes(
+    batch: int, groups: int, inner: int, outer: int, side: int, kernel: int, stride: int,
+    is_backward: bool,
+) -> None:  # fmt: skip
+    made = (side + 2 * (kernel // 2) - kernel) // stride + 1
+    data = f"{batch}x{groups * inner}x{side}x{side}"
+    weight = f"{groups * outer}x{inner}x{kernel}x{kernel}"
+    gradient = f"{batch}x{groups * outer}x{made}x{made}"
+    flop = 2.0 * batch * groups * outer * made**2 * inner * kernel**2
+    shapes = ",".join([gradient, data, weight] if is_backward else [data, weight, f"{outer}"])
+    expected = "convolution"
+    if groups > 1:
+        expected = "depthwise"
+    elif (kernel, stride) == (3, 1):
+        expected = "winograd"
+    assert convolution_kind(shapes, flop) == expected
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    ["", "3x4", "2x8x5x5", "2x64x16x16,64x32x2x2", "2x32x32x32,2x64x16x16,64x32x2x2", "x,y"],
+)
+def test_a_transposed_convolution_and_one_of_unknown_shapes_are_plain(shapes: str) -> None:
+    assert convolution_kind(shapes, 1e9) == "convolution"
+
+
+def test_torchs_own_calls_are_told_apart() -> None:
+    torch = pytest.importorskip("torch")
+    from advisor.collectors.hooks.operators import observe
+
+    def kind(layer: object, side: int = 16) -> str:
+        data = torch.randn(2, layer.in_channels, side, side)  # type: ignore[attr-defined]
+        arguments = (data, layer.weight, None, layer.stride, layer.padding, (1, 1), False, (0, 0),
+                     layer.groups)  # type: ignore[attr-defined]  # fmt: skip
+        made = torch.ops.aten.convolution.default(*arguments)
+        call = observe(torch.ops.aten.convolution.default, arguments, {}, made)
+        return convolution_kind(call.shapes, call.flop)
+
+    conv = torch.nn.Conv2d
+    assert kind(conv(32, 32, 3, padding=1, groups=32, bias=False)) == "depthwise"
+    assert kind(conv(32, 64, 3, padding=1, bias=False)) == "winograd"
+    assert kind(conv(32, 64, 3, padding=1, stride=2, bias=False)) == "convolution"
+    assert kind(conv(32, 64, 1, bias=False)) == "convolution"
+
+
+def _seconds(kind: OperatorKind, device: Device, precision: str) -> float:
+    work = Work(
+        operators=(Operator(name=kind, kind=kind, phase="forward", count=1, flop=1e12, bytes=1e6,
+                            dtype=precision),),
+        micro_batch=1, parameters=1, trainable_parameters=1, parameter_bytes=4,
+        optimizer_state_bytes=0, saved_bytes_per_sample=0, precision=precision,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return float(step_time(work, [device], [1.0], PARAMETERS).micro_batch_s[0, 0])
+
+
+def test_filtering_gains_on_vector_units_alone_and_groups_never_reach_matrix_units() -> None:
+    v100 = _unmeasured("V100-SXM2-16GB")
+    assert _seconds("winograd", v100, "fp32") < 0.7 * _seconds("convolution", v100, "fp32")
+    assert _seconds("winograd", v100, "fp16") == _seconds("convolution", v100, "fp16")
+    assert _seconds("depthwise", v100, "fp16") == pytest.approx(
+        _seconds("depthwise", v100, "fp32")
+    )
+    assert _seconds("depthwise", v100, "fp16") > 10 * _seconds("convolution", v100, "fp16")
+
+
+def test_a_vgg_gains_more_from_filtering_than_a_resnet_of_single_pixels() -> None:
+    """VGG's products are 3 x 3 of stride one, two thirds of a bottleneck's are 1 x 1."""
+    shares = []
+    for text in ("224:0:2x64,2x128,3x256,3x512,3x512:plain:4096,4096",
+                 "224:64:3x256,4x512,6x1024,3x2048:bottleneck"):  # fmt: skip
+        work = convolutional_work(parse_network(text), micro_batch=8)
+        flop = {kind: sum(o.flop for o in work.operators if o.kind == kind)
+                for kind in ("winograd", "convolution")}  # fmt: skip
+        shares.append(flop["winograd"] / sum(flop.values()))
+    assert shares[0] == 1.0
+    assert 0.3 < shares[1] < 0.55
+
+
+def test_what_a_joule_buys_is_the_chips_and_not_the_years_of_the_board() -> None:
+    h100, h200 = _unmeasured("H100-SXM5-80GB"), _unmeasured("H200-SXM-141GB")
+    assert h100.tdp_w == h200.tdp_w
+    assert sustained_flop_per_s(h200, "bf16", PARAMETERS) == pytest.approx(
+        sustained_flop_per_s(h100, "bf16", PARAMETERS)
+    )
+
+
+@pytest.mark.parametrize("name", [n for n, d in SHEET.items() if d.best_fp16_flop_per_s])
+def test_no_job_sustains_more_than_the_best_product_measured(name: str) -> None:
+    device = SHEET[name]
+    best = device.best_fp16_flop_per_s or 0.0
+    assert sustained_flop_per_s(device, "bf16", PARAMETERS) < best
+    halved = replace(device, best_fp16_flop_per_s=best / 4)
+    assert sustained_flop_per_s(halved, "bf16", PARAMETERS) <= best / 4
+
+
+def test_a_new_fast_chip_sustains_no_more_of_its_power_than_the_fitted_ones() -> None:
+    """B200 sustains more than H100 and less than its best product; both are bound by power."""
+    h100, b200 = (
+        sustained_flop_per_s(SHEET[name], "bf16", PARAMETERS) / 1e12
+        for name in ("H100-SXM5-80GB", "B200-SXM-180GB")
+    )
+    assert 400 < h100 < 700
+    assert 1.5 * h100 < b200 < 1300
+
+
+def test_kepler_and_maxwell_reach_less_of_both_rates_in_order_of_age() -> None:
+    kepler, maxwell, pascal = (
+        share_of_rates(SHEET[name], PARAMETERS) for name in ("K80", "M60", "P40")
+    )
+    assert kepler == PARAMETERS.kepler_fraction
+    assert kepler < maxwell < pascal == 1.0
+    assert maxwell == pytest.approx(kepler**0.5)
