@@ -19,10 +19,10 @@ _RU_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024  # getrusage(2
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # OpenMP's threads (GNU's, which torch comes with) burn a core while they wait for each other at
 # the end of a parallel region. Beside two burning processes a step then took up to 60 times as
-# long, and no correction finds out how much of that was waiting; after so few turns they sleep,
-# and it is 1.2 to 2 times (docs/collectors.md, "Figures"). A quiet machine is left as it is.
+# long, and no correction finds out how much of that was waiting. Threads that sleep at once are
+# seen to be blocked, and idle ones wait for no core. A quiet machine is left as it is.
 _SPINS: Final = "GOMP_SPINCOUNT"
-_SHORT_SPIN: Final = "1000"
+_SHORT_SPIN: Final = "0"
 _SPINNING: Final = frozenset({_SPINS, "OMP_WAIT_POLICY"})  # the user's own choice stands
 NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and cannot run
 
