@@ -118,6 +118,24 @@ $(VENV)/.releasing: $(VENV)/.installed
 release: $(VENV)/.releasing
 	$(RUN)/python .ci/release.py $(VERSION) --no-deps $(WRITE)
 
+# The commit that stored figures are compared with: worse ones since then need a reason of their own.
+SINCE ?= $(shell git merge-base HEAD origin/main 2>/dev/null || git rev-parse -q --verify HEAD~1)
+ACCURACY = $(RUN)/python benchmarks/accuracy.py
+
+accuracy: $(VENV)/.installed
+	$(ACCURACY) check $(if $(SINCE),--since $(SINCE))
+	$(ACCURACY) figures --check
+
+accuracy-quick: $(VENV)/.installed
+	$(ACCURACY) check --quick $(if $(SINCE),--since $(SINCE))
+	$(ACCURACY) figures --check
+
+figures: $(VENV)/.installed
+	$(ACCURACY) figures
+
+models: $(VENV)/.installed
+	$(RUN)/advisor train check
+
 # What `make help` prints: one line a target, held to be complete by tests/test_habits.py.
 ## help: say what there is (this list)
 ## demo: install into .venv, record an example, recommend machines for it
@@ -131,9 +149,13 @@ release: $(VENV)/.releasing
 ## quick, quick-without-torch: the quick part that test-lowest and test-pythons run
 ## docs: build the documentation into site/, without warnings
 ## docs-serve: show the documentation while you write
+## accuracy: run every protocol; fail where one errs more than is stored
+## accuracy-quick: the same for the protocols of few seconds
+## figures: write the README's and the documentation's tables from the stored figures
+## models: fit the shipped models again and say which come out different
 ## release: rehearse a release: make release VERSION=0.2.0 [WRITE=--write]
 ## clean: remove environments and whatever was built
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: help docs docs-serve release
+.PHONY: help docs docs-serve release accuracy accuracy-quick figures models

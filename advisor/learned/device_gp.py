@@ -150,12 +150,11 @@ class DeviceProcess:
         log_amplitude = _evidence_fit(among, residual, noise, start)
         self.amplitudes_[member] = log_amplitude
         variance = np.exp(2 * log_amplitude)
-        covariance = np.tensordot(variance[:-1], among, 1)
+        whole = np.tensordot(variance[:-1], kernels, 1)
+        covariance, cross = whole[np.ix_(known, known)], whole[:, known]
         covariance[np.diag_indices_from(covariance)] += variance[-1] * noise + 1e-8
-        cross = np.tensordot(variance[:-1], kernels[:, :, known], 1)
         gain = np.linalg.solve(covariance, cross.T).T
-        prior = np.tensordot(variance[:-1], np.diagonal(kernels, axis1=1, axis2=2), 1)
-        left = prior + variance[-1] - np.sum(gain * cross, axis=1)
+        left = np.diagonal(whole) + variance[-1] - np.sum(gain * cross, axis=1)
         return gain @ residual, np.maximum(left, 1e-9)
 
 
@@ -258,28 +257,33 @@ def _same(labels: Ints) -> Array:
 
 
 def _evidence_fit(kernels: Array, residual: Array, noise: Array, start: Array | None) -> Array:
-    """Return log-amplitudes that maximise evidence x prior (unit deviation around the prior)."""
-    from scipy.linalg import cholesky
+    """Return log-amplitudes that maximise evidence x prior (unit deviation around the prior).
+
+    Kernels are symmetric: their lower triangles are enough.
+    """
+    from scipy.linalg import cho_solve, cholesky
     from scipy.linalg.lapack import dpotri
     from scipy.optimize import minimize
 
     n = residual.size
-    flat = kernels.reshape(len(kernels), -1)
+    rows, columns = np.tril_indices(n)
+    packed = np.ascontiguousarray(kernels[:, rows, columns])  # (n_kernels, n (n + 1) / 2)
+    times = np.where(rows == columns, 1.0, 2.0)
     prior = np.log(np.array(list(AMPLITUDES.values())))
     diagonal = np.arange(n)
 
     def negative(log_amplitude: Array) -> tuple[float, Array]:
         variance = np.exp(2 * log_amplitude)
-        covariance = (variance[:-1] @ flat).reshape(n, n)
+        covariance = np.zeros((n, n))
+        covariance[rows, columns] = variance[:-1] @ packed
         covariance[diagonal, diagonal] += variance[-1] * noise + 1e-8
         lower = cholesky(covariance, lower=True, check_finite=False)
-        below, _ = dpotri(lower, lower=1)  # of the inverse; what is above is not touched
-        inverse = np.tril(below) + np.tril(below, -1).T
-        alpha = inverse @ residual
-        excess = inverse - np.outer(alpha, alpha)
+        alpha = cho_solve((lower, True), residual, check_finite=False)
+        inverse, _ = dpotri(lower, lower=1)  # its lower triangle
+        excess = inverse[rows, columns] - alpha[rows] * alpha[columns]
         slope = np.r_[
-            (flat @ excess.ravel()) * variance[:-1],
-            np.sum(np.diag(excess) * noise) * variance[-1],
+            (packed @ (times * excess)) * variance[:-1],
+            np.sum((np.diag(inverse) - alpha**2) * noise) * variance[-1],
         ]
         pull = log_amplitude - prior
         value = 0.5 * residual @ alpha + np.log(np.diag(lower)).sum() + 0.5 * pull @ pull

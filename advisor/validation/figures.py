@@ -152,7 +152,8 @@ def readme_table(stored: Mapping[str, Stored]) -> str:
         "",
         f"{len(stored)} protocols, {rows:,} rows. **Bold: a simpler rule errs less than we do.** "
         "Form: how what is scored got its form and hyper-parameters, with these rows in sight "
-        "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*).",
+        "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*). "
+        "†: scores a model that no verb asks, wholly or in part.",
         "",
         "Besides:",
         "",
@@ -177,7 +178,8 @@ def _line(one: Stored, question: str) -> str:
     covers = "" if overall["coverage"] is None else f"{100 * overall['coverage']:.0f} %"
     if one.protocol == "spot" and covers:
         covers += " (of 80 % intervals)"
-    cells = [f"{question} (`{one.protocol}`)", f"{record['rows']:,}", ours, covers,
+    mark = " †" if "no verb asks" in record["scores"] else ""
+    cells = [f"{question} (`{one.protocol}`){mark}", f"{record['rows']:,}", ours, covers,
              "; ".join(_rules(record)), FORMS[record["form"]], one.day]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
