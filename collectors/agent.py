@@ -66,7 +66,7 @@ class Agent:
         self._monitor = Monitor(self._run, rule_of(plan.options))
         self._tree = _tree_of(plan)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
-        self._child = Ranks(plan) if plan.workers > 1 else Child(plan.attached)
+        self._child = self._child_of(plan)
         self._limits = RecordingLimits(plan, self._monitor)
         self._live = Live(plan, self._tree, self._monitor, self._sampler.memory)
         self._escalation = Escalation(self._tree, self._monitor, plan.patience_s)
@@ -98,6 +98,13 @@ class Agent:
         if self._status == "stopped" and not self._is_detached:
             return 0
         return self._child.shell_code or 0
+
+    def _child_of(self, plan: RecordingPlan) -> Child:
+        # Looked before the recording begins: the moment is no part of the script's start.
+        is_beside_others = plan.attached is None and self._sampler.others_compute()
+        if plan.workers > 1:
+            return Ranks(plan, is_beside_others=is_beside_others)
+        return Child(plan.attached, is_beside_others=is_beside_others)
 
     @property
     def _action(self) -> int:

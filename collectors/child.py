@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -20,18 +19,23 @@ _RU_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024  # getrusage(2
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # OpenMP's threads (GNU's, which torch comes with) burn a core while they wait for each other at
 # the end of a parallel region. Beside two burning processes a step then took up to 60 times as
-# long, and no correction finds out how much of that was waiting; after so few turns they sleep,
-# and it is 1.2 to 2 times (docs/collectors.md, "Figures"). A quiet machine is left as it is.
+# long, and no correction finds out how much of that was waiting. Threads that sleep at once are
+# seen to be blocked, and idle ones wait for no core. A quiet machine is left as it is.
 _SPINS: Final = "GOMP_SPINCOUNT"
-_SHORT_SPIN: Final = "1000"
+_SHORT_SPIN: Final = "0"
 _SPINNING: Final = frozenset({_SPINS, "OMP_WAIT_POLICY"})  # the user's own choice stands
-_BUSY_CORES: Final = 0.25  # what others compute meanwhile
-_LOOK_S: Final = 0.1
 NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and cannot run
 
 
 class Child:
     """A command, or an attached process that belongs to somebody else.
+
+    Parameters
+    ----------
+    attached : int, optional
+        The process that is watched, where none is started.
+    is_beside_others : bool, default False
+        Others compute on this machine already: threads are told to sleep sooner.
 
     Attributes
     ----------
@@ -44,8 +48,9 @@ class Child:
         CPU time of all processes reaped, and of those that they reaped.
     """
 
-    def __init__(self, attached: int | None = None) -> None:
+    def __init__(self, attached: int | None = None, *, is_beside_others: bool = False) -> None:
         self.pid = attached or 0
+        self.is_beside_others = is_beside_others
         self.code: int | None = None
         self.max_rss_bytes = 0
         self.cpu_ns = 0
@@ -61,7 +66,7 @@ class Child:
         others = [path for path in paths if path and path != str(_INJECT)]
         environment["PYTHONPATH"] = os.pathsep.join([str(_INJECT), *others])
         environment.pop(lineage.TRAINER, None)  # of a recording in which this one is made
-        if not _SPINNING & environment.keys() and others_compute():
+        if self.is_beside_others and not _SPINNING & environment.keys():
             environment[_SPINS] = _SHORT_SPIN
         environment[lineage.RUN] = run
         environment[lineage.PROFILER] = lineage.this_profiler()
@@ -147,24 +152,6 @@ def accepts_hooks(pid: int) -> bool:
         if not word.startswith((b"-W", b"-X")) and set(word) & set(b"IES"):
             return False
     return True
-
-
-def others_compute() -> bool:
-    """Look for a moment whether the machine computes although nothing was started yet."""
-    begin, begin_s = _computed_s(), time.monotonic()
-    time.sleep(_LOOK_S)
-    return _computed_s() - begin > _BUSY_CORES * (time.monotonic() - begin_s)
-
-
-def _computed_s() -> float:
-    """Return the processor time that all processes have taken; 0 where nothing tells [s]."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            ticks = [int(one) for one in file.readline().split()[1:]]
-    except (OSError, ValueError):
-        return 0.0
-    # user, nice, system, idle, iowait, irq, softirq, steal, ...
-    return (sum(ticks[:3]) + sum(ticks[5:7])) / os.sysconf("SC_CLK_TCK")
 
 
 def send_signal(pid: int, number: int) -> None:

@@ -18,15 +18,15 @@ active         what one of them computed or waited for a core, the mean of them
 chain          what all threads of all workers waited for a core, together
 =============  ================================================================================
 
-Threads of a pool seldom wait at once as often as chance would have it: once one of them has lost
-its core, the others come to a barrier and burn time there, or sleep. Where they sleep it is seen
-that they are blocked, and what for. With c = ``_AT_ONCE``::
+How long the main thread waited for its pool lies between two bounds. Where it slept meanwhile that
+is seen: it was blocked. Where it burned its time at a barrier it is not, and chance tells how much
+of the others' waiting was not at once with its own. With c = ``_AT_ONCE``::
 
     asleep     =  min(blocked - (wait - wait delay), beyond + at once)
-    beyond'    =  max(beyond + (1 - c) at once, asleep)
+    most       =  max(beyond + (1 - c) at once, asleep)
 
-``_AT_ONCE_DOUBT`` of what is at once widens the result. With beyond' for beyond from here on and
-k = kept / (delay + beyond), the share that stays::
+The middle of the two is taken for beyond; half of what lies between them, and ``_AT_ONCE_DOUBT``
+of what is at once, widen. With k = kept / (delay + beyond), the share that stays::
 
     computing  =  wall - wait - (1 - k) (delay - wait delay + beyond)
     paced      =  active - (1 - k) workers - computing
@@ -177,9 +177,10 @@ def correct(seen: Stretch) -> Corrected:
     delay = _between(0.0, seen.delay_ns, wall)
     wait_delay = _between(0.0, seen.wait_delay_ns, min(wait, delay))
     at_once, alone = max(seen.at_once_ns, 0.0), max(seen.beyond_ns, 0.0)
-    asleep = min(seen.blocked_ns - (wait - wait_delay), alone + at_once)
-    apart = max(alone + (1.0 - _AT_ONCE) * at_once, asleep)
-    beyond = _between(0.0, apart, _LARGEST_BEYOND * (wall - delay))
+    asleep = _between(0.0, seen.blocked_ns - (wait - wait_delay), alone + at_once)
+    most = max(alone + (1.0 - _AT_ONCE) * at_once, asleep)
+    asleep, most = (min(one, _LARGEST_BEYOND * (wall - delay)) for one in (asleep, most))
+    beyond = (asleep + most) / 2
     whole = delay + beyond
     lost_share = 1.0 - _between(0.0, seen.kept_ns / whole, 1.0) if whole else 1.0
     lost = min(lost_share * (whole - wait_delay), _MOST_LOST * (wall - wait))
@@ -191,8 +192,7 @@ def correct(seen: Stretch) -> Corrected:
     passed_on = wait - inside - lost_share * max(seen.chain_ns, 0.0)
     waiting = max(0.0, paced, (1.0 - active / wall) * passed_on if wall else 0.0)
     corrected = computing + waiting
-    # More than was left to take shows that it cannot have been as much as that.
-    pool = _AT_ONCE_DOUBT * at_once + max(0.0, apart - beyond)
+    pool = (most - asleep) / 2 + _AT_ONCE_DOUBT * at_once
     half = LEFT_OVER * (wall - corrected) + lost_share * pool + max(seen.unseen_ns, 0.0)
     return Corrected(
         raw_s=wall / 1e9,

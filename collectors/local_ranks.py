@@ -113,10 +113,12 @@ class Ranks(Child):
     Parameters
     ----------
     plan : RecordingPlan
+    is_beside_others : bool, default False
+        See ``Child``.
     """
 
-    def __init__(self, plan: RecordingPlan) -> None:
-        super().__init__()
+    def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:
+        super().__init__(is_beside_others=is_beside_others)
         self._workers = plan.workers
         self._bandwidth_bit_per_s = plan.bandwidth_bit_per_s
         self._running: dict[int, int] = {}  # pid -> rank

@@ -32,6 +32,8 @@ _PCIE_NS = 10 * _SECOND_NS
 _SYSTEM_NS = 5 * _SECOND_NS
 _PROCESSES_NS = _SECOND_NS
 _MOST_PROCESSES = 32
+_LOOK_S = 0.1
+_BUSY_CORES = 0.25  # what others compute meanwhile
 
 
 @dataclass(slots=True)
@@ -153,6 +155,12 @@ class Sampler:
     def machine_cpu_ns(self) -> int:
         """Return the processor time of the whole machine now, 0 unknown [ns]."""
         return busy_ns(self._stat.read())
+
+    def others_compute(self, pause: Callable[[float], None] = time.sleep) -> bool:
+        """Look for a moment whether the machine computes although nothing was started yet."""
+        begin_ns, busy_before_ns = self._clock(), self.machine_cpu_ns()
+        pause(_LOOK_S)
+        return self.machine_cpu_ns() - busy_before_ns > _BUSY_CORES * (self._clock() - begin_ns)
 
     def _read_gpus(self, now_ns: int) -> None:
         with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)

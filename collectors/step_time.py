@@ -80,10 +80,11 @@ class Others:
             Of the slowest thread in each interval, of the main one, and of the slowest but it;
             None in recordings of earlier versions.
         cpu_ns : int
-            Processor time of the main thread; 0 where it was not read.
+            Processor time of the main thread; 0 where it was not read: it slept as chance has it.
         """
         if others_ns is None:
-            self.beyond.add(t_ns, float(slowest_ns - main_ns))
+            for curve in (self.beyond, self.blocked):
+                curve.add(t_ns, float(slowest_ns - main_ns))
             return
         before, self._pool = self._pool, (t_ns, main_ns, others_ns, cpu_ns)
         if before is None:
@@ -93,7 +94,8 @@ class Others:
         alone = 1.0 - min(1.0, max(0, main) / elapsed) if elapsed > 0 else 0.0
         self.beyond.grow(t_ns, max(0, others) * alone)
         self.at_once.grow(t_ns, max(0, others) * (1.0 - alone))
-        self.blocked.grow(t_ns, max(0, elapsed - max(0, main) - cpu) if cpu > 0 else 0.0)
+        slept = elapsed - max(0, main) - cpu if cpu > 0 else max(0, others) * alone
+        self.blocked.grow(t_ns, max(0, slept))
 
     def begin_pool(self, t_ns: int) -> None:
         """Take in that nobody has computed or waited for anything yet."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
+from advisor.measurements import BLACKWELL, FINETUNE
 from advisor.planners.memory.layout_memory import MemoryConstants
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import columns_of, joined
@@ -34,7 +35,10 @@ B200 = ((1, 2, 4, 843.0, 66.55), (2, 1, 4, 725.5, 60.68), (4, 1, 2, 409.8, 39.07
 
 def tuned(folder: Path, *changes: dict[str, Any]) -> Path:
     return (
-        _write(folder / finetune_rows.FILE, [{**TUNED, **change} for change in changes]) or folder
+        _write(
+            folder / FINETUNE.tables["runs"].published, [{**TUNED, **change} for change in changes]
+        )
+        or folder
     )
 
 
@@ -53,7 +57,9 @@ def steps(folder: Path) -> Path:
             for m in (4, 8)
         ]  # fmt: skip
     rows.append({**rows[0], "attention": "mla", "experts": 160})
-    return _write(folder / blackwell_rows.FILE, rows) or folder
+    others = dict.fromkeys(BLACKWELL.tables["steps"].columns.values(), 1)
+    rows = [{**others, **row} for row in rows]
+    return _write(folder / BLACKWELL.tables["steps"].published, rows) or folder
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -106,10 +112,8 @@ def test_runs_that_cannot_be_are_left_out(tmp_path: Path) -> None:
         )
     )
     assert (len(runs), left_out) == (1, 3)
-    with pytest.raises(ModelError, match="no fine-tuning run"):
+    with pytest.raises(ModelError, match="none of a known model"):
         finetune_rows.read(tuned(tmp_path, {"is_valid": 0.0}))
-    with pytest.raises(ModelError, match="cannot read"):
-        blackwell_rows.read(tmp_path / "nowhere")
 
 
 def test_rows_of_two_sources_are_joined(tmp_path: Path) -> None:

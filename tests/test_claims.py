@@ -27,6 +27,7 @@ from advisor.validation import Group, Scores, Validation, own
 from advisor.validation.scores import FORMS, STATISTICS, compare, score
 
 ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "advisor" / "validation"
 
 
 def shared() -> Path:
@@ -100,7 +101,7 @@ def test_losses_of_groups_are_named() -> None:
 def test_every_protocol_says_what_it_scores_and_how_it_was_chosen(name: str) -> None:
     module = importlib.import_module(f"advisor.validation.{name}")
     assert module.SEEN, "what had the scored rows in sight"
-    source = (ROOT / "advisor" / "validation" / f"{name}.py").read_text()
+    source = (PLACE / f"{name}.py").read_text()
     made = [
         node
         for node in ast.walk(ast.parse(source))
@@ -113,7 +114,10 @@ def test_every_protocol_says_what_it_scores_and_how_it_was_chosen(name: str) -> 
         form = given_["form"]
         assert isinstance(form, ast.Constant)
         assert form.value in FORMS
-    has_interval = re.search(r"\blow\b|\bcoverage=", source) is not None
+    # Bounds are given to ``score`` here, or by what this protocol shares with another.
+    beside = re.findall(r"^from advisor\.validation\.(\w+) import .*\bscored\b", source, re.M)
+    texts = [source, *((PLACE / f"{other}.py").read_text() for other in beside)]
+    has_interval = any(re.search(r"\blow\b|\bcoverage=", text) for text in texts)
     assert has_interval or "no interval" in source
 
 
@@ -187,15 +191,10 @@ def test_every_text_has_one_number_of_accelerators() -> None:
 def test_an_unseen_card_brings_no_rate_of_its_own() -> None:
     found = validation.run("instance", shared())
     errors = {g.group: g.scores.mape_fraction for g in found.groups}
-    # Gavel's ResNet on the K80 and the layers on the V100 made them 32 and 8.0 %.
-    own = found.figures["p2.xlarge, with the target's own rate, MAPE"]
-    assert own == pytest.approx(0.318, abs=0.02)
-    assert errors["p2.xlarge"] > own
-    assert errors["p3.2xlarge"] > found.figures["p3.2xlarge, with the target's own rate, MAPE"]
+    assert set(errors) == {"p2.xlarge", "p3.2xlarge"}
     for group, error in errors.items():
-        shipped = "constants as shipped, which know other runs on the target, MAPE"
-        assert error > found.figures[f"{group}, {shipped}"]
-    assert found.blind is None
+        # Knowing the card by other runs on it was worth up to 20 points.
+        assert error > found.figures[f"{group}, with the target's own rate, MAPE"]
 
 
 def test_memory_is_scored_on_every_table_that_prints_it() -> None:
@@ -239,8 +238,16 @@ def test_baselines_of_accelerators_are_on_our_rows_and_say_where_we_lose() -> No
     for name, theirs in found.baselines.items():
         assert found.ours(name).rows == theirs.rows
     losses = {(x["baseline"], x["statistic"]) for x in found.losses()}
+    won = {
+        (name, statistic)
+        for name, theirs in found.baselines.items()
+        for statistic in STATISTICS
+        if getattr(theirs, statistic) < getattr(found.ours(name), statistic)
+    }
+    assert losses == won
+    # The median, the headline of this protocol, hides a tail in which a simple fit is better.
     fit = "log-linear, shared exponents"
-    assert {(fit, "mape_fraction"), (fit, "p90_ape_fraction")} <= losses
+    assert (fit, "p90_ape_fraction") in losses
     assert (fit, "median_ape_fraction") not in losses
 
 

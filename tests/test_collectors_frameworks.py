@@ -260,3 +260,39 @@ def test_the_length_of_a_marked_loop_is_found(tmp_path: Path) -> None:
     seen = record(tmp_path, "from advisor import step" + JAX + "    step()\n")
     assert seen.total_work is not None
     assert (seen.total_work.steps, seen.total_work.confidence) == (60, "likely")
+
+
+DEEPSPEED = """
+import torch, deepspeed
+from torch import nn
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+config = {
+    "train_batch_size": 16, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2,
+}
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+for number in range(40):
+    loss = nn.functional.cross_entropy(engine(torch.randn(8, 32)), torch.randint(0, 4, (8,)))
+    engine.backward(loss)
+    engine.step()
+print(engine.global_steps)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # DeepSpeed compiles an operator of its own once, minutes long
+def test_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine with the user's own optimizer: a step is a whole accumulation."""
+    needs("deepspeed")
+    rank = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 29577}
+    for name, value in rank.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    seen = record(tmp_path, DEEPSPEED, limit_s=600.0)
+    assert seen.exit_code == 0
+    assert seen.total_work is not None
+    assert (seen.total_work.steps, seen.accumulation_steps, seen.world_size) == (20, 2, 1)
+    assert seen.step_time is not None
+    assert (seen.step_time.clock, seen.optimizers) == ("optimizer", ("SGD",))

@@ -18,6 +18,7 @@ import pytest
 from collecting import ROOT, record_command
 
 from advisor.collectors.cgroups import Groups
+from advisor.collectors.child import Child
 from advisor.collectors.gpu import Gpus
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.processes import Process, ProcessTree
@@ -420,3 +421,35 @@ def test_no_library_is_no_gpu() -> None:
     assert gpus.names == ()
     assert gpus.read([1]).memory_bytes == -1
     assert ctypes.sizeof(ctypes.c_uint) == 4
+
+
+@pytest.mark.parametrize(
+    ("computed", "is_busy"), [(0.0, False), (0.2, False), (0.3, True), (2.0, True)]
+)
+def test_others_compute_where_a_quarter_of_a_core_is_taken(
+    monkeypatch: pytest.MonkeyPatch, computed: float, is_busy: bool
+) -> None:
+    """``computed`` cores are busy while the sampler looks, before anything is started."""
+    now = [10**9]
+    sampler = Sampler(ProcessTree(os.getpid()), Groups.of(), clock=lambda: now[0])
+    monkeypatch.setattr(sampler, "machine_cpu_ns", lambda: int(computed * now[0]))
+
+    def pause(seconds: float) -> None:
+        now[0] += int(seconds * 1e9)
+
+    assert sampler.others_compute(pause) is is_busy
+
+
+def test_a_busy_machine_has_threads_sleep_sooner_unless_the_user_chose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    assert "GOMP_SPINCOUNT" not in Child().environment("run")
+    busy = Child(is_beside_others=True)
+    assert busy.environment("run")["GOMP_SPINCOUNT"] == "0"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert busy.environment("run")["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert "GOMP_SPINCOUNT" not in busy.environment("run")

@@ -231,6 +231,47 @@ def test_optax_updates_are_steps_and_evaluations_are_not(tmp_path: Path, decorat
     assert rounds(seen).kind == "JAX"
 
 
+PMAP = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, jax.numpy as jnp, optax
+optimizer = optax.sgd(0.1)
+def update(weights, state, x):
+    gradient = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(weights)
+    change, state = optimizer.update(jax.lax.pmean(gradient, "devices"), state)
+    return optax.apply_updates(weights, change), state
+update = jax.pmap(update, axis_name="devices")
+weights = jnp.stack([jnp.ones((8, 1))] * 2)
+state = jax.pmap(optimizer.init)(weights)
+for number in range(25):
+    weights, state = update(weights, state, jnp.ones((2, 16, 8)))
+"""
+
+
+def test_an_update_that_is_mapped_over_devices_counts(tmp_path: Path) -> None:
+    needs("jax")
+    needs("optax")
+    seen = record(tmp_path, PMAP)
+    assert (seen.exit_code, steps(seen)) == (0, 25)
+    assert rounds(seen).kind == "JAX"
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
+def test_a_cross_validation_updates_a_booster_a_fold(tmp_path: Path, library: str) -> None:
+    needs(library)
+    data = "lightgbm.Dataset(x, y)" if library == "lightgbm" else "xgboost.DMatrix(x, y)"
+    call = f"""
+import {library}
+options = {{"verbosity": -1}} if "{library}" == "lightgbm" else {{"nthread": 1}}
+{library}.cv(options, {data}, num_boost_round=30, nfold=3)
+"""
+    seen = record(tmp_path, DATA + call)
+    assert (seen.exit_code, steps(seen)) == (0, 90)
+    partial = record(tmp_path, DATA + call.replace("30", "3000"), limit_steps=40)
+    assert partial.total_work is not None
+    assert partial.total_work.steps == 9000
+
+
 def test_a_jitted_update_without_optax_is_known_by_its_state(tmp_path: Path) -> None:
     needs("jax")
     source = """

@@ -94,3 +94,40 @@ def test_an_optimizer_that_evaluates_the_loss_itself_repeats_one_micro_batch(
     assert (facts["samples"], facts["micro_batches"]) == (16, 1)
     forward = [one for one in facts["operators"] if one["phase"] == "forward" and one["flop"]]
     assert sum(one["count"] for one in forward) > 1, "every evaluation is the step's work"
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_samples_one_by_one_are_counted_as_many_as_they_are(
+    tmp_path: Path, kind: str, is_batched: bool
+) -> None:
+    """An episode's states go through the policy alone, with a batch's dimension or without."""
+    states = torch.randn(7, 4) if kind == "linear" else torch.randn(7, 3, 8, 8)
+    first = nn.Linear(4, 6) if kind == "linear" else nn.Conv2d(3, 6, 3)
+    actor, critic = nn.Sequential(first, nn.ReLU()), nn.Sequential(nn.Flatten(0), nn.LazyLinear(1))
+    critic(states[0])
+    with hooked(tmp_path) as hooks:
+        optimizer = torch.optim.SGD([*actor.parameters(), *critic.parameters()], lr=0.01)
+        for _ in range(6):
+            inputs = [one[None] if is_batched else one for one in states]
+            with torch.no_grad():
+                actor(inputs[0])  # a look ahead trains nothing
+            loss = torch.stack([actor(one).sum() + critic(one.flatten()).sum() for one in inputs])
+            optimizer.zero_grad()
+            loss.sum().backward()
+            optimizer.step()
+        facts = hooks.deep()
+    assert facts["samples"] == len(states)
+
+
+def test_a_batch_of_one_with_passes_of_its_own_is_one_a_pass(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    with hooked(tmp_path) as hooks:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            for _ in range(3):
+                model(torch.randn(1, 4)).sum().backward()
+            optimizer.step()
+        facts = hooks.deep()
+    assert facts["samples"] == 3

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Still:
 
 
 @pytest.fixture
-def site() -> object:
+def site() -> Iterator[Site]:
     with serving() as found:
         yield found
 

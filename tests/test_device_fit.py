@@ -224,18 +224,18 @@ def test_a_processors_error_is_that_of_its_published_throughput(tmp_path: Path) 
 
 def test_networks_of_images_are_read_at_their_batch_and_size(tmp_path: Path) -> None:
     """A made-up step of each suite (synthetic) comes back with its device, batch and seconds."""
-    frames = {
-        GAVEL: [{"gpu": "k80", "n_gpus": 1, "job": "ResNet-50 (batch size 64)",
-                 "batch_size_per_gpu": 64.0, "samples_per_s": 32.0}],
-        PROFET: [{"instance_name": "p2.xlarge", "model": "VGG16", "dataset": f"{side}dataset",
-                  "batchsize": 16, "batch_latency": 0.5} for side in (32, 224)],
-        NVIDIA_EXAMPLES: [
+    frames = (
+        (GAVEL, [{"gpu": "k80", "n_gpus": 1, "job": "ResNet-50 (batch size 64)",
+                 "batch_size_per_gpu": 64.0, "samples_per_s": 32.0}]),
+        (PROFET, [{"instance_name": "p2.xlarge", "model": "VGG16", "dataset": f"{side}dataset",
+                  "batchsize": 16, "batch_latency": 0.5} for side in (32, 224)]),
+        (NVIDIA_EXAMPLES, [
                  {"file": "PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
                   "n_gpus": 1.0, "gpu": "V100", "seq_len": "", "metric": "images/s",
                   "gpu_mem_gb": 16.0, "precision": p, "value": 128.0,
-                  "batch": "128 (FP32) / 256 (AMP)"} for p in ("fp32", "mixed")],
-    }  # fmt: skip
-    for dataset, made in frames.items():
+                  "batch": "128 (FP32) / 256 (AMP)"} for p in ("fp32", "mixed")]),
+    )  # fmt: skip
+    for dataset, made in frames:
         place = next(iter(dataset.tables.values())).published
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(made).to_csv(tmp_path / place, index=False)

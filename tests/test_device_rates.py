@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,12 @@ from advisor.machines import devices
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
-from advisor.planners.step.device_rates import share_of_rates, sustained_flop_per_s
+from advisor.planners.step.device_rates import (
+    distance_from_fitted,
+    log_rates,
+    share_of_rates,
+    sustained_flop_per_s,
+)
 from advisor.planners.step.operators import convolution_kind
 
 SHEET = devices.accelerator_devices()
@@ -141,3 +147,54 @@ def test_kepler_and_maxwell_reach_less_of_both_rates_in_order_of_age() -> None:
     assert kepler == PARAMETERS.kepler_fraction
     assert kepler < maxwell < pascal == 1.0
     assert maxwell == pytest.approx(kepler**0.5)
+
+
+def test_widths_grow_with_the_distance_from_the_devices_fitted() -> None:
+    work = convolutional_work(parse_network("32:0:2x64,2x128:plain"), micro_batch=8)
+    card = _unmeasured("RTX-A5000")
+    widths = []
+    for factor in (1.0, 2.0, 4.0, 8.0):
+        faster = replace(
+            card,
+            fp32_flop_per_s=(card.fp32_flop_per_s or 0) * factor,
+            fp16_flop_per_s=(card.fp16_flop_per_s or 0) * factor,
+            memory_bytes_per_s=card.memory_bytes_per_s * factor,
+        )
+        parameters = replace(PARAMETERS, fitted_rates=(log_rates(card),))
+        widths.append(float(step_time(work, [faster], [8.0], parameters).log_sd[0]))
+        assert distance_from_fitted(faster, parameters.fitted_rates) == pytest.approx(
+            math.sqrt(3) * math.log(factor)
+        )
+    assert widths == sorted(set(widths))
+    assert PARAMETERS.distance_log_sd > 0
+    assert distance_from_fitted(SHEET["B200-SXM-180GB"], PARAMETERS.fitted_rates) > 0.5
+    assert distance_from_fitted(SHEET["T4"], PARAMETERS.fitted_rates) == pytest.approx(
+        0.0, abs=1e-3
+    )
+
+
+def test_a_card_of_unmeasured_rate_is_no_better_known_by_its_shapes_than_by_its_operators() -> (
+    None
+):
+    from advisor.catalogue import Catalogue
+    from advisor.jobs.described import described_job
+    from advisor.machines.fleet import lone_fleet
+    from advisor.planners.core.nouns import Transformer
+    from advisor.planners.step.describe import transformer_work
+    from advisor.predict import Predictor
+    from advisor.ways.model_parallel import on_machine
+
+    work = transformer_work(
+        Transformer(layers=4, hidden=512, heads=8, sequence=256, vocabulary=1000), micro_batch=4,
+        precision="bf16",
+    )  # fmt: skip
+    asking = Predictor(Catalogue.load(with_overrides=False), learned=None)
+    widths = {}
+    for name in ("RTX-A4000", "A100-SXM4-80GB"):
+        row = asking.catalogue.accelerators[name]
+        case = asking.case(described_job(work, name="t"), fleet=lone_fleet(SHEET[name], 1, row))
+        widths[name] = on_machine(case, 0)
+    alone = step_time(work, [SHEET["RTX-A4000"]], [4.0], asking.constants.device)
+    assert widths["RTX-A4000"].log_sd >= float(alone.log_sd[0])
+    assert widths["RTX-A4000"].is_extrapolating
+    assert widths["A100-SXM4-80GB"].log_sd < widths["RTX-A4000"].log_sd

@@ -27,7 +27,7 @@ FOREIGN = {
 }  # fmt: skip
 # Programs whose lines in our pages are not ours to check.
 OTHERS = (
-    "pip", "pipx", "uv", "make", "sacct", "kubectl", "torchrun", "cd", "git", "npm",
+    "pip", "pipx", "uv", "pytest", "make", "sacct", "kubectl", "torchrun", "cd", "git", "npm",
     "docker", "pre-commit", "dask", "ray", "ls", "cp", "export", "python", "apt-get",
 )  # fmt: skip
 

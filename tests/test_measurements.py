@@ -16,7 +16,7 @@ from advisor import data, measurements, validation
 from advisor.errors import ModelError
 from advisor.measurements import build, reads
 from advisor.measurements.dataset import roots
-from advisor.measurements.table import PublishedTable, write_frame
+from advisor.measurements.table import PublishedTable, standing_for, write_frame
 from advisor.validation.scores import Validation
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +69,9 @@ def outcome(result: Validation) -> dict[str, object]:
 
 
 @needs_shared
-@pytest.mark.parametrize("protocol", ["gpu-mlperf", "series-mlperf", "failures", "ranking"])
+@pytest.mark.parametrize(
+    "protocol", ["gpu-mlperf", "series-mlperf", "failures", "ranking", "queue"]
+)
 def test_scores_are_equal_from_both_forms(protocol: str) -> None:
     """Protocols of whose tables nothing is left out for its licence."""
     here, there = (validation.run(protocol, place) for place in (PACKAGED, published()))
@@ -196,6 +198,17 @@ def test_our_form_survives_writing_and_is_kept_as_it_is(rows: list[tuple[str, fl
         assert path.read_bytes() == first
         again = TABLE.read_file(path)
     np.testing.assert_array_equal(again["step_s"], ours["step_s"])
+
+
+def test_a_file_stands_for_a_published_table_inside_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("ms\n5\n")
+    with standing_for(TABLE.published, path):
+        assert TABLE.path_under(tmp_path) == path
+        found = TABLE.read_under(tmp_path)
+    assert found is not None
+    assert found["step_s"].tolist() == [0.005]
+    assert TABLE.path_under(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,10 @@ def test_plain_tables_of_tiresias_and_philly(tmp_path: Path) -> None:
     ("text", "match"),
     [
         ("JobID|Submit|State\n1|x|y\n", "columns Start, .* are missing"),
-        (SACCT.replace("2026-01-01T00:10:00|2026", "tomorrow|2026"), "line 2: cannot read 'tomorrow'"),
+        (
+            SACCT.replace("2026-01-01T00:10:00|2026", "tomorrow|2026"),
+            "line 2: cannot read 'tomorrow'",
+        ),
         ("{", "is not JSON"),
         ("submit_time,num_gpu,duration\n5,1,-3\n", "line 2: ends 3 s before it starts"),
         (

@@ -6,10 +6,12 @@ shared by the samples of the batch that fits (b, from the device's memory):
     1/x = a_j / P + d_j / W + c_j + (e_j + f_j / W) / b
 
 Its error is a Gaussian process over (job, device): smooth in the specifications at two lengths,
-alike within a chip generation, with a part per device. Three readings of a board's peak (the
-datasheet's, with half or full rate of the consumer boards' tensor units under fp32 accumulation,
-and what arithmetic and power let it sustain) and two rooflines (with and without the cost per
-step) make six members that are averaged.
+alike within a chip generation, with a part per device. Two readings of the consumer boards'
+tensor peak (half rate with fp32 accumulation, or full) and two rooflines (with and without the
+cost per step) make four members that are averaged. Rooflines alone have a third reading: what
+arithmetic and power let a board sustain (MLPerf, accelerators left out: median 9.8 to 8.4 %). The
+process learns as much from the errors; beside it the third was tried and left out (Lambda: mean
+14.2 to 16.2 %).
 
 | here           | paper | meaning, unit                                             |
 |----------------|-------|-----------------------------------------------------------|
@@ -120,7 +122,9 @@ class DeviceProcess:
         batch = _batches(cells, is_known)
         means, variances = [], []
         for has_cost in self.has_step_cost:
-            readings = (cells.peak, cells.full_peak, cells.sustained_peak)
+            readings = [cells.peak, cells.full_peak]
+            if not self.has_process:
+                readings.append(cells.sustained_peak)
             for reading, peak in enumerate(readings):
                 mean = _roofline(cells, is_known, peak, batch, has_cost, self.shrinkage)
                 variance = np.full_like(mean, np.nan)

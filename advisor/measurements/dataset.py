@@ -75,7 +75,7 @@ class Upstream:
         return f"https://github.com/{self.repository}/tree/{self.commit}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one object a data set
 class Dataset:
     """A data set.
 

@@ -9,9 +9,12 @@ published.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors import atomic
@@ -25,6 +28,20 @@ US_PER_S: Final = 1e6
 FOLDER: Final = "measurements"  # of our form, under datasets/ and the user's data folder
 _COMPRESSION: Final = 9
 _EXACT_BY_DEFAULT: Final = 3  # from this version on pandas reads numbers exactly, unasked
+
+
+# Published place -> the file that stands for it inside a block; see ``standing_for``.
+_STANDING: ContextVar[Mapping[str, Path]] = ContextVar("standing", default=MappingProxyType({}))
+
+
+@contextmanager
+def standing_for(published: str, path: Path) -> Iterator[None]:
+    """Let a file stand for a published table: every reader inside the block gets it instead."""
+    token = _STANDING.set({**_STANDING.get(), published: path})
+    try:
+        yield
+    finally:
+        _STANDING.reset(token)
 
 
 def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
@@ -97,7 +114,7 @@ class PublishedTable:
                 hint=f"the form is that of {self.published}",
             )
         ours = frame.reindex(columns=list(self.columns.values()))
-        ours.columns = list(self.columns)
+        ours = ours.set_axis(list(self.columns), axis=1)
         try:
             for name, divisor in self.divisors.items():
                 ours[name] = ours[name].astype(float) / divisor
@@ -109,6 +126,8 @@ class PublishedTable:
 
     def path_under(self, root: Path) -> Path | None:
         """Return what there is of this table under a folder, the published form first."""
+        if self.published in _STANDING.get():
+            return _STANDING.get()[self.published]
         for place in (self.published, f"{FOLDER}/{self.file}"):
             if (root / place).exists():
                 return root / place

@@ -29,6 +29,10 @@ NOTES: Final = (
     "terms were chosen with these rows in sight",
     "a run that does not fit by the product's memory rule has no answer: counted, not scored",
 )
+SEEN: Final = (
+    "the form of the eager stack's terms, and what its defaults are taken to be",
+    "the centres and widths of the layout model's priors: chosen on other tables",
+)
 
 
 def run(data: Path) -> Validation:
@@ -51,6 +55,7 @@ def run(data: Path) -> Validation:
         groups=groups,
         form="chosen with these rows in sight",
         scores=THE_PRODUCT,
+        seen=SEEN,
         baselines={"constant efficiency of the other models": _constant(runs, answered)},
         figures={
             **_figures("model left out", scored(by_model, runs, full), "full fine-tuning"),

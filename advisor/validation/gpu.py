@@ -32,7 +32,6 @@ SLIP = ("RTX-A4000", "fp16", "waveglow")
 SEEN: Final = (
     "lengths, members and shrinkage: chosen on this table by left-out GPUs",
     "scales of the amplitudes' priors",
-    "what boards sustain: a law of a few constants, to which three of the eleven models belong",
 )
 
 

@@ -36,8 +36,8 @@ def mean_errors(data: Path) -> dict[str, float]:
     """Return the error of the mean completion by load; empty where the tables are not there."""
     if not POLLUX_QUEUE.is_in(data):
         return {}
-    table = POLLUX_QUEUE.read("completions", data)
-    learnt = [j for jobs in _jobs(table, LEARNT_LOAD).values() for j in jobs]
+    completions = POLLUX_QUEUE.read("completions", data)
+    learnt = [j for jobs in _jobs(completions, LEARNT_LOAD).values() for j in jobs]
     if not learnt:
         return {}
     seconds = _medians((kind, took) for kind, _, _, took in learnt)
@@ -45,7 +45,7 @@ def mean_errors(data: Path) -> dict[str, float]:
     errors = {}
     for load in LOADS:
         simulated, theirs = [], []
-        for jobs in _jobs(table, load).values():
+        for jobs in _jobs(completions, load).values():
             jobs.sort(key=lambda job: job[1])
             kinds, submit, devices, took = zip(*jobs, strict=True)
             # A kind that half load never had takes its application's usual service.
@@ -67,10 +67,10 @@ def mean_errors(data: Path) -> dict[str, float]:
     return errors
 
 
-def _jobs(table: pd.DataFrame, load: float) -> dict[str, list[Job]]:
+def _jobs(completions: pd.DataFrame, load: float) -> dict[str, list[Job]]:
     """Return the jobs of a load by workload."""
     found: dict[str, list[Job]] = defaultdict(list)
-    for row in table[table["load"] == load].itertuples():
+    for row in completions[completions["load"] == load].itertuples():
         kind = (str(row.application), int(row.devices), int(row.batch))
         took = float(row.completion_s)
         found[str(row.workload)].append((kind, float(row.submit_s), kind[1], took))

@@ -8,9 +8,8 @@ one.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -32,7 +31,7 @@ from advisor.measurements import (
     SIA,
     Dataset,
 )
-from advisor.measurements.table import PublishedTable, read_frame
+from advisor.measurements.table import PublishedTable, read_frame, standing_for
 from advisor.validation.cell_scores import score_cells
 from advisor.validation.gpu import one_device_cells
 from advisor.validation.scores import Validation
@@ -196,31 +195,6 @@ def _by_protocol(suite: Suite, path: Path, data: Path | None) -> Validation:
     if hasattr(module, "run_table"):
         found: Validation = module.run_table(path, data)
         return found
-    with _in_place(suite.form.published, path, data) as folder:
-        result: Validation = module.run(folder)
+    with tempfile.TemporaryDirectory() as nothing, standing_for(suite.form.published, path):
+        result: Validation = module.run(data if data is not None else Path(nothing))
     return result
-
-
-@contextlib.contextmanager
-def _in_place(place: str, table: Path, data: Path | None) -> Iterator[Path]:
-    """Yield a folder like ``data`` whose file at ``place`` is the table."""
-    *folders, last = place.split("/")
-    with tempfile.TemporaryDirectory() as name:
-        here, there = Path(name), data
-        for folder in folders:
-            there = _link_others(here, there, folder)
-            here = here / folder
-            here.mkdir()
-        _link_others(here, there, last)
-        (here / last).symlink_to(table.resolve())
-        yield Path(name)
-
-
-def _link_others(here: Path, there: Path | None, taken: str) -> Path | None:
-    """Link what lies in ``there`` but for one name; return that name's place."""
-    if there is None or not there.is_dir():
-        return None
-    for beside in there.iterdir():
-        if beside.name != taken:
-            (here / beside.name).symlink_to(beside.resolve())
-    return there / taken

@@ -72,7 +72,9 @@ class LayoutLaw:
     @property
     def fixed_s(self) -> float:
         """What every step takes besides computing, sending and reducing [s]."""
-        return float(fixed_s(self._problem.software, self.parameters))
+        known = self._problem
+        has_table = known.layer_table is not None
+        return float(fixed_s(known.software, self.parameters, has_table=has_table))
 
     def times(self, group: ClusterGroup) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""

@@ -109,7 +109,8 @@ class LayoutPairs:
         exposed = data_parallel_s(case, np.asarray(stages.backward_s), np.asarray(computed))
         shards = np.where(np.asarray(stages.zero_stage) > 0, devices, 1)
         whole = computed + exposed + stages.optimizer_s / shards
-        whole = whole + float(fixed_s(problem.software, parameters))
+        has_table = problem.layer_table is not None
+        whole = whole + float(fixed_s(problem.software, parameters, has_table=has_table))
         waiting = whole * parameters.straggler * np.log2(np.maximum(nodes, 1))
         is_rdma = np.logical_and.reduce([self.case.fleet.is_rdma[t] for t in stages.types])
         share = exposed / (whole + waiting)
@@ -155,7 +156,11 @@ def _head_share(on: OnMachine) -> float:
 def update_s(on: OnMachine) -> float:
     """Return the optimizer's update of the whole model on one device [s]."""
     alone = step_times(on.problem.case(_whole_model(1, _NONE)))
-    return float(alone.optimizer_s - fixed_s(on.problem.software, on.problem.parameters))
+    known = on.problem
+    has_table = known.layer_table is not None
+    return float(
+        alone.optimizer_s - fixed_s(known.software, known.parameters, has_table=has_table)
+    )
 
 
 def _whole_model(micro_batch: Any, mode: int) -> Layouts:

@@ -245,13 +245,16 @@ class DeepTrace:
     def _count_samples(self, flags: list[str]) -> int:
         if self._loader is not None and self._loader.samples > self._samples:
             return self._loader.samples - self._samples
-        sizes = self._modules.leading_sizes
+        sizes, backwards = self._modules.leading_sizes, max(1, self._backwards)
         if sizes:
-            return max(sizes, key=sizes.count) * max(1, self._backwards)
+            usual = max(sizes, key=sizes.count)
+            # Samples one by one, and one pass for all of them: an episode's states.
+            singles = {} if usual > 1 or self._has_evaluated else self._modules.singles
+            return max([usual * backwards, *singles.values()])
         guess = operators.leading_size(self._trace.calls, self._storages.fixed)
         if guess:
             flags.append("no loader and no module: samples guessed from the largest product")
-            return guess * max(1, self._backwards)
+            return guess * backwards
         flags.append("samples unknown")
         return 1
 

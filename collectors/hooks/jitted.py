@@ -177,12 +177,17 @@ _made: list[Updates] = []
 
 
 def jax(rounds: RoundCounter, module: Any) -> None:
-    """Have ``jit`` return functions that say when they are called."""
+    """Have ``jit`` and ``pmap`` return functions that say when they are called."""
     updates = Updates(rounds, module)
     _made.append(updates)
-    original = module.jit
+    for name in ("jit", "pmap"):  # a mapped function is compiled too, one for all devices
+        _see_made_by(rounds, module, name, updates)
 
-    def jit(*args: Any, **kwargs: Any) -> Any:
+
+def _see_made_by(rounds: RoundCounter, module: Any, name: str, updates: Updates) -> None:
+    original = getattr(module, name)
+
+    def made(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if hasattr(result, "lower"):
             return Jitted(result, updates)
@@ -190,7 +195,7 @@ def jax(rounds: RoundCounter, module: Any) -> None:
             return lambda function: Jitted(result(function), updates)
         return result
 
-    replace(rounds.session, module, "jit", jit)
+    replace(rounds.session, module, name, made)
 
 
 def optax(rounds: RoundCounter, module: Any) -> None:

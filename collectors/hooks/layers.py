@@ -50,11 +50,13 @@ class Modules:
         self.owner = NOBODY
         self.roots: list[Any] = []
         self.leading_sizes: list[int] = []
+        self.singles: dict[int, int] = {}
         self._calls: list[Call] = []
         self._stack: list[int] = []
         self._numbers: list[int] = []  # autograd's next number at each entry
         self._handles: list[Any] = []
         self._is_size_wanted = False
+        self._is_batch_open = False
         self._root_shape: tuple[int, ...] = ()
 
     def __enter__(self) -> Modules:
@@ -90,14 +92,33 @@ class Modules:
                 self._root_shape = tuple(tensor.shape)
                 self.leading_sizes.append(int(tensor.shape[0]) if tensor.dim() else 1)
                 self._is_size_wanted = False
+                self._is_batch_open = True
                 break
         is_time_first = getattr(module, "batch_first", None) is False
         if is_time_first and len(self._root_shape) > 1:
             self._time_comes_first(args)
+        if self._is_batch_open:
+            self._look_for_batch(module, args)
         self.owner = len(self._calls)
         self._stack.append(self.owner)
         self._calls.append(Call(module))
         self._numbers.append(torch._C._autograd._get_sequence_nr())
+
+    def _look_for_batch(self, module: Any, args: Any) -> None:
+        """Count one sample if the first layer whose input's layout is known sees no batch."""
+        import torch
+
+        dimensions = batched_dimensions(module)
+        if not dimensions:
+            return
+        self._is_batch_open = False
+        for tensor in tensors_in(args):
+            if tensor.dim() < dimensions and tuple(tensor.shape) == self._root_shape:
+                self.leading_sizes[-1] = 1
+            break
+        if self.leading_sizes[-1] == 1 and torch.is_grad_enabled():
+            root = self._calls[self._stack[0]].module if self._stack else module
+            self.singles[id(root)] = self.singles.get(id(root), 0) + 1
 
     def _time_comes_first(self, args: Any) -> None:
         """Count samples by the second dimension if this module's input has the root's layout."""
@@ -153,3 +174,15 @@ class Modules:
                 )
             found[index_of[id(module)]]["output_bytes"] += call.output_bytes
         return found, [index_of[id(self._calls[leaf].module)] for leaf in leaf_of_call]
+
+
+def batched_dimensions(module: Any) -> int:
+    """Return how many dimensions a batch has for a layer that takes single samples too; 0 unknown.
+
+    Linear layers take (features,), convolutions over n dimensions (channels, *n) as one sample.
+    """
+    if hasattr(module, "in_features") and hasattr(module, "out_features"):
+        return 2
+    sizes = getattr(module, "kernel_size", None)
+    is_convolution = hasattr(module, "in_channels") and isinstance(sizes, tuple)
+    return len(sizes) + 2 if is_convolution else 0

@@ -27,7 +27,6 @@ WORDS: Final = {
     "predict": "the one estimate: this job on these machines",
     "ways": "a way of training a file",
     "learned": "estimators, intervals, registry",
-    "measurements": "published tables: one reader each",
     "records": "labelled runs, importers",
     "measurements": "published measurements: read, fetched",
     "threads": "how many threads we compute with",

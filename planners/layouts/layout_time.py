@@ -275,10 +275,18 @@ def _optimizer_s(case: LayoutCase) -> Floats:
     kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
     share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
-    return np.asarray(moved * case.device_factor + fixed_s(software, parameters))
+    return np.asarray(
+        moved * case.device_factor
+        + fixed_s(software, parameters, has_table=case.layer_table is not None)
+    )
 
 
-def fixed_s(software: Software, parameters: LayoutParameters) -> Floats:
-    """Return what every step takes besides computing and communicating [s]."""
-    is_eager = np.asarray(software.fusion) == 0
+def fixed_s(
+    software: Software, parameters: LayoutParameters, *, has_table: bool = False
+) -> Floats:
+    """Return what every step takes besides computing and communicating [s].
+
+    A table of layer times (``has_table``) has what starting every operator takes in it.
+    """
+    is_eager = (np.asarray(software.fusion) == 0) & (not has_table)
     return np.where(is_eager, parameters.step_eager_s, parameters.step_s)

@@ -1,0 +1,238 @@
+"""Blind predictions of clusters, jobs and runs do not see the scored group (see ``test_blind``).
+
+Tables are made up (synthetic) but for the published runs of the last tests. "The same" is bit for
+bit: a warm start from a fit that knew the group would show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from advisor import data
+from advisor.learned.choice import Runs, scores
+from advisor.learned.linear import Ridge
+from advisor.learned.regret import constant_answer
+from advisor.planners.core.units import GIB
+from advisor.planners.links.scaling_law import Placements
+from advisor.planners.spot.availability import Spells
+from advisor.train.campaigns import CampaignColumns
+from advisor.train.memory_model import MemoryRows, read_memory
+from advisor.train.scaling_fit import MeasuredPlacements
+from advisor.train.scaling_runs import ClusterRuns
+from advisor.validation import (
+    campaigns,
+    job,
+    mixed,
+    oom,
+    pipeline,
+    scaling,
+    series_mlperf,
+    spot,
+)  # fmt: skip
+from advisor.validation.hivemind_rows import by_group
+
+
+def shared() -> Path:
+    found = data.shared()
+    if found is None:
+        pytest.skip("the public measurements are not here")
+    return found / "data"
+
+
+# Clusters and jobs ----------------------------------------------------------------------------
+
+
+def a_cluster(beyond: float) -> ClusterRuns:
+    """Return runs on 1 to 16 GPUs; ``beyond`` slows those on more than four."""
+    workers = np.array([1.0, 2.0, 4.0, 8.0, 16.0] * 3)
+    batch = np.repeat([16.0, 32.0, 64.0], 5)
+    step = (0.01 + 0.002 * batch) * (1 + 0.05 * np.log2(workers))
+    return ClusterRuns(
+        applications=("bert",),
+        measured=MeasuredPlacements(
+            placements=Placements(
+                application=np.zeros(15, int), nodes=np.maximum(workers / 4, 1),
+                per_node=np.minimum(workers, 4), workers=workers, batch=batch,
+            ),
+            step_s=np.where(workers > 4, beyond * step, step),
+        ),
+        is_placement=np.ones(15, bool),
+    )  # fmt: skip
+
+
+def test_large_placements_are_predicted_from_small_ones_alone() -> None:
+    one, other = (next(scaling._four_blind("aws", a_cluster(f))).predicted_s for f in (1.0, 2.0))
+    assert np.array_equal(one, other)
+
+
+def test_terms_are_chosen_and_fitted_without_the_benchmark() -> None:
+    names = np.repeat(["a", "b", "c"], 4)
+    size = np.tile([16.0, 32.0, 64.0, 128.0], 3)
+    rate = 100 * size**0.85 * np.exp(0.02 * np.random.default_rng(3).standard_normal(12))
+
+    def pairs(factor: float) -> series_mlperf.Pairs:
+        return series_mlperf.Pairs(
+            benchmark=names, small=np.full(12, 8.0), large=size, small_rate=np.full(12, 590.0),
+            large_rate=np.where(names == "b", factor * rate, rate),
+            small_batch=np.full(12, 32.0), large_batch=np.full(12, 32.0),
+        )  # fmt: skip
+
+    out = names == "b"
+    one, width, chosen = series_mlperf.nested(pairs(1.0))
+    other, other_width, other_chosen = series_mlperf.nested(pairs(1.5))
+    assert np.array_equal(one[out], other[out])
+    assert np.array_equal(width[out], other_width[out])
+    assert chosen["b"] == other_chosen["b"]
+    assert not np.array_equal(one[~out], other[~out])
+
+
+def test_a_pipelines_form_is_chosen_without_its_large_runs(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pipeline, "_CANDIDATES", (((1.0,), 1.0, False), ((4.0,), 0.25, False)))
+    grid = [(d, p) for d in (1, 2, 4, 8) for p in (1, 2, 4) if d * p <= 32]
+
+    def rows(model: int, factor: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+        frame = pd.DataFrame(
+            [
+                {"dp": d, "pp": p, "accelerators": d * p, "micro_batch": 1, "global_batch": 64,
+                 "step_s": (0.4 + 0.06 * model) / (d * p) + 0.02 * p + 0.03 * (d > 1)}
+                for d, p in grid
+            ]
+        )  # fmt: skip
+        few, many = frame[frame.accelerators <= 16], frame[frame.accelerators > 16]
+        return few, many.assign(step_s=many.step_s * factor)
+
+    found = [pipeline.nested({"x": rows(0, factor), "y": rows(1, 1.0)}) for factor in (1.0, 3.0)]
+    assert np.array_equal(found[0][0]["x"], found[1][0]["x"])
+    assert found[0][1]["x"] == found[1][1]["x"]
+
+
+def test_a_program_is_predicted_by_the_other_programs() -> None:
+    def cells(factor: float) -> job.JobCells:
+        rng = np.random.default_rng(5)
+        programs = np.repeat(["a", "b", "c", "d"], 6)
+        X = rng.standard_normal((24, 3))
+        ratio = X @ [0.3, -0.2, 0.1] + np.where(programs == "b", np.log(factor), 0.0)
+        return job.JobCells(
+            X=X, statics=X, ratio=ratio, anchor_s=np.full(24, 2.0), roofline_s=np.full(24, 2.0),
+            programs=programs, targets=np.full(24, "there"),
+        )  # fmt: skip
+
+    one, other = (job._left_out(cells(f), Ridge) for f in (1.0, 1.4))
+    out = cells(1.0).programs == "b"
+    for name in one:
+        assert np.array_equal(one[name][out], other[name][out]), name
+    assert not np.array_equal(one["model"][~out], other["model"][~out])
+
+
+def test_a_fit_by_group_gets_no_row_of_the_group() -> None:
+    groups = np.array(["a", "b", "a", "c", "b"])
+    seen: list[set[int]] = []
+
+    def fit_predict(train: Any, test: Any) -> tuple[Any, Any]:
+        assert set(groups[train]).isdisjoint(groups[test])
+        seen.append(set(test.tolist()))
+        return np.zeros(len(test)), np.zeros((len(test), 2))
+
+    by_group(groups, fit_predict, 5)
+    assert set.union(*seen) == set(range(5))
+
+
+def test_a_choice_knows_one_run_of_the_job() -> None:
+    rng = np.random.default_rng(2)
+    prices = np.exp(rng.standard_normal((8, 5)) * 0.3)
+    runs = Runs(
+        prices=prices, times=prices * 100, has_run=np.ones((8, 5), bool),
+        families=np.array([str(i // 2) for i in range(8)], dtype=object),
+    )  # fmt: skip
+    others = np.arange(2, 8)
+    answer = scores(runs, 0, others)
+    anchor = int(np.argmin(constant_answer(runs.ratios[others])))
+    changed = prices.copy()
+    changed[0, np.arange(5) != anchor] *= 4.0
+    times = changed * 100
+    spoilt = replace(runs, prices=changed, times=times)
+    assert np.array_equal(answer, scores(spoilt, 0, others))
+
+
+def test_a_mixed_runs_degrees_are_left_out_of_its_constants() -> None:
+    def runs(factor: float) -> list[mixed._Amp]:
+        return [
+            mixed._Amp(
+                forward_s=np.full(pp, 0.02 / tp), layers=(4,) * pp, dp=16 // tp // pp, tp=tp,
+                pp=pp, micro_batch=1, micro_batches=m, own_cost=1.0,
+                measured_s=(0.1 * m / tp + 0.05 * pp) * (factor if (tp, pp) == (2, 2) else 1.0),
+            )
+            for tp in (1, 2, 4)
+            for pp in (1, 2, 4)
+            for m in (4, 8)
+        ]  # fmt: skip
+
+    one, other = (mixed._left_out(runs(f)) for f in (1.0, 2.5))
+    out = [(r.tp, r.pp) == (2, 2) for r in runs(1.0)]
+    assert np.array_equal(one[out], other[out])
+
+
+def test_a_forecast_knows_nothing_after_the_submission() -> None:
+    rng = np.random.default_rng(4)
+
+    def spells(seed: int) -> Spells:
+        drawn = np.random.default_rng(seed)
+        lengths = drawn.exponential(20_000.0, (60, 2))
+        edges = np.cumsum(lengths.ravel())
+        return Spells(up_start_s=edges[0::2], up_length_s=lengths[:, 1], end_s=float(edges[-1]))
+
+    start = np.arange(0.0, 2e5, 3600.0)
+    halves = [
+        spot._Half(
+            trace=None, known=spells(k), future=spells(10 + k), start_s=start,  # type: ignore[arg-type]
+            is_up=rng.integers(0, 2, start.size).astype(float), age_s=np.full(start.size, 600.0),
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    constants = spot.ForecastParameters()
+    runner = spot.finish_runner(spot.JOB)
+    libraries = [
+        spot.library(h.known, runner, spot.JOB.attempt_s,
+                     spot.JOB.kept_s(h.known.up_length_s), constants)
+        for h in halves
+    ]  # fmt: skip
+    one = spot._forecast(0, halves, libraries, constants).quantiles
+    later = [replace(halves[0], future=spells(99)), halves[1]]
+    assert np.array_equal(one, spot._forecast(0, later, libraries, constants).quantiles)
+
+
+# Published runs -------------------------------------------------------------------------------
+
+
+def test_a_tables_memory_is_predicted_by_the_other_tables() -> None:
+    known = read_memory(shared())
+    out = known.rows.table == "torchtitan"
+    spoilt: MemoryRows = replace(
+        known, measured_bytes=np.where(out, known.measured_bytes + 9 * GIB, known.measured_bytes)
+    )
+    for one, other in zip(oom._left_out(known), oom._left_out(spoilt), strict=True):
+        assert np.array_equal(one[out], other[out])
+
+
+def test_a_family_of_training_runs_is_predicted_by_the_others() -> None:
+    rng = np.random.default_rng(11)
+    estimated = np.exp(rng.uniform(3, 12, 60))
+    rows = CampaignColumns(
+        family=np.repeat([f"family {i}" for i in range(20)], 3),
+        published_h=estimated * np.exp(0.2 * rng.standard_normal(60) + 0.3),
+        estimated_h=estimated, steps_h=estimated, rate_h=np.full(60, np.nan),
+        software_years=rng.integers(0, 4, 60).astype(float), is_whole_run=np.ones(60, bool),
+        step_log_sd=np.full(60, 0.1),
+    )  # fmt: skip
+    out = rows.family == "family 4"
+    spoilt = replace(rows, published_h=np.where(out, 3 * rows.published_h, rows.published_h))
+    for one, other in zip(
+        campaigns.predict(rows, rows), campaigns.predict(spoilt, spoilt), strict=True
+    ):
+        assert np.array_equal(one[out], other[out])
