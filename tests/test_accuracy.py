@@ -46,9 +46,9 @@ def _stored(**changes: Any) -> stored.Stored:
     return stored.Stored(**(usual | changes))
 
 
-def _now(record: dict[str, Any] | None, **changes: Any) -> gate.Measured:
+def _now(record: dict[str, Any] | None, **changes: Any) -> gate.ProtocolRun:
     usual: dict[str, Any] = {"protocol": "gpu", "inputs": {"t": "aa"}, "cpu_s": 1.0}
-    return gate.Measured(record=record, **(usual | changes))
+    return gate.ProtocolRun(record=record, **(usual | changes))
 
 
 def _script() -> ModuleType:

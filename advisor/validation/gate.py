@@ -29,7 +29,7 @@ USUAL_PROMISE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ProtocolRun:
     """A protocol run now.
 
     Attributes
@@ -51,7 +51,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Judgement:
     """What the gate says of one protocol.
 
     Attributes
@@ -71,7 +71,7 @@ class Verdict:
     rows: int = 0
 
 
-def measure(protocol: str, *, is_blind: bool = False) -> Measured:
+def measure(protocol: str, *, is_blind: bool = False) -> ProtocolRun:
     """Run a protocol on the measurements that are here, and note what it read."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     record, problem = None, ""
@@ -85,12 +85,14 @@ def measure(protocol: str, *, is_blind: bool = False) -> Measured:
             problem = f"{type(error).__name__}: {error}"
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Measured(protocol=protocol, record=record, inputs=inputs, cpu_s=spent, problem=problem)
+    return ProtocolRun(
+        protocol=protocol, record=record, inputs=inputs, cpu_s=spent, problem=problem
+    )
 
 
 def measure_all(
     protocols: Sequence[str], *, processes: int = 2, is_blind: bool = False
-) -> Iterator[Measured]:
+) -> Iterator[ProtocolRun]:
     """Run protocols side by side, each on one thread in a process of its own."""
     threads.use_one()  # the processes are started afresh and load their libraries then
     with ProcessPoolExecutor(
@@ -101,23 +103,23 @@ def measure_all(
             yield future.result()
 
 
-def judge(stored: Stored, now: Measured) -> Verdict:
+def judge(stored: Stored, now: ProtocolRun) -> Judgement:
     """Compare a protocol run now with its stored figures."""
     name = now.protocol
     if now.record is None:
         is_absent = "not here" in now.problem or "not under" in now.problem
         if is_absent:
-            return Verdict(protocol=name, remark=now.problem)
-        return Verdict(protocol=name, failures=(f"does not run any more: {now.problem}",))
+            return Judgement(protocol=name, remark=now.problem)
+        return Judgement(protocol=name, failures=(f"does not run any more: {now.problem}",))
     rows = int(now.record["rows"])
     absent = sorted(set(stored.inputs) - set(now.inputs))
     if absent:
-        return Verdict(protocol=name, rows=rows, remark=f"not here: {', '.join(absent)}")
+        return Judgement(protocol=name, rows=rows, remark=f"not here: {', '.join(absent)}")
     others = [k for k, digest in now.inputs.items() if stored.inputs.get(k) != digest]
     if others:
         told = f"other rows in {', '.join(sorted(others))}: store the figures again, with a reason"
-        return Verdict(protocol=name, rows=rows, failures=(told,))
-    return Verdict(protocol=name, rows=rows, failures=tuple(worsened(stored.record, now.record)))
+        return Judgement(protocol=name, rows=rows, failures=(told,))
+    return Judgement(protocol=name, rows=rows, failures=tuple(worsened(stored.record, now.record)))
 
 
 def worsened(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
