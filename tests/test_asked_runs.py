@@ -34,12 +34,8 @@ B200 = ((1, 2, 4, 843.0, 66.55), (2, 1, 4, 725.5, 60.68), (4, 1, 2, 409.8, 39.07
 
 
 def tuned(folder: Path, *changes: dict[str, Any]) -> Path:
-    return (
-        _write(
-            folder / FINETUNE.tables["runs"].published, [{**TUNED, **change} for change in changes]
-        )
-        or folder
-    )
+    _write(folder / FINETUNE.tables["runs"].published, [{**TUNED, **change} for change in changes])
+    return folder
 
 
 def steps(folder: Path) -> Path:
@@ -59,7 +55,8 @@ def steps(folder: Path) -> Path:
     rows.append({**rows[0], "attention": "mla", "experts": 160})
     others = dict.fromkeys(BLACKWELL.tables["steps"].columns.values(), 1)
     rows = [{**others, **row} for row in rows]
-    return _write(folder / BLACKWELL.tables["steps"].published, rows) or folder
+    _write(folder / BLACKWELL.tables["steps"].published, rows)
+    return folder
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

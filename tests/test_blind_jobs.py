@@ -21,6 +21,7 @@ from advisor.learned.regret import constant_answer
 from advisor.planners.core.units import GIB
 from advisor.planners.links.scaling_law import Placements
 from advisor.planners.spot.availability import Spells
+from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
 from advisor.train.campaigns import CampaignColumns
 from advisor.train.memory_model import MemoryRows, read_memory
 from advisor.train.scaling_fit import MeasuredPlacements
@@ -195,10 +196,10 @@ def test_a_forecast_knows_nothing_after_the_submission() -> None:
         )
         for k in range(2)
     ]  # fmt: skip
-    constants = spot.ForecastParameters()
-    runner = spot.finish_runner(spot.JOB)
+    constants = ForecastParameters()
+    runner = finish_runner(spot.JOB)
     libraries = [
-        spot.library(h.known, runner, spot.JOB.attempt_s,
+        library(h.known, runner, spot.JOB.attempt_s,
                      spot.JOB.kept_s(h.known.up_length_s), constants)
         for h in halves
     ]  # fmt: skip

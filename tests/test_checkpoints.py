@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from advisor import measurements
 from advisor.planners import PlanningError
 from advisor.planners.goodput.checkpoints import (
     BYTES_PER_PARAMETER,
@@ -60,7 +61,8 @@ def test_values_without_sense_are_refused(bad: dict[str, float]) -> None:
 
 
 def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
-    restarts, failures = tmp_path / protocol.RESTARTS, tmp_path / protocol.INTERRUPTIONS
+    restarts = tmp_path / measurements.PARCAE.tables["restarts"].published
+    failures = tmp_path / measurements.FAILURES.tables["interruptions"].published
     for path in (restarts, failures):
         path.parent.mkdir(parents=True)
     rows = [f"restart_cost_{kind},{n:g},{seconds}" for n, removal, addition in PARCAE

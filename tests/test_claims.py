@@ -65,8 +65,8 @@ def test_an_unknown_form_is_refused() -> None:
             protocol="p",
             description="d",
             overall=score([1.0], [1.0]),
-            form="blind",
-            scores="s",  # type: ignore[arg-type]
+            form="blind",  # type: ignore[arg-type]
+            scores="s",
         )
 
 

@@ -114,7 +114,7 @@ def test_samples_one_by_one_are_counted_as_many_as_they_are(
                 actor(inputs[0])  # a look ahead trains nothing
             loss = torch.stack([actor(one).sum() + critic(one.flatten()).sum() for one in inputs])
             optimizer.zero_grad()
-            loss.sum().backward()
+            loss.sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         facts = hooks.deep()
     assert facts["samples"] == len(states)

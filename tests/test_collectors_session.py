@@ -190,8 +190,8 @@ def test_a_thread_that_was_born_meanwhile_has_waited_since_its_birth(
         clock, "_open", lambda path: int(path.split("/")[-2]) if "task" in path else 0
     )
     monkeypatch.setattr(clock, "_delay", lambda number: delays.get(str(number), 0))
-    monkeypatch.setattr(clock.os, "close", lambda _: None)
-    monkeypatch.setattr(clock.os, "getpid", lambda: 1)
+    monkeypatch.setattr("os.close", lambda _: None)
+    monkeypatch.setattr("os.getpid", lambda: 1)
     seen = RunDelay()
     seen.read_pool()
     assert seen.others_ns == 30  # since the process began

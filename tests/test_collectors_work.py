@@ -31,8 +31,7 @@ class Config:
 def run_alone(script: Path, step: Callable[[], None]) -> None:
     """Run a script on a stack of its own: under it stands no test runner whose loops are read."""
     with ThreadPoolExecutor(1) as alone:
-        settings = {"init_globals": {"step": step}, "run_name": "__main__"}
-        alone.submit(runpy.run_path, str(script), **settings).result()
+        alone.submit(runpy.run_path, str(script), {"step": step}, "__main__").result()
 
 
 def look_at(

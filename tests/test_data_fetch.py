@@ -319,9 +319,9 @@ def test_files_named_upstream_are_those_that_were_collected() -> None:
         assert {p for p in collected if p[1] != "aws"} == set(remotes._sia_pairs())
     table = pd.read_csv(measurements.SPOT.path("intervals", mirror / "data"))
     places = table["zone"] + "_" + table["instance"]
-    collected = set(zip(table["kind"], table["requested_nodes"], table["trace"], places,
+    zones = set(zip(table["kind"], table["requested_nodes"], table["trace"], places,
                         strict=True))  # fmt: skip
-    assert set(remotes._SPOT) <= collected
+    assert set(remotes._SPOT) <= zones
 
 
 def test_the_command_line(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

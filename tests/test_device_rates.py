@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,10 +66,10 @@ def test_torchs_own_calls_are_told_apart() -> None:
     torch = pytest.importorskip("torch")
     from advisor.collectors.hooks.operators import observe
 
-    def kind(layer: object, side: int = 16) -> str:
-        data = torch.randn(2, layer.in_channels, side, side)  # type: ignore[attr-defined]
+    def kind(layer: Any, side: int = 16) -> str:
+        data = torch.randn(2, layer.in_channels, side, side)
         arguments = (data, layer.weight, None, layer.stride, layer.padding, (1, 1), False, (0, 0),
-                     layer.groups)  # type: ignore[attr-defined]  # fmt: skip
+                     layer.groups)  # fmt: skip
         made = torch.ops.aten.convolution.default(*arguments)
         call = observe(torch.ops.aten.convolution.default, arguments, {}, made)
         return convolution_kind(call.shapes, call.flop)

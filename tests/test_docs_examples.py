@@ -23,10 +23,12 @@ from advisor.records.traces import read_spot_traces
 
 # Pages whose Python blocks stand alone: they are run. Others are held to their imports.
 RUN = ("docs/planner/", "docs/adding_a_way.md", "docs/adding_a_predictor.md")
-PYTHON = [pytest.param(block, id=block.where) for block in blocks("python")]
+BLOCKS = list(blocks("python"))
+PYTHON = [pytest.param(block, id=block.where) for block in BLOCKS]
+ALONE = [pytest.param(b, id=b.where) for b in BLOCKS if b.page.startswith(RUN)]
 
 
-@pytest.mark.parametrize("block", [p for p in PYTHON if p.values[0].page.startswith(RUN)])
+@pytest.mark.parametrize("block", ALONE)
 def test_snippets_that_stand_alone_run(block: Block) -> None:
     exec(compile(block.text, block.where, "exec"), {"__name__": "snippet"})
 

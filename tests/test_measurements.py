@@ -173,7 +173,7 @@ TABLE = PublishedTable(
 @given(
     st.lists(
         st.tuples(
-            st.text(st.characters(codec="utf-8", exclude_categories=("C",)), min_size=1).filter(
+            st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1).filter(
                 lambda text: text.strip() == text
             ),
             st.floats(0, 1e9),

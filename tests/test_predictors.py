@@ -375,7 +375,8 @@ class TestBadData:
     @pytest.fixture(autouse=True)
     def _few_epochs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is refused and what is finite does not hang on how long a network learns."""
-        monkeypatch.setitem(SequenceNetwork.__init__.__kwdefaults__, "epochs", 6)
+        defaults = SequenceNetwork.__init__.__kwdefaults__ or {}
+        monkeypatch.setitem(defaults, "epochs", 6)
 
     @pytest.mark.parametrize("model", ["ridge", "auto"])
     @pytest.mark.parametrize(

@@ -46,10 +46,10 @@ def test_what_needs_a_framework_is_marked_so(path: Path) -> None:
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             of_file = marks([node.value])
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            asked = asked_for(node) & frameworks
-            assert not asked or "frameworks" in of_file | marks(node.decorator_list), node.name
+    for inner in ast.walk(tree):
+        if isinstance(inner, ast.FunctionDef) and inner.name.startswith("test_"):
+            asked = asked_for(inner) & frameworks
+            assert not asked or "frameworks" in of_file | marks(inner.decorator_list), inner.name
 
 
 def test_every_dependency_has_a_lowest_version() -> None:

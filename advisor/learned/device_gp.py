@@ -145,7 +145,7 @@ class DeviceProcess:
         kernels = _kernels(cells, peak, self.lengths)  # (n_kernels, n, n)
         residual = (cells.log_throughput - mean)[known]
         noise = 1.0 / cells.weight[known]
-        among = kernels[(slice(None), *np.ix_(known, known))]
+        among = kernels[:, known[:, None], known]
         start = self.amplitudes_.get(member)
         log_amplitude = _evidence_fit(among, residual, noise, start)
         self.amplitudes_[member] = log_amplitude

@@ -182,10 +182,11 @@ def read_frame(path: Path) -> pd.DataFrame:
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        return pd.read_csv(path, **options)
+        frame: pd.DataFrame = pd.read_csv(path, **options)
     except ImportError as error:
         raise ModelError(f"cannot read {path}: {error}", hint="pip install pyarrow") from error
     except (OSError, EOFError, ValueError) as error:
         raise ModelError(
             f"cannot read {path}: {error}", hint="name the measurements with --data"
         ) from error
+    return frame

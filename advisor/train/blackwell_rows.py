@@ -56,7 +56,6 @@ def read(data: Path) -> tuple[list[AskedRun], Floats, int]:
 
 
 def _run(row: dict[Any, Any]) -> AskedRun:
-    size = {name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
     tp = int(row["tp"])
     return AskedRun(
         row_id=row["case"],
@@ -64,7 +63,11 @@ def _run(row: dict[Any, Any]) -> AskedRun:
         model=row["model"],
         gpu=row["accelerator"],
         transformer=Transformer(
-            **size,
+            layers=int(row["layers"]),
+            hidden=int(row["hidden"]),
+            heads=int(row["heads"]),
+            kv_heads=int(row["kv_heads"]),
+            ffn=int(row["ffn"]),
             sequence=int(row["sequence"]),
             vocabulary=int(row["vocabulary"]),
             is_gated=True,

@@ -81,7 +81,7 @@ def processor_log_sd(residuals: NDArray[np.float64], known_log_sd: float) -> flo
     """
     if not residuals.size:
         return None
-    return float(np.sqrt(max(np.mean(residuals**2) - known_log_sd**2, 0.0)))
+    return float(np.sqrt(max(float(np.mean(residuals**2)) - known_log_sd**2, 0.0)))
 
 
 def _residual(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.layer_latency import Floats
 from advisor.train import finetune_rows
 from advisor.train.asked_rows import AskedRun, columns_of
 from advisor.validation.asked_runs import Answers, ask, scored
@@ -72,7 +71,7 @@ def _left_out(
 ) -> Answers:
     """Ask every run with constants that never saw its model or accelerator."""
     names = np.array([name_of(r) for r in runs])
-    parts: dict[str, list[Floats]] = {}
+    parts: dict[str, list[Any]] = {}
     order: list[int] = []
     for name in dict.fromkeys(names):
         here = np.flatnonzero(names == name)

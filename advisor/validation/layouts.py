@@ -308,15 +308,15 @@ def _constant_efficiency(found: LayoutPredictions) -> Floats:
     family = found.family[found.is_dense]
     bound = hardware_flop(rows) / np.asarray(rows.machines.flop_per_s)
     log_ratio = np.log(rows.measured_s / bound)
-    predicted = bound.copy()
+    predicted: Floats = bound.copy()
     for f, table in set(zip(family, rows.table, strict=True)):
         others = (
             [
-                log_ratio[(family == f) & (rows.table == t)].mean()
+                float(log_ratio[(family == f) & (rows.table == t)].mean())
                 for t in dict.fromkeys(rows.table[family == f])
                 if t != table
             ]
-            or [log_ratio[rows.table != table].mean()]
+            or [float(log_ratio[rows.table != table].mean())]
             if (rows.table != table).any()
             else [0.0]
         )

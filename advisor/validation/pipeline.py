@@ -140,7 +140,7 @@ def nested(
         form: {m: score(v, _seconds(halves[m][1])).mape_fraction for m, v in by_model.items()}
         for form, by_model in steps.items()
     }
-    chosen = {}
+    chosen: dict[str, tuple[tuple[float, ...], float, bool]] = {}
     for model in halves:
         others = {f: np.mean([e for m, e in errors[f].items() if m != model]) for f in errors}
         chosen[model] = min(others, key=lambda f, of=others: float(of[f]))  # type: ignore[misc]

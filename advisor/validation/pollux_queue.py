@@ -70,10 +70,10 @@ def mean_errors(data: Path) -> dict[str, float]:
 def _jobs(completions: pd.DataFrame, load: float) -> dict[str, list[Job]]:
     """Return the jobs of a load by workload."""
     found: dict[str, list[Job]] = defaultdict(list)
-    for row in completions[completions["load"] == load].itertuples():
-        kind = (str(row.application), int(row.devices), int(row.batch))
-        took = float(row.completion_s)
-        found[str(row.workload)].append((kind, float(row.submit_s), kind[1], took))
+    for row in completions[completions["load"] == load].to_dict("records"):
+        kind = (str(row["application"]), int(row["devices"]), int(row["batch"]))
+        took = float(row["completion_s"])
+        found[str(row["workload"])].append((kind, float(row["submit_s"]), kind[1], took))
     return found
 
 

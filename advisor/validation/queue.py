@@ -56,9 +56,9 @@ def run(data: Path) -> Validation:
     """
     samples = _service_samples(data)
     groups, predicted, plain, measured, exact = [], [], [], [], 0
-    for (name, nodes, devices, published), rows in TIRESIAS.read("completions", data).groupby(
-        ["run", "nodes", "devices_per_node", "policy"], sort=False
-    ):
+    of_run = ["run", "nodes", "devices_per_node", "policy"]
+    for key, rows in TIRESIAS.read("completions", data).groupby(of_run, sort=False):
+        name, nodes, devices, published = (str(part) for part in key)
         if published not in POLICY_OF:
             continue
         policy = POLICY_OF[published]

@@ -138,7 +138,7 @@ def _means(
 ) -> dict[str, float]:
     """Return means over applications by cluster, a baseline's beside ours on its applications."""
     figures = {}
-    for name, scored in (law | baselines).items():
+    for name, scored in {**law, **baselines}.items():
         for cluster in dict.fromkeys(s.cluster for s in scored):
             own = [s for s in scored if s.cluster == cluster]
             figures[f"{cluster}: {name}"] = round(float(np.mean([s.mape for s in own])), 4)

@@ -184,5 +184,6 @@ def batched_dimensions(module: Any) -> int:
     if hasattr(module, "in_features") and hasattr(module, "out_features"):
         return 2
     sizes = getattr(module, "kernel_size", None)
-    is_convolution = hasattr(module, "in_channels") and isinstance(sizes, tuple)
-    return len(sizes) + 2 if is_convolution else 0
+    if hasattr(module, "in_channels") and isinstance(sizes, tuple):
+        return len(sizes) + 2
+    return 0

@@ -220,12 +220,14 @@ class Layouts:
 
 def domain_devices(machines: Machines) -> Floats:
     """Return the devices that the link inside a node joins, across the nodes of its domain."""
-    return np.asarray(machines.devices_per_node, float) * np.asarray(machines.domain_machines)
+    found: Floats = np.asarray(machines.devices_per_node, float) * machines.domain_machines
+    return found
 
 
 def domain_network_bytes_per_s(machines: Machines) -> Floats:
     """Return what all nodes of a link's domain together send over the network [bytes/s]."""
-    return np.asarray(machines.network_bytes_per_s, float) * np.asarray(machines.domain_machines)
+    found: Floats = np.asarray(machines.network_bytes_per_s, float) * machines.domain_machines
+    return found
 
 
 def layer_parameters(shapes: Shapes) -> tuple[Column, Column]:
