@@ -298,6 +298,7 @@ class TestManners:
 # Module -> why it may open files for writing itself.
 OWN_WRITERS = {
     "collectors/atomic.py": "the writer",
+    "advisor/measurements/download.py": "a part that a later call adds to",
     "collectors/records.py": "append-only records with checksums",
     "collectors/plan.py": "an anonymous file, gone when it is closed",
     "collectors/orders.py": "a few bytes rewritten in place, so that a full disk does no harm",

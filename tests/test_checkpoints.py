@@ -68,7 +68,10 @@ def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
     rows = [f"restart_cost_{kind},{n:g},{seconds}" for n, removal, addition in PARCAE
             for kind, seconds in (("removal", removal), ("addition", addition))]  # fmt: skip
     restarts.write_text("\n".join(["kind,nodes,seconds", *rows]) + "\n")
-    failures.write_text("component,total_unexpected,gpus,days\nFaulty GPU,419,16384,54\n")
+    failures.write_text(
+        "component,category,count,total_unexpected,gpus,days,source\n"
+        "Faulty GPU,hardware,148,419,16384,54,table 5\n"
+    )
     found = protocol.run(tmp_path)
     by_name = {group.group: group.scores for group in found.groups}
     assert by_name["Parcae, restart after a removal"].mape_fraction < 0.07

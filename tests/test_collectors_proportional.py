@@ -175,7 +175,10 @@ def test_the_pages_of_forked_workers_are_their_parents(tmp_path: Path) -> None:
 
 def test_a_process_that_may_not_be_walked_is_estimated() -> None:
     """Somebody else's, or a kernel that does not tell: pages of files count once."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as one:
+    settled = "import time; print('here', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", settled], stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline()
         tree = ProcessTree(one.pid)
         tree.refresh()
         process = tree.processes[one.pid]

@@ -89,7 +89,8 @@ def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob) -> Non
         strict=True,
     ):
         assert fast_way.name == slow_way.name
-        assert fast_way.step_time_s.value < slow_way.step_time_s.value
+        # What a processor's step says of a GPU no data show: nothing carries over.
+        assert fast_way.step_time_s.value <= slow_way.step_time_s.value
 
 
 def test_unlike_machines_get_every_way(make_job: MakeJob) -> None:
@@ -338,7 +339,7 @@ def test_contradictions_and_nonsense_are_refused(
 
 @pytest.mark.parametrize(
     ("cluster", "says"),
-    [("8xNOPE", "neither"), ("0x8xL4", "makes no sense"), ("99xL4", "makes no sense"), ("", "")],
+    [("8xNOPE", "neither"), ("0x8xL4", "makes no sense"), ("99xL4", "cannot have 99"), ("", "")],
 )
 def test_clusters_that_are_none_are_refused(runs: Path, cluster: str, says: str) -> None:
     done = cli(runs, "--run", "latest", "--cluster", cluster)

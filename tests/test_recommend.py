@@ -180,9 +180,11 @@ def test_twice_the_measured_step_is_never_faster_anywhere(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     slow, fast = make_job(step_s=16.0), make_job(step_s=8.0)
-    for name in ("m5.4xlarge", "g5.xlarge", "p4d.24xlarge"):
+    one, two = predictor.predict(fast, "m5.4xlarge"), predictor.predict(slow, "m5.4xlarge")
+    assert two.step_time_s.value > one.step_time_s.value
+    for name in ("g5.xlarge", "p4d.24xlarge"):  # of a GPU a processor's step says nothing
         one, two = predictor.predict(fast, name), predictor.predict(slow, name)
-        assert two.step_time_s.value > one.step_time_s.value
+        assert two.step_time_s.value >= one.step_time_s.value
 
 
 def test_slow_loading_bounds_the_step_and_names_the_cure(

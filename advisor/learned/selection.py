@@ -57,12 +57,19 @@ def best_of(results: list[Contest]) -> str:
     """Return the name with the least regret; the smaller error among equals.
 
     Equal is what lies within one standard error of the least (Breiman et al. 1984, section 3.4.3).
+    A stack must err less than its best member by more than nothing (``_CLOSE``): it needs every
+    member, and seconds of imports, where one member may need neither.
     """
     regrets = {c.name: c.regret.top1 if c.regret else 1.0 for c in results}
     least = min(results, key=lambda c: regrets[c.name])
     close_by = max(_CLOSE, least.regret.top1_error if least.regret else 0.0)
     close = [c for c in results if regrets[c.name] <= regrets[least.name] + close_by]
-    return min(close, key=lambda c: c.metrics.median_ape_fraction).name
+
+    def error(contest: Contest) -> float:
+        weight = _CLOSE if contest.name == STACK else 0.0
+        return contest.metrics.median_ape_fraction + weight
+
+    return min(close, key=error).name
 
 
 def keep_only(guarded: Guarded, stack: Stack, problem: Problem, name: str) -> None:
