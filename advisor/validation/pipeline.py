@@ -132,7 +132,7 @@ def nested(
         raise ModelError(
             "a form is chosen on other models, and there is only one", hint="add another's runs"
         )
-    steps = {
+    steps: dict[tuple[tuple[float, ...], float, bool], dict[str, Floats]] = {
         form: {m: _by_form(few, many, m, *form) for m, (few, many) in halves.items()}
         for form in _CANDIDATES
     }
