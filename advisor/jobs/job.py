@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from advisor.collectors.limits import Limits
 from advisor.collectors.recording import Host
@@ -17,6 +17,11 @@ from advisor.collectors.told import Told
 from advisor.jobs.actuals import Actual
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
+
+# The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
+# scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``benchmarks/zoo.py``
+# two hours apart on one shared machine by 11 % each.
+RUN_LOG_SD: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,8 @@ from advisor.collectors.certainty import (
 )
 from advisor.collectors.recording import Recording, Rounds, StepTime
 from advisor.errors import NotKnownError, RunError, UsageError
-from advisor.jobs.job import Feed, Job, Measured, Program
+from advisor.jobs.job import RUN_LOG_SD, Feed, Job, Measured, Program
 
-# One run says nothing of the scatter of runs: repeats of whole jobs on one cloud machine scatter
-# by 8-10 % (reference: repeated Lambda and MLPerf measurements).
-_RUN_LOG_SD: Final = 0.1
 _NO_FEED: Final = Feed(
     workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
 )
@@ -65,7 +62,7 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
         feed=_NO_FEED,
         measured=Measured(
             step_s=busy_s,
-            log_sd=with_correction(_RUN_LOG_SD, recording.contention_half_width, 1.0),
+            log_sd=with_correction(RUN_LOG_SD, recording.contention_half_width, 1.0),
             host=recording.host,
             threads=recording.threads,
             device="cpu",
@@ -120,7 +117,7 @@ def rounds_job(
     seen = step.steps + step.warmup_steps
     log_sd = _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
     if is_whole:
-        log_sd = with_correction(_RUN_LOG_SD, recording.contention_half_width, 1.0)
+        log_sd = with_correction(RUN_LOG_SD, recording.contention_half_width, 1.0)
     batch, ends = max(1, round(recording.step_samples or 1)), _ends(recording, total)
     return Job(
         name=recording.run_id,

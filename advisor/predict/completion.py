@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from advisor.domain import COMPLETIONS, QUANTILES, CompletionWay, Estimate, Part
 from advisor.jobs.data_in import VOLUME_BYTES_PER_S
-from advisor.jobs.job import Job
+from advisor.jobs.job import RUN_LOG_SD, Job
 from advisor.planners.goodput.campaign import CampaignLaw
 from advisor.planners.goodput.goodput import expected_completion
 from advisor.planners.spot.replay import BAND_FRACTIONS, hazard_of_band, spot_completion
@@ -208,9 +208,10 @@ def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
     """Return the whole job on the machine that it was recorded on [h].
 
     Its start, its steps and the ends of its epochs as they were measured there: a checkpoint that
-    the script writes is among them, and nothing is rented that could be taken away.
+    the script writes is among them, and nothing is rented that could be taken away. However well
+    its step is known, another run takes another time (``RUN_LOG_SD``).
     """
-    log_sd = np.hypot(columns.log_sd, job.paid_steps_log_sd)
+    log_sd = np.hypot(np.maximum(columns.log_sd, RUN_LOG_SD), job.paid_steps_log_sd)
     low, value, high = _finish_h(job, columns, columns.step_s * job.paid_steps, log_sd, coverage)[
         0
     ]
