@@ -20,7 +20,7 @@ from advisor.planners.core.nouns import TrainingSetup, Work
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
 # scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``benchmarks/zoo.py``
-# two hours apart on one shared machine by 11 % each.
+# two hours apart on one shared machine by 10 % each (27 scripts, 2026-11-22).
 RUN_LOG_SD: Final = 0.1
 
 
