@@ -221,6 +221,7 @@ def test_a_tables_memory_is_predicted_by_the_other_tables() -> None:
         assert np.array_equal(one[out], other[out])
 
 
+@pytest.mark.slow
 def test_a_family_of_training_runs_is_predicted_by_the_others() -> None:
     rng = np.random.default_rng(11)
     estimated = np.exp(rng.uniform(3, 12, 60))

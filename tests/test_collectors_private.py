@@ -74,7 +74,7 @@ raise SystemExit(1)
 
 
 @linux
-@pytest.mark.parametrize("umask", [0o000, 0o277])
+@pytest.mark.parametrize("umask", [0o000, pytest.param(0o277, marks=pytest.mark.slow)])
 def test_nobody_else_can_read_a_run_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     (tmp_path / "train.py").write_text(MARKED)
     done = run_cli(tmp_path, "profile", "-q", "train.py", "5", umask=umask)

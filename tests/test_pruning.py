@@ -46,7 +46,9 @@ def front(job: Job, request: Request, *, prunes: bool) -> list[tuple[object, ...
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+)
 def test_the_front_is_that_of_the_full_search(seed: int) -> None:
     rng = np.random.default_rng(seed)
     name = str(rng.choice(list(MODELS)))

@@ -253,6 +253,7 @@ def test_shortest_settles_every_tie_as_its_rule_does(
     assert found.tolist() == shortest_in_words(rows, capacity, by_service=by_service)
 
 
+@pytest.mark.slow
 def test_fifo_on_one_device_meets_the_pollaczek_khinchine_wait() -> None:
     rng = np.random.default_rng(5)
     count, mean, load = 60_000, 100.0, 0.7

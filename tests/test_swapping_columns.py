@@ -219,7 +219,8 @@ def shown(found: Recommendation) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize(("gpus", "batch"), [
-    (("V100", "T4"), 512), (("L4", "A10G", "V100"), 64), (("A100", "T4"), 64),
+    (("V100", "T4"), 512), (("A100", "T4"), 64),
+    pytest.param(("L4", "A10G", "V100"), 64, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_front_is_that_of_the_full_search(gpus: tuple[str, ...], batch: int) -> None:
     request = Request(
