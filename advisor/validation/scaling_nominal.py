@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.measurements import SIA
 from advisor.planners.links.data_parallel import DataParallelColumns, ScalingParameters
 from advisor.train.scaling import fit_without_each
 from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s, uncalibrated
@@ -64,6 +65,8 @@ def run(data: Path) -> Validation:
         if name in constants
         for one in _applications(name, runs, constants[name])
     ]
+    if not asked and not SIA.is_in(data):
+        raise SIA.absent(data)  # one cluster ships, and alone it cannot be left out
     if not asked:
         raise ModelError(
             "no cluster can be left out: at least two with known links and steps on one GPU",
