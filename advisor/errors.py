@@ -47,3 +47,7 @@ class NotKnownError(RunError):
 
 class ModelError(AdvisorError):
     """A trained model or its parameters cannot be read or do not fit the data."""
+
+
+class AbsentDataError(ModelError):
+    """Published measurements that were asked for are not here: the hint says how to get them."""

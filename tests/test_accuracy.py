@@ -93,7 +93,7 @@ def test_other_tables_are_not_comparable_and_absent_ones_are_no_failure() -> Non
     absent = gate.judge(_stored(), _now(_record(0.9), inputs={}))
     assert absent.failures == ()
     assert "t" in absent.remark
-    gone = gate.judge(_stored(), _now(None, problem="Lambda's suite is not here"))
+    gone = gate.judge(_stored(), _now(None, problem="Lambda's suite is not here", is_absent=True))
     assert gone.failures == ()
     broken = gate.judge(_stored(), _now(None, problem="division by zero"))
     assert "does not run" in broken.failures[0]

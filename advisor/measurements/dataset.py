@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from advisor import data
-from advisor.errors import ModelError
+from advisor.errors import AbsentDataError
 from advisor.measurements import reads
 from advisor.measurements.collection import Collection
 from advisor.measurements.table import FOLDER, PublishedTable
@@ -110,7 +110,7 @@ class Dataset:
 
         Raises
         ------
-        ModelError
+        AbsentDataError
             If it is not there, or cannot be read.
         """
         found = self.tables[table].read_file(folder) if folder.is_file() else None
@@ -127,7 +127,7 @@ class Dataset:
 
         Raises
         ------
-        ModelError
+        AbsentDataError
             If they are not there.
         RunError
             If a row makes no sense.
@@ -144,7 +144,7 @@ class Dataset:
 
         Raises
         ------
-        ModelError
+        AbsentDataError
             If it is nowhere.
         """
         for root in roots(folder):
@@ -159,7 +159,7 @@ class Dataset:
 
         Raises
         ------
-        ModelError
+        AbsentDataError
             If it is nowhere.
         """
         for root in roots(folder):
@@ -183,14 +183,14 @@ class Dataset:
         """Everything that is read of it."""
         return (*self.tables.values(), *self.runs.values(), *self.files.values())
 
-    def absent(self, folder: Path) -> ModelError:
+    def absent(self, folder: Path) -> AbsentDataError:
         """Return the complaint that this data set is not there."""
         if folder != data.root("datasets"):
-            return ModelError(
+            return AbsentDataError(
                 f"cannot read {self.title}: not under {folder}",
                 hint="name a folder laid out like shared/data with --data",
             )
-        return ModelError(
+        return AbsentDataError(
             f"cannot read {self.title}: it is not here", hint=f"advisor data fetch {self.name}"
         )
 

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from advisor import data, threads, validation
-from advisor.errors import AdvisorError
+from advisor.errors import AbsentDataError, AdvisorError
 from advisor.measurements import reads
 from advisor.validation.figures import shown_values
 from advisor.validation.stored import Stored
@@ -41,6 +41,8 @@ class ProtocolRun:
     cpu_s : float
     problem : str
         Why it could not run.
+    is_absent : bool
+        Because its measurements are not here.
     """
 
     protocol: str
@@ -48,6 +50,7 @@ class ProtocolRun:
     inputs: Mapping[str, str]
     cpu_s: float
     problem: str = ""
+    is_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +77,21 @@ class Judgement:
 def measure(protocol: str, *, is_blind: bool = False) -> ProtocolRun:
     """Run a protocol on the measurements that are here, and note what it read."""
     before = resource.getrusage(resource.RUSAGE_SELF)
-    record, problem = None, ""
+    record, problem, is_absent = None, "", False
     with reads.collected() as inputs:
         try:
             found = validation.run(protocol, data.measurements(), is_blind=is_blind)
             record = found.to_record()
         except AdvisorError as error:
-            problem = str(error)
+            problem, is_absent = str(error), isinstance(error, AbsentDataError)
         except Exception as error:  # a defect of one protocol: the others are still run
             problem = f"{type(error).__name__}: {error}"
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return ProtocolRun(
-        protocol=protocol, record=record, inputs=inputs, cpu_s=spent, problem=problem
-    )
+        protocol=protocol, record=record, inputs=inputs, cpu_s=spent, problem=problem,
+        is_absent=is_absent,
+    )  # fmt: skip
 
 
 def measure_all(
@@ -107,8 +111,7 @@ def judge(stored: Stored, now: ProtocolRun) -> Judgement:
     """Compare a protocol run now with its stored figures."""
     name = now.protocol
     if now.record is None:
-        is_absent = "not here" in now.problem or "not under" in now.problem
-        if is_absent:
+        if now.is_absent:
             return Judgement(protocol=name, remark=now.problem)
         return Judgement(protocol=name, failures=(f"does not run any more: {now.problem}",))
     rows = int(now.record["rows"])

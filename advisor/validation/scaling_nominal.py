@@ -58,6 +58,8 @@ def run(data: Path) -> Validation:
         If the tables are not there, or nothing in them can be asked.
     """
     clusters = {n: r for n, r in read_clusters(data).items() if n in KNOWN_CLUSTERS}
+    if len(clusters) < 2 and not SIA.is_in(data):
+        raise SIA.absent(data)  # one cluster ships, and alone it cannot be left out
     constants = fit_without_each(data)
     asked = [
         one
@@ -65,8 +67,6 @@ def run(data: Path) -> Validation:
         if name in constants
         for one in _applications(name, runs, constants[name])
     ]
-    if not asked and not SIA.is_in(data):
-        raise SIA.absent(data)  # one cluster ships, and alone it cannot be left out
     if not asked:
         raise ModelError(
             "no cluster can be left out: at least two with known links and steps on one GPU",
