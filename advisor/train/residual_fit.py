@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_parameters import DeviceParameters
+from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.residual import (
     AMPLITUDES,
     ResidualParameters,
@@ -91,11 +92,6 @@ def fit_errors(seen: SeenErrors, rows: Ints, *, has_spread: bool = True) -> Resi
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
     return replace(fitted, spread=float(np.quantile(ratio, 0.9) / _NORMAL_90))
-
-
-def unmeasured(device: Device) -> Device:
-    """Return the device with nothing measured on it known: specifications alone."""
-    return replace(device, sustained_fp32_flop_per_s=None, sustained_fp16_flop_per_s=None)
 
 
 def thinned(steps: Sequence[MeasuredStep], most: int) -> Ints:

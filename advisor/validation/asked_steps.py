@@ -21,9 +21,9 @@ from advisor.machines.fleet import lone_fleet
 from advisor.machines.parts import inferred_flop_per_s
 from advisor.planners.core.nouns import Layout
 from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import unmeasured
 from advisor.predict import Predictor
 from advisor.train.measured_step import MeasuredStep
-from advisor.train.residual_fit import unmeasured
 from advisor.ways.model_parallel import on_machine
 
 SHAPES: Final = "transformer shapes"
