@@ -125,6 +125,34 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What could be rented in place of a candidate: the model cannot tell the two apart.
+
+    Attributes
+    ----------
+    configuration : Configuration
+    kind : {"region", "provider", "machine"}
+        What differs: the same type elsewhere, the same accelerators elsewhere, or the machines.
+    training_time_h, cost_usd : float
+        Expected. [h], [USD]
+    """
+
+    configuration: Configuration
+    kind: Literal["region", "provider", "machine"]
+    training_time_h: float
+    cost_usd: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "configuration": [_part(offer, count) for offer, count in self.configuration.parts],
+            "kind": self.kind,
+            "training_time_h": self.training_time_h,
+            "cost_usd": self.cost_usd,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one part of a job takes of its expected time and cost; None: not priced [h], [USD]."""
 
@@ -239,6 +267,8 @@ class Candidate:
         The machines' expected bill by price; what is paid besides is in ``breakdown``.
     units : TrainingUnits or None
         Tokens, utilisation and accelerator-hours; None where the job is no transformer.
+    alternatives : tuple of Alternative
+        Machines that the model cannot tell apart from these, nearest first.
     """
 
     rank: int
@@ -263,6 +293,7 @@ class Candidate:
     completion: CompletionWay = "on-demand"
     bills: tuple[Bill, ...] = ()
     units: TrainingUnits | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form (field names are kept within a schema version)."""
@@ -289,6 +320,7 @@ class Candidate:
             "extrapolating": self.is_extrapolating,
             "learned": self.is_learned,
             "network_assumed": self.is_network_assumed,
+            "alternatives": [one.to_record() for one in self.alternatives],
         }
 
 
@@ -390,7 +422,17 @@ class Recommendation:
     rejected : mapping of str to int
         Candidates by the first reason that ruled them out.
     front : tuple of Candidate
-        Fastest first; none beats another in both time and cost.
+        Fastest first. Of any two, one is faster and the other cheaper, each by at least the gain
+        that was asked for and by more than the model's error in comparing them.
+    here : Candidate or None
+        The same job on this machine, at its own price; None where it cannot run here, or nobody
+        looked.
+    picks : mapping of str to int or "here"
+        What to choose, by the name of what is wanted (``ranking.picks``): a rank of the front.
+    summary : tuple of str
+        The choice in words, most important first.
+    shared_reasons : tuple of str
+        What holds for every candidate of the front.
     nearest : tuple of Candidate
         Where ``front`` is empty: what would come closest to the constraints.
     probes : tuple of ProbeAdvice
@@ -407,6 +449,10 @@ class Recommendation:
     rejected: Mapping[str, int]
     front: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...] = ()
+    here: Candidate | None = None
+    picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
+    shared_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     probes: tuple[ProbeAdvice, ...] = ()
 
@@ -420,7 +466,11 @@ class Recommendation:
             "predictor": {"name": self.predictor, "version": self.predictor_version},
             "considered": self.considered,
             "rejected": dict(self.rejected),
+            "picks": dict(self.picks),
+            "summary": list(self.summary),
+            "shared_reasons": list(self.shared_reasons),
             "front": [candidate.to_record() for candidate in self.front],
+            "here": self.here and self.here.to_record(),
             "nearest": [candidate.to_record() for candidate in self.nearest],
             "notes": list(self.notes),
             "probes": [probe.to_record() for probe in self.probes],

@@ -114,6 +114,12 @@ _CONSTRAINTS: Final = _entries("constraints", {
                       "assumed rather than known."),
     "coverage": ("coverage", kinds.COVERAGE, "Probability that an interval holds the true value: "
                  "0.5, 0.8, 0.9 or 0.95 (default: 0.9)."),
+    "confidence": ("confidence", kinds.SHARE, "Probability with which budget and deadline must "
+                   "be kept: 90% (default: the expected cost and time keep them)."),
+    "gain": ("least_gain_fraction", kinds.SHARE, "Least that a row must be faster or cheaper "
+             "than the others shown; 0% shows all that nothing beats (default: 10%)."),
+    "here_price": ("here_usd_per_h", kinds.USD, "What an hour of this machine costs you, its "
+                   "electricity say, in USD (default: 0)."),
     "top": ("top", whole(), "Most candidates to show (default: 10).", ("--top", "-n")),
     "probes": ("with_probes", kinds.FLAG, "Say which short real run would help most to choose.",
                ("--probe/--no-probe",)),

@@ -171,6 +171,14 @@ class Constraints:
         Leave out machines whose network bandwidth is assumed, not known.
     coverage : float
         Of the intervals shown.
+    confidence : float or None
+        Probability with which budget and deadline are to be kept; None asks it of the expected
+        cost and time.
+    least_gain_fraction : float
+        By which two candidates shown differ at least, one faster and the other cheaper; 0 shows
+        the whole front.
+    here_usd_per_h : float
+        What this machine costs while the job runs on it.
     top : int
         Most candidates shown.
     with_probes : bool
@@ -191,6 +199,9 @@ class Constraints:
     mixed: bool = False
     known_network: bool = False
     coverage: float = 0.9
+    confidence: float | None = None
+    least_gain_fraction: float = 0.1
+    here_usd_per_h: float = 0.0
     top: int = 10
     with_probes: bool = False
     space: SearchSpace | None = None
@@ -210,6 +221,10 @@ class Constraints:
         if self.coverage not in QUANTILES:
             known = ", ".join(f"{coverage:g}" for coverage in QUANTILES)
             raise UsageError(f"not a coverage: {self.coverage}", hint=f"one of: {known}")
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            raise UsageError(
+                f"not a confidence: {self.confidence}", hint="give 50% or more, below 100%"
+            )
         if self.top < 1:
             raise UsageError(f"not a number of candidates: {self.top}", hint="give 1 or more")
 

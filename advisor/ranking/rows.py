@@ -67,6 +67,30 @@ class Rows:
         """Return the place of ``row`` in ``completion_of(row)``."""
         return int(self.completed_at[row])
 
+    def with_confidence(
+        self, confidence: float | None, coverage: float
+    ) -> tuple[Floats, Floats]:
+        """Return time [h] and cost [USD] that are kept with a probability; None: as expected.
+
+        Half a log-normal on each side of the expected value, as ``Estimate.above``; ``coverage``
+        is that of the completions.
+        """
+        if confidence is None:
+            return self.time_h, self.cost_usd
+        from statistics import NormalDist
+
+        reach = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.5 + coverage / 2)
+        factors = []
+        for bounds in ("finish_h", "billed_h"):
+            factor = np.ones(self.time_h.shape)
+            for number, completion in enumerate(self.completions):
+                mine = np.flatnonzero(self.completed_by == number)
+                found = getattr(completion, bounds)[self.completed_at[mine]]
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    factor[mine] = (found[:, 2] / found[:, 1]) ** reach
+            factors.append(np.nan_to_num(factor, nan=1.0))
+        return self.time_h * factors[0], self.cost_usd * factors[1]
+
     def with_completions(self, further: Sequence[Further]) -> Rows:
         """Return the rows with other ways to complete some of them behind."""
         columns: dict[str, list[Any]] = {}
