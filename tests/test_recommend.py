@@ -73,10 +73,11 @@ def test_shares_of_the_step_sum_to_one(answer: Recommendation) -> None:
 
 
 def test_a_budget_only_removes_candidates(make_job: MakeJob, predictor: Predictor) -> None:
-    free = recommend(make_job(), Request(top=500), predictor=predictor)
+    every = Request(top=500, least_gain_fraction=0.0)
+    free = recommend(make_job(), every, predictor=predictor)
     costs = [c.cost_usd.value for c in free.front]
     budget = float(np.median(costs))
-    bound = recommend(make_job(), Request(top=500, budget_usd=budget), predictor=predictor)
+    bound = recommend(make_job(), replace(every, budget_usd=budget), predictor=predictor)
     expected = [c for c in free.front if c.cost_usd.value <= budget]
     assert [replace(c, rank=0, reasons=()) for c in bound.front] == [
         replace(c, rank=0, reasons=()) for c in expected
@@ -121,8 +122,10 @@ def test_filters_admit_only_what_they_name(make_job: MakeJob, predictor: Predict
 
 
 def test_spot_only_adds_offers(make_job: MakeJob, predictor: Predictor) -> None:
-    dear = recommend(make_job(), predictor=predictor)
-    both = recommend(make_job(), Request(pricings=("on-demand", "spot")), predictor=predictor)
+    every = Request(least_gain_fraction=0.0)
+    dear = recommend(make_job(), every, predictor=predictor)
+    spot = replace(every, pricings=("on-demand", "spot"))
+    both = recommend(make_job(), spot, predictor=predictor)
     assert both.catalogue_offers > dear.catalogue_offers
     assert both.front[-1].cost_usd.value <= dear.front[-1].cost_usd.value
     assert both.front[0].training_time_h.value == dear.front[0].training_time_h.value

@@ -218,7 +218,7 @@ def estimate_here(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineHere:
-    """This machine: as it is described, what a job computes on, and whether it was recorded here.
+    """The machine at hand: as described, what a job computes on, whether it was recorded here.
 
     Attributes
     ----------

@@ -92,6 +92,8 @@ _JOB: Final = _entries("job", {
                   "from where the data lies: 100MB/s."),
     "results": ("result_bytes", kinds.BYTES, "Results to download at the end: 20GB (default: one "
                 "checkpoint)."),
+    "boot": ("boot_h", kinds.WAIT, "Time a rented machine takes to boot and to pull its image: "
+             "90s or 5m (default: 2m)."),
     "validation": ("validation_fraction", kinds.VALIDATION, "Time of validation at the ends of "
                    "epochs, as a share of training: 5% (default: as recorded)."),
 })  # fmt: skip
@@ -105,6 +107,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "max_nodes": ("max_nodes", whole(), "Most machines rented together (default: 8)."),
     "max_price": ("max_price_usd_per_h", kinds.USD, "Most to pay for one machine, in USD per "
                   "hour."),
+    "max_hourly": ("max_hourly_usd", kinds.USD, "Most to pay for all machines together, in USD "
+                   "per hour."),
     "spot": ("pricings", kinds.SPOT, "Consider spot prices beside on-demand ones.",
              ("--spot/--on-demand",)),
     "mixed": ("mixed", kinds.FLAG, "Consider two types of machines together, in one region."),

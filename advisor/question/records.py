@@ -46,6 +46,8 @@ class JobSpec:
         Most that one machine gets from where the data lies. [bytes/s]
     validation_fraction : float or None
         What the ends of epochs take, as a share of the training steps.
+    boot_h : float or None
+        From the request of a rented machine to the start of the program. [h]
     """
 
     run: str | None = None
@@ -73,6 +75,7 @@ class JobSpec:
     data_bytes_per_s: float | None = None
     result_bytes: float | None = None
     validation_fraction: float | None = None
+    boot_h: float | None = None
 
     def __post_init__(self) -> None:
         named = [flag for name, flag in _SOURCES.items() if getattr(self, name) is not None]
@@ -163,6 +166,8 @@ class Constraints:
         Ways to pay that are admitted.
     max_price_usd_per_h : float or None
         Of one machine.
+    max_hourly_usd : float or None
+        Of all machines together.
     saves_checkpoints : bool
         Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
     mixed : bool
@@ -195,6 +200,7 @@ class Constraints:
     max_nodes: int = 8
     pricings: tuple[Pricing, ...] = ("on-demand",)
     max_price_usd_per_h: float | None = None
+    max_hourly_usd: float | None = None
     saves_checkpoints: bool = True
     mixed: bool = False
     known_network: bool = False
@@ -211,6 +217,7 @@ class Constraints:
             ("budget", self.budget_usd),
             ("deadline", self.deadline_h),
             ("max-price", self.max_price_usd_per_h),
+            ("max-hourly", self.max_hourly_usd),
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise UsageError(f"not a {name}: {value}", hint="give a positive number")
@@ -227,6 +234,11 @@ class Constraints:
             )
         if self.top < 1:
             raise UsageError(f"not a number of candidates: {self.top}", hint="give 1 or more")
+
+    @property
+    def most_usd_per_h(self) -> float:
+        """Most that all machines together may cost in an hour, inf for no limit. [USD/h]."""
+        return math.inf if self.max_hourly_usd is None else self.max_hourly_usd
 
     @property
     def counts(self) -> tuple[int, ...]:

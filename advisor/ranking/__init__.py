@@ -10,13 +10,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import OfferFilter
+from advisor.catalogue import OfferColumns, OfferFilter
 from advisor.domain import Candidate, Recommendation
 from advisor.jobs.job import Job
 from advisor.jobs.script_notes import script_notes
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
+from advisor.ranking.changes import changes
 from advisor.ranking.front import pareto_front
+from advisor.ranking.known_error import known_error
 from advisor.ranking.mixed import MixedRows, mixed_rows
 from advisor.ranking.picks import picks
 from advisor.ranking.probes import advise
@@ -73,7 +75,7 @@ def recommend(
     side = predictor.side_costs(job, offers)
     rows = price_rows(job, request, offers, side, types, columns, len(counts))
     rows = with_spot_ways(job, request, predictor, offers, side, columns, rows)
-    rejected, feasible = _reject(request, rows, columns)
+    rejected, feasible = _reject(request, rows, columns, offers)
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
     mixed: MixedRows | None = None
@@ -88,11 +90,10 @@ def recommend(
     rejected["dominated"] += int(feasible.size - ranked.front.size)
     rejected["too_little_gain"] += int(ranked.front.size - ranked.kept.size)
     front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
-    shared = shared_reasons(front)
     at_hand = here if here is not None and keeps(here, request) else None
-    chosen = picks(
-        front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence
-    )
+    chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
+    rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
+    error = None if rented is None else known_error(rented, predictor.catalogue)
     return Recommendation(
         run=job.name,
         job=job.facts(),
@@ -108,8 +109,10 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
-        summary=summary(front, at_hand, chosen),
-        shared_reasons=shared,
+        summary=summary(front, at_hand, chosen, error),
+        shared_reasons=shared_reasons(front),
+        changes=() if rented is None else changes(job, request, predictor, rented, here),
+        known_error=error,
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
             *job.notes,
@@ -182,7 +185,9 @@ def _filter(request: Request) -> OfferFilter:
     )
 
 
-def _reject(request: Request, rows: Rows, columns: TimeColumns) -> tuple[Counter[str], Integers]:
+def _reject(
+    request: Request, rows: Rows, columns: TimeColumns, offers: OfferColumns
+) -> tuple[Counter[str], Integers]:
     """Count the rows by the first reason against them; return the counts and the rows left."""
     status = columns.status[rows.column]
     time_h, cost = rows.with_confidence(request.confidence, request.coverage)
@@ -193,6 +198,7 @@ def _reject(request: Request, rows: Rows, columns: TimeColumns) -> tuple[Counter
     left = status == 0
     for reason, holds in (
         ("over_quota", ~rows.is_in_quota),
+        ("over_hourly", rows.usd_per_h(offers, columns) > request.most_usd_per_h),
         ("no_checkpoints", rows.is_spot & (not request.saves_checkpoints)),
         ("dominated", rows.is_hopeless),
         ("over_deadline", time_h > (request.deadline_h or np.inf)),

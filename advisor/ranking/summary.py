@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from advisor.domain import Candidate, Configuration, Estimate
-from advisor.quantities import digits, hours_interval, hours_text, usd_interval
-from advisor.ranking.picks import LEAST_SAVED_H, Pick
+from advisor.domain import Candidate, Configuration, Estimate, KnownError
+from advisor.quantities import hours_interval, hours_text, usd_interval
+from advisor.ranking.picks import LEAST_SAVED_H, LEAST_SPEED_UP, Pick
 from advisor.ranking.request import Request
 
 # Half and twice are said as words where a ratio is this near to them.
 _NEAR: Final = 0.05
+# Ratios have a decimal below this.
+_ROUND_FROM: Final = 10
 
 
 def keeps(one: Candidate, request: Request) -> bool:
@@ -32,8 +34,9 @@ def _above(found: Estimate, limit: float) -> float:
 
 
 def summary(
-    front: Sequence[Candidate], here: Candidate | None, picks: Mapping[str, Pick]
-) -> tuple[str, ...]:
+    front: Sequence[Candidate], here: Candidate | None, picks: Mapping[str, Pick],
+    error: KnownError | None = None,
+) -> tuple[str, ...]:  # fmt: skip
     """Return the choice in sentences that stand alone, the most important first.
 
     Parameters
@@ -43,6 +46,8 @@ def summary(
         This machine, where it keeps the constraints.
     picks : mapping of str to int or "here"
         As ``picks.picks`` makes them.
+    error : KnownError or None
+        Of the best value's hardware.
     """
     by_rank = {one.rank: one for one in front}
     choice = picks.get("best_value")
@@ -62,6 +67,13 @@ def summary(
                 f"This machine would take {hours_text(here.training_time_h.value)}"
                 f"{_times(ratio, ', {} times as long')}."
             )
+    if error is not None:
+        said.append(
+            f"Expect an error of {error.median_ape_fraction:.0%}: the median on "
+            f"{_cards(error)}, each left out of the fit."
+        )
+    elif choice != "here" and by_rank[choice].is_extrapolating:
+        said.append("No accelerator of its family was measured: the interval is wide.")
     within = picks.get("within_deadline")
     if within is not None and within != choice:
         place = "this machine" if within == "here" else f"#{within}"
@@ -88,9 +100,15 @@ def offer_words(configuration: Configuration) -> str:
             inside = f"{offer.accelerators:g} x {offer.accelerator}"
         each = " each" if count > 1 else ""
         spot = ", spot" if offer.pricing == "spot" else ""
+        spot += f", {offer.terms}" if offer.terms else ""
         place = f"{offer.provider} {offer.region}{spot}"
         words.append(f"{count} x {offer.instance_type} ({inside}{each}, {place})")
     return " + ".join(words)
+
+
+def _cards(error: KnownError) -> str:
+    cards = "card" if error.accelerators == 1 else "cards"
+    return f"{error.accelerators} {error.family} {cards}"
 
 
 def _numbers(one: Candidate) -> str:
@@ -116,9 +134,7 @@ def _stay(here: Candidate, front: Sequence[Candidate]) -> list[str]:
     return said
 
 
-def _beside(
-    chosen: Candidate, front: Sequence[Candidate], picks: Mapping[str, Pick]
-) -> list[str]:
+def _beside(chosen: Candidate, front: Sequence[Candidate], picks: Mapping[str, Pick]) -> list[str]:
     """Say what the next faster and the next cheaper choice would be."""
     by_rank = {one.rank: one for one in front}
     said = []
@@ -150,10 +166,8 @@ def _factor(ratio: float) -> str:
     """
     if abs(ratio / 2 - 1) <= _NEAR:
         return "Twice"
-    return f"{ratio:.1f} times" if ratio < 10 else f"{digits(round(ratio))} times".replace(".0", "")
+    return f"{ratio:.1f} times" if ratio < _ROUND_FROM else f"{round(ratio):,} times"
 
 
 def _times(ratio: float, words: str) -> str:
-    return words.format(digits(round(ratio)).replace(".0", "")) if ratio >= 2 else ""
-
-
+    return words.format(f"{round(ratio):,}") if ratio >= LEAST_SPEED_UP else ""
