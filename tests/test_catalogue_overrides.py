@@ -190,7 +190,7 @@ def test_a_reservation_adds_so_many_machines_at_its_own_price(
 
 
 def test_a_capacity_block_is_charged_whole(tmp_path: Path) -> None:
-    header = HEADER.replace("count,", "count,hours,")
+    header = HEADER.replace(",count,", ",count,hours,")
     path = tmp_path / "overrides.csv"
     row = "block,aws,p5.48xlarge,us-east-1,,31.5,,,4,24"
     path.write_text(header + row + "," * (header.count(",") - row.count(",")) + "\n")

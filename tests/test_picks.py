@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from advisor.domain import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.jobs.job import Job
+from advisor.jobs.loading import job_of
 from advisor.planners.core.nouns import Layout
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
+from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
 from advisor.ranking.front import pareto_front
+from advisor.ranking.known_error import known_error, stored_errors
 from advisor.ranking.picks import LEAST_SAVED_H, LEAST_SPEED_UP, WEIGHTS, apart, best, distinct
 from advisor.ranking.picks import picks as picks_of
 from advisor.report import explained, terminal
@@ -259,3 +262,56 @@ def test_every_spot_row_says_how_often_it_is_interrupted(
     assert all(("interrupt" in offer.terms) == (offer.pricing == "spot") for offer in offers)
     shown = "\n".join(line for line, _ in terminal.text(answer, most=None))
     assert shown.count("interrupt") >= sum(offer.pricing == "spot" for offer in offers)
+
+
+def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job()
+    answer = recommend(job, predictor=predictor)
+    chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    by_name = {change.name: change for change in answer.changes}
+    assert "batch" in by_name
+    offer, count = chosen.configuration.parts[0]
+    twice = job_of(JobSpec(batch=2 * job.global_batch), job=job)
+    same = predictor.predict(
+        twice, offer.instance_type, count=count, provider=offer.provider, region=offer.region
+    )
+    assert by_name["batch"].training_time_h == same.training_time_h
+    assert by_name["batch"].cost_usd == same.cost_usd
+    assert by_name["batch"].time_factor == pytest.approx(
+        same.training_time_h.value / chosen.training_time_h.value
+    )
+    for change in answer.changes:
+        assert min(change.time_factor, change.cost_factor) < 1.0
+
+
+def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Predictor) -> None:
+    free = recommend(make_job(), predictor=predictor, with_changes=False)
+    budget = sorted(one.cost_usd.value for one in free.front)[0] * 1.5
+    bound = recommend(make_job(), Request(budget_usd=budget), predictor=predictor)
+    more = recommend(make_job(), Request(budget_usd=2 * budget), predictor=predictor)
+    change = next(one for one in bound.changes if one.name == "budget")
+    assert change.training_time_h == more.front[0].training_time_h
+    assert change.training_time_h.value < bound.front[0].training_time_h.value
+    assert not [one for one in free.changes if one.name in ("budget", "deadline")]
+
+
+def test_the_error_to_expect_is_the_stored_one_of_the_family(predictor: Predictor) -> None:
+    figures, day = stored_errors()
+    one = candidate(1.0, 1.0)
+    offer, _ = one.configuration.parts[0]
+    card = replace(offer, accelerator="V100-SXM2-16GB", accelerators=1.0)
+    found = known_error(
+        replace(one, configuration=Configuration(parts=((card, 1),))), predictor.catalogue
+    )
+    assert found is not None
+    assert found.day == day
+    family = [
+        value
+        for name, value in figures.items()
+        if name.endswith(": median APE") and name.startswith("V100")
+    ]
+    assert found.accelerators >= len(family) > 0
+    assert 0 < found.median_ape_fraction <= max(figures[n] for n in figures if "median APE" in n)
+    assert known_error(one, predictor.catalogue) is None

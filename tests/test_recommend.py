@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import parse_gpus
+from advisor.catalogue.billing import bills, charged_h
 from advisor.domain import Recommendation
 from advisor.jobs.job import Job, Program
 from advisor.predict import Predictor
@@ -38,9 +39,16 @@ def test_nobody_on_the_list_beats_another(answer: Recommendation) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_cost_is_billed_time_times_instances_times_price(answer: Recommendation) -> None:
+def test_cost_is_billed_time_times_instances_times_price(
+    answer: Recommendation, predictor: Predictor
+) -> None:
+    known = predictor.catalogue
     for c in answer.front:
-        billed_h = max(c.training_time_h.value, 1 / 60)
+        offer, _ = c.configuration.parts[0]
+        row = known.instance_type(offer.instance_type, provider=offer.provider)
+        bill = bills(known.types, np.array([row.index]))
+        billed_h = float(charged_h(np.array([c.training_time_h.value]), *bill)[0])
+        assert c.training_time_h.value <= billed_h <= c.training_time_h.value + 1 / 60
         machines = billed_h * c.configuration.price_usd_per_h
         beside = sum(c.breakdown[name].cost_usd or 0.0 for name in ("storage", "results_out"))
         assert math.isclose(c.cost_usd.value, machines + beside, rel_tol=1e-9)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.waiting import waiting
 from advisor.question import Question
 
 
@@ -34,10 +35,11 @@ def command(
     from advisor.cli import own_cluster
     from advisor.predict import Predictor
 
-    predictor = Predictor(Catalogue.load(question.catalogue))
-    job = api.job_of(question.job, question.setup)
-    answer = api.ranked(job, question, predictor=predictor)
-    own = own_cluster.comparison(question, job, answer, predictor)
+    with waiting("pricing the job on every offer", is_quiet=as_json):
+        predictor = Predictor(Catalogue.load(question.catalogue))
+        job = api.job_of(question.job, question.setup)
+        answer = api.ranked(job, question, predictor=predictor)
+        own = own_cluster.comparison(question, job, answer, predictor)
     record = answer.to_record() if own is None else own.to_record()
     if as_json:
         typer.echo(json.dumps(record, indent=2))

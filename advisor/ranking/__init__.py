@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns, OfferFilter
-from advisor.domain import Candidate, Recommendation
+from advisor.domain import Candidate, Change, Recommendation
 from advisor.jobs.job import Job
 from advisor.jobs.script_notes import script_notes
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
-from advisor.ranking.changes import changes
+from advisor.ranking.changes import changes, relaxed
 from advisor.ranking.front import pareto_front
 from advisor.ranking.known_error import known_error
 from advisor.ranking.mixed import MixedRows, mixed_rows
@@ -43,6 +43,7 @@ def recommend(
     predictor: Predictor | None = None,
     here: Candidate | None = None,
     prunes: bool = True,
+    with_changes: bool = True,
 ) -> Recommendation:
     """Rank what could be rented for ``job`` by training time and cost.
 
@@ -57,6 +58,8 @@ def recommend(
         The job on this machine, which takes part where it keeps the constraints.
     prunes : bool, default True
         False searches the best layout of every row, those that cannot be on the front too.
+    with_changes : bool, default True
+        Also say what would change the answer, which asks a few more questions.
 
     Returns
     -------
@@ -111,7 +114,11 @@ def recommend(
         picks=chosen,
         summary=summary(front, at_hand, chosen, error),
         shared_reasons=shared_reasons(front),
-        changes=() if rented is None else changes(job, request, predictor, rented, here),
+        changes=(
+            _changes(job, request, predictor, rented, here, front, rejected)
+            if with_changes and rented is not None
+            else ()
+        ),
         known_error=error,
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
@@ -120,6 +127,21 @@ def recommend(
             *_notes(ranked.kept.size - len(front), columns, not front, predictor),
             *_unpriced(job, side, _offers_of(rows, mixed, ranked.shown)),
         ),
+    )
+
+
+def _changes(
+    job: Job, request: Request, predictor: Predictor, rented: Candidate, here: Candidate | None,
+    front: tuple[Candidate, ...], rejected: Counter[str],
+) -> tuple[Change, ...]:  # fmt: skip
+    """Return what would change the answer: the script, how it is paid, the limits that bind."""
+
+    def ask(other: Request) -> Recommendation:
+        return recommend(job, other, predictor=predictor, with_changes=False)
+
+    return (
+        *changes(job, request, predictor, rented, here),
+        *relaxed(request, rented, front, rejected, ask),
     )
 
 

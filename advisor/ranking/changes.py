@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from advisor.catalogue import Pricing
-from advisor.domain import Candidate, Change
+from advisor.domain import Candidate, Change, Estimate, Recommendation
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
@@ -50,6 +50,42 @@ def changes(
     ]
     found.sort(key=lambda one: one.time_factor * one.cost_factor)
     return (*_device(job, chosen, here), *found)
+
+
+def relaxed(
+    request: Request, chosen: Candidate, front: Sequence[Candidate], rejected: Mapping[str, int],
+    ask: Callable[[Request], Recommendation],
+) -> tuple[Change, ...]:  # fmt: skip
+    """Return what twice the budget and twice the time would buy, where the limits bind.
+
+    Parameters
+    ----------
+    request : Request
+    chosen : Candidate
+        The best value.
+    front : sequence of Candidate
+        Fastest first, under the limits.
+    rejected : mapping of str to int
+        Candidates by what ruled them out.
+    ask : callable
+        The same question with other limits.
+    """
+    found = []
+    if request.budget_usd is not None and rejected.get("over_budget"):
+        budget = 2.0 * request.budget_usd
+        more = ask(replace(request, budget_usd=budget)).front[:1]
+        if more and _gains(more[0].training_time_h, front[0].training_time_h):
+            found.append(_change("budget", f"--budget {budget:g}", more[0], chosen))
+    if request.deadline_h is not None and rejected.get("over_deadline"):
+        deadline = 2.0 * request.deadline_h
+        more = ask(replace(request, deadline_h=deadline)).front[-1:]
+        if more and _gains(more[0].cost_usd, front[-1].cost_usd):
+            found.append(_change("deadline", f"--deadline {deadline:g}h", more[0], chosen))
+    return tuple(found)
+
+
+def _gains(then: Estimate, now: Estimate) -> bool:
+    return then.value < (1.0 - LEAST_EFFECT) * now.value
 
 
 def _candidates(
