@@ -38,7 +38,7 @@ from advisor import recommend
 from advisor.domain import Candidate, Recommendation
 from advisor.errors import AdvisorError, UsageError
 from advisor.predict import Predictor
-from advisor.ranking.picks import LEAST_SAVED_H, best
+from advisor.ranking.picks import TROUBLE_H, best
 from advisor.report.terminal import SCREEN_LINES, text
 
 SCRIPTS: Final = 20
@@ -147,7 +147,7 @@ def _wrong(answer: Recommendation, every: Recommendation) -> Iterator[str]:
             if offer.instance_type == less.instance_type and count > fewer and gain < TENTH:
                 yield f"{count} machines for {gain:.0%}"
     here = answer.here
-    if pick != "here" and here is not None and here.training_time_h.value < LEAST_SAVED_H:
+    if pick != "here" and here is not None and here.training_time_h.value < TROUBLE_H:
         yield "rented for less than ten minutes"
 
 
@@ -161,7 +161,7 @@ def _regrets(
     if not len(rows):
         return 0.0, 0.0
     error = np.exp(ERROR_SD * random.standard_normal((DRAWS, len(rows))))
-    value = time * cost * error**2
+    value = (time * error + TROUBLE_H) * cost * error
     least = value.min(axis=1)
     pick = best(time, cost, 1.0)
     return (

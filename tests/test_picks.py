@@ -21,7 +21,7 @@ from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
 from advisor.ranking.front import pareto_front
 from advisor.ranking.known_error import known_error, stored_errors
-from advisor.ranking.picks import LEAST_SAVED_H, LEAST_SPEED_UP, WEIGHTS, apart, best, distinct
+from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
 from advisor.ranking.picks import picks as picks_of
 from advisor.report import explained, terminal
 
@@ -84,7 +84,8 @@ def test_a_row_that_is_left_out_has_one_in_its_place(rows: list[tuple[float, flo
 def test_the_best_product_is_never_left_out(rows: list[tuple[float, float]]) -> None:
     time, cost = front_of(rows)
     kept = distinct(time, cost, np.full((len(time), len(time)), GAIN))
-    assert (time * cost)[kept].min() == (time * cost).min()
+    product = (time + TROUBLE_H) * cost
+    assert product[kept].min() == product.min()
 
 
 @given(rows=ROWS)
@@ -105,7 +106,8 @@ def test_an_error_of_a_fifth_costs_no_more_than_it_can(
         data.draw(st.lists(st.floats(1 / 1.2, 1.2), min_size=len(time), max_size=len(time)))
     )
     chosen = best(time * factor, cost * factor, 1.0)
-    assert (time * cost)[chosen] <= 1.2**4 * (1 + 1e-9) * (time * cost).min()
+    product = (time + TROUBLE_H) * cost
+    assert product[chosen] <= 1.2**4 * (1 + 1e-9) * product.min()
 
 
 def test_machines_that_only_share_the_start_up_are_one_row() -> None:
@@ -116,12 +118,12 @@ def test_machines_that_only_share_the_start_up_are_one_row() -> None:
 
 
 @given(AMOUNTS, AMOUNTS)
-def test_this_machine_is_left_only_for_half_the_time_and_some_minutes(
+def test_this_machine_is_left_only_for_half_the_time_trouble_included(
     here_h: float, there_h: float
 ) -> None:
     here = replace(candidate(here_h, 0.0, rank=0))
     found = picks_of([candidate(there_h, 1.0)], here)
-    is_left = here_h - there_h >= LEAST_SAVED_H and here_h >= LEAST_SPEED_UP * there_h
+    is_left = here_h >= LEAST_SPEED_UP * (there_h + TROUBLE_H)
     assert found["best_value"] == (1 if is_left else "here")
     assert found["cheapest"] == "here"
     assert found["fastest"] == ("here" if here_h <= there_h else 1)

@@ -1,7 +1,8 @@
 """Which rows of a front are worth a line, and which of them is the one to choose.
 
 here         meaning, unit
-t_i, c_i     predicted time [h] and cost [USD] of row i
+t_i, c_i     predicted time [h] and cost [USD] of row i; the time counts from ten minutes before
+             the start, in which somebody rents the machines and brings the script there
 g            least gain that a row must have over another: a stated share, 10 % by default
 s_ij         standard deviation of the error of ln(t_i / t_j): what both rows share cancels
 e_ij         max(g, exp(s_ij) - 1): what two rows must differ by to be told apart
@@ -44,9 +45,10 @@ Pick = int | Literal["here"]
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 # With which probability the pick of a deadline keeps it, where nobody says.
 CONFIDENCE: Final = 0.9
-# A machine that is at hand is left only for one that takes half its time at most, and that is done
-# this much sooner: a person has to rent it, bring the script there and fetch the results. [h]
-LEAST_SAVED_H: Final = 10 / 60
+# A person has to rent machines, bring the script there and fetch the results: nobody who has done
+# it takes less. [h]
+TROUBLE_H: Final = 10 / 60
+# A machine that is at hand is left only for one that takes half its time, that trouble included.
 LEAST_SPEED_UP: Final = 2.0
 
 
@@ -93,7 +95,7 @@ def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
     >>> distinct([25.5, 25.7, 25.9], [8.0, 4.0, 1.0], np.full((3, 3), 0.1)).tolist()
     [2]
     """
-    t, c = np.asarray(time_h, float), np.asarray(cost_usd, float)
+    t, c = np.asarray(time_h, float) + TROUBLE_H, np.asarray(cost_usd, float)
     kept: list[int] = []
     for row in np.argsort(t * c, kind="stable").tolist():
         at = np.array(kept, dtype=np.int64)
@@ -105,7 +107,7 @@ def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
 
 def best(time_h: ArrayLike, cost_usd: ArrayLike, weight: float) -> int:
     """Return the row with the least t^w c; of equal ones the cheapest."""
-    t, c = np.asarray(time_h, float), np.asarray(cost_usd, float)
+    t, c = np.asarray(time_h, float) + TROUBLE_H, np.asarray(cost_usd, float)
     return int(np.lexsort((c, weight * np.log(t) + np.log(np.maximum(c, 1e-300))))[0])
 
 
@@ -153,7 +155,8 @@ def _is_enough(name: str, here: Candidate, rented: Candidate) -> bool:
         return cost <= price
     if name == "fastest":
         return time_h <= there_h
-    saves = time_h - there_h >= LEAST_SAVED_H and time_h >= LEAST_SPEED_UP * there_h
+    there_h += TROUBLE_H
+    saves = time_h >= LEAST_SPEED_UP * there_h
     return not saves or (cost > 0 and time_h * cost <= there_h * price)
 
 

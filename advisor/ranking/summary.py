@@ -7,11 +7,13 @@ from typing import Final
 
 from advisor.domain import Candidate, Configuration, Estimate, KnownError
 from advisor.quantities import hours_interval, hours_text, usd_interval
-from advisor.ranking.picks import LEAST_SAVED_H, LEAST_SPEED_UP, Pick
+from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, Pick
 from advisor.ranking.request import Request
 
 # Half and twice are said as words where a ratio is this near to them.
 _NEAR: Final = 0.05
+# Ratios above this say no more than the times do.
+_FARTHEST: Final = 100
 # Ratios have a decimal below this.
 _ROUND_FROM: Final = 10
 
@@ -63,9 +65,9 @@ def summary(
         said += _beside(chosen, front, picks)
         if here is not None:
             ratio = here.training_time_h.value / chosen.training_time_h.value
+            longer = _times(ratio, ", {} times as long") if ratio < _FARTHEST else ""
             said.append(
-                f"This machine would take {hours_text(here.training_time_h.value)}"
-                f"{_times(ratio, ', {} times as long')}."
+                f"This machine would take {hours_text(here.training_time_h.value)}{longer}."
             )
     if error is not None:
         said.append(
@@ -121,14 +123,14 @@ def _stay(here: Candidate, front: Sequence[Candidate]) -> list[str]:
     """Say why nothing is rented."""
     time_h = here.training_time_h.value
     own = "free" if here.cost_usd.value == 0 else usd_interval(here.cost_usd)[0]
-    if time_h < LEAST_SAVED_H:
+    if time_h < LEAST_SPEED_UP * TROUBLE_H:
         return [f"Too short to rent anything: it takes {hours_text(time_h)} here."]
     time, bounds = hours_interval(here.training_time_h)
     said = [f"Stay on this machine: {time} ({bounds}), {own}."]
     if front:
         best = min(front, key=lambda one: one.training_time_h.value * one.cost_usd.value)
         said.append(
-            f"Renting is worth its trouble from half the time on: #{best.rank} takes "
+            f"Renting is worth its trouble where it halves the time: #{best.rank} takes "
             f"{hours_text(best.training_time_h.value)} for {usd_interval(best.cost_usd)[0]}."
         )
     return said
@@ -140,15 +142,15 @@ def _beside(chosen: Candidate, front: Sequence[Candidate], picks: Mapping[str, P
     said = []
     faster = by_rank.get(picks["fastest"]) if picks["fastest"] != "here" else None
     if faster is None or faster is chosen:
-        faster = next((one for one in front if one.rank < chosen.rank), None)
+        faster = by_rank.get(chosen.rank - 1)
     if faster is not None and faster.rank < chosen.rank:
         speed = chosen.training_time_h.value / faster.training_time_h.value
         money = faster.cost_usd.value / chosen.cost_usd.value
         said.append(
             f"{_factor(speed)} as fast costs {_factor(money).lower()} as much (#{faster.rank})."
         )
-    cheaper = max(front, key=lambda one: one.rank)
-    if cheaper.rank > chosen.rank:
+    cheaper = by_rank.get(chosen.rank + 1)
+    if cheaper is not None:
         share = cheaper.cost_usd.value / chosen.cost_usd.value
         time = cheaper.training_time_h.value / chosen.training_time_h.value
         said.append(
