@@ -317,3 +317,15 @@ def test_the_error_to_expect_is_the_stored_one_of_the_family(predictor: Predicto
     assert found.accelerators >= len(family) > 0
     assert 0 < found.median_ape_fraction <= max(figures[n] for n in figures if "median APE" in n)
     assert known_error(one, predictor.catalogue) is None
+
+
+def test_the_best_value_is_among_the_rows_of_the_screen(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = replace(make_job(), total_steps=450_000.0)
+    answer = recommend(job, Request(least_gain_fraction=0.01), predictor=predictor)
+    assert len(answer.front) > 5
+    lines = [line for line, _ in terminal.text(answer)]
+    best_row = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    name = best_row.configuration.parts[0][0].instance_type
+    assert any(line.startswith(f"{best_row.rank:>4} ") and name in line for line in lines)

@@ -211,11 +211,11 @@ def _inside(offer: Offer, one: Candidate) -> str:
 
 
 def _fitting(recommendation: Recommendation, rows: list[list[str]], room: int) -> list[list[str]]:
-    """Return as many rows as fit: this machine and those that picks name first."""
-    named = set(recommendation.picks.values())
+    """Return as many rows as fit: the best value, this machine, the other picks, the others."""
     shown = recommendation.front or recommendation.nearest
-    wanted = [place for place, one in enumerate(shown) if one.rank in named]
-    wanted = [*range(len(shown), len(rows)), *wanted, *range(len(shown))]
+    places = {one.rank: place for place, one in enumerate(shown)}
+    named = [places[rank] for rank in recommendation.picks.values() if rank != "here"]
+    wanted = [*named[:1], *range(len(shown), len(rows)), *named, *range(len(shown))]
     kept: list[int] = []
     for place in dict.fromkeys(wanted):
         if not kept or sum(len(rows[i]) for i in (*kept, place)) <= room:
