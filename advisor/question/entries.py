@@ -122,8 +122,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
                    "be kept: 90% (default: the expected cost and time keep them)."),
     "gain": ("least_gain_fraction", kinds.SHARE, "Least that a row must be faster or cheaper "
              "than the others shown; 0% shows all that nothing beats (default: 10%)."),
-    "here_price": ("here_usd_per_h", kinds.USD, "What an hour of this machine costs you, its "
-                   "electricity say, in USD (default: 0)."),
+    "here_price": ("here_usd_per_h", kinds.POWER_PRICE, "What an hour of this machine costs you, "
+                   "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
     "top": ("top", whole(), "Most candidates to show (default: 10).", ("--top", "-n")),
     "probes": ("with_probes", kinds.FLAG, "Say which short real run would help most to choose.",
                ("--probe/--no-probe",)),

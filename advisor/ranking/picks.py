@@ -5,7 +5,8 @@ t_i, c_i     predicted time [h] and cost [USD] of row i; the time counts from te
              the start, in which somebody rents the machines and brings the script there
 g            least gain that a row must have over another: a stated share, 10 % by default
 s_ij         standard deviation of the error of ln(t_i / t_j): what both rows share cancels
-e_ij         max(g, exp(s_ij) - 1): what two rows must differ by to be told apart
+e_ij         max(g, min(exp(s_ij) - 1, 1/4)): what two rows must differ by to be told apart; where
+             nothing similar was measured the model can say little, but a quarter is worth a line
 w            how many times the cost one pays for half the time, as a power of two
 
 Row j stands for row i where t_j <= (1 + e_ij) t_i and c_j <= (1 + e_ij) c_i: nobody would rent i
@@ -43,6 +44,7 @@ Integers = NDArray[np.int64]
 Pick = int | Literal["here"]
 
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
+_LARGEST_NOISE: Final = 0.25
 # With which probability the pick of a deadline keeps it, where nobody says.
 CONFIDENCE: Final = 0.9
 # A person has to rent machines, bring the script there and fetch the results: nobody who has done
@@ -75,7 +77,8 @@ def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: f
     one, other = np.nan_to_num(np.asarray(first_sd)), np.nan_to_num(np.asarray(second_sd))
     covariance = np.where(is_same, 1.0, SHARED) * one * other
     variance = np.maximum(one**2 + other**2 - 2.0 * covariance, 0.0)
-    return np.asarray(np.maximum(gain, np.expm1(np.sqrt(variance))))
+    noise = np.minimum(np.expm1(np.sqrt(variance)), _LARGEST_NOISE)
+    return np.asarray(np.maximum(gain, noise))
 
 
 def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
