@@ -17,6 +17,7 @@ from advisor.jobs.job import Job
 from advisor.jobs.recognised import recognised
 from advisor.jobs.recorded import job_from_recording
 from advisor.jobs.setup import described_anew, with_setup
+from advisor.jobs.transfers import BOOT_S
 from advisor.planners.core.nouns import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.search import check_sizes
 from advisor.planners.step.describe import in_precision
@@ -52,7 +53,7 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     path = store.latest_run() if run is None else store.find_run(str(run))
     job = job_from_recording(store.read_recording(path), **length)
     root = path.parent
-    return replace(job, actuals=read_actuals(root, path.name), unread=unread_lines(root))
+    return replace(_booting(job), actuals=read_actuals(root, path.name), unread=unread_lines(root))
 
 
 def find_job(**named: Any) -> Job:
@@ -104,8 +105,16 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
         found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     return _surrounded(
-        found, spec.data_bytes, spec.data_bytes_per_s, spec.result_bytes, spec.validation_fraction
-    )
+        _booting(found, spec.boot_h), spec.data_bytes, spec.data_bytes_per_s, spec.result_bytes,
+        spec.validation_fraction,
+    )  # fmt: skip
+
+
+def _booting(job: Job, boot_h: float | None = None) -> Job:
+    """Return the job with the time that rented machines take to start; what it has is kept."""
+    boot_s = job.transfers.boot_s if boot_h is None else 3600.0 * boot_h
+    boot_s = BOOT_S if boot_s is None else boot_s
+    return replace(job, transfers=replace(job.transfers, boot_s=boot_s))
 
 
 def _recorded_or_saved(spec: JobSpec) -> tuple[Job, JobSpec]:

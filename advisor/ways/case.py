@@ -83,9 +83,10 @@ class StepCase:
         return np.asarray(self.fleet.is_network_assumed[type_index] & (count > 1))
 
     def startup_s(self, type_index: Integers) -> Floats:
-        """Return how long the program takes to its first step on these machines [s]."""
+        """Return how long these machines take to boot and the program to its first step [s]."""
         speed = relative_speed(self.anchors.core_speed, self.fleet.core_speed[type_index])
-        return np.asarray(self.job.startup_s / speed)
+        boot_s = self.fleet.boot_s(self.job.transfers.boot_s)
+        return np.asarray(boot_s + self.job.startup_s / speed)
 
     def data_in_s(self, type_index: Integers) -> Floats:
         """Return how long bringing in the data takes [s]."""
