@@ -75,7 +75,7 @@ class Others:
             Of the slowest thread in each interval, of the main one, and of the slowest but it;
             None in recordings of earlier versions.
         cpu_ns : int
-            Processor time of the main thread; 0 where it was not read: nothing is known of its sleep.
+            Processor time of the main thread; 0 where it was not read: its sleep is unknown.
         """
         if others_ns is None:
             for curve in (self.pool, self.blocked):

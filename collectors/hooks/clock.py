@@ -75,7 +75,7 @@ class RunDelay:
         self._threads = seen
         self.pool_ns += largest
         self.others_ns += slowest_other
-        # By the wall, a reading that had to wait for a core itself would put the next off for ever.
+        # By the wall, a reading that had to wait for a core would put the next off for ever.
         cost = time.thread_time_ns() - begin
         self._next_pool_ns = time.monotonic_ns() + int(cost / self._POOL_SHARE)
         return self.pool_ns
