@@ -22,9 +22,9 @@ from advisor.jobs.actuals import Actual, append_actual, read_actuals
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
 from advisor.predict import Predictor
-from advisor.predict.learned import machines_of
 from advisor.ranking import Request, recommend
 from advisor.records import append_record
+from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import profile, record
 from advisor.train.labelled import OWN_RUNS
 
