@@ -60,6 +60,17 @@ def command(
         cost_usd=cost,
     )
     typer.echo(json.dumps(found.to_record(), indent=2) if as_json else _text(found))
+    _warn_of_drift()
+
+
+def _warn_of_drift() -> None:
+    """Say on stderr where the latest runs left their intervals too often, and what to do."""
+    from advisor.cli.runs_compare import warning
+    from advisor.collectors import store
+    from advisor.train.drift import drift, read
+
+    for line in warning(drift(read(store.local_folder()))):
+        typer.echo(line, err=True)
 
 
 def _text(found: Comparison) -> str:
