@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import Pricing
-from advisor.domain import Candidate, ProposedChange, Estimate, Recommendation
+from advisor.domain import Candidate, Estimate, ProposedChange, Recommendation
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console, Group
 from rich.text import Text
 
-from advisor.domain import QUANTILES, Candidate, ProposedChange, Offer, Recommendation
+from advisor.domain import QUANTILES, Candidate, Offer, ProposedChange, Recommendation
 from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
 from advisor.report.explained import REJECTED, alternatives_words, waits_words
 from advisor.ways.columns import SWAPPING, WAYS
