@@ -509,7 +509,7 @@ class KnownError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ProposedChange:
     """What the best value would become if one thing changed.
 
     Attributes
@@ -575,7 +575,7 @@ class Recommendation:
         The choice in words, most important first.
     shared_reasons : tuple of str
         What holds for every candidate of the front.
-    changes : tuple of Change
+    changes : tuple of ProposedChange
         What would change the best value that is rented.
     known_error : KnownError or None
         Of its hardware.
@@ -599,7 +599,7 @@ class Recommendation:
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
     shared_reasons: tuple[str, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ProposedChange, ...] = ()
     known_error: KnownError | None = None
     notes: tuple[str, ...] = field(default=())
     probes: tuple[ProbeAdvice, ...] = ()

@@ -145,6 +145,15 @@ def test_the_deadline_is_kept_with_the_confidence_asked_for() -> None:
     assert "within_deadline" not in picks_of(rows, None, deadline_h=0.5)
 
 
+def test_what_nothing_similar_was_measured_of_has_to_win_at_its_worst() -> None:
+    known, unknown = candidate(2.0, 2.0, 2), candidate(1.0, 1.5, 1, sd=0.2)
+    assert picks_of([unknown, known], None)["best_value"] == 1
+    unknown = replace(unknown, is_extrapolating=True)
+    assert picks_of([unknown, known], None)["best_value"] == 1
+    unsure = replace(candidate(1.0, 3.0, 1, sd=0.6), is_extrapolating=True)
+    assert picks_of([unsure, known], None)["best_value"] == 2
+
+
 def test_nothing_rented_and_nothing_here_has_no_pick() -> None:
     assert picks_of([], None) == {}
     assert picks_of([], candidate(1.0, 0.0, rank=0))["best_value"] == "here"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns, OfferFilter
-from advisor.domain import Candidate, Change, Recommendation
+from advisor.domain import Candidate, ProposedChange, Recommendation
 from advisor.jobs.job import Job
 from advisor.jobs.script_notes import script_notes
 from advisor.predict import STATUSES, Predictor, TimeColumns
@@ -133,7 +133,7 @@ def recommend(
 def _changes(
     job: Job, request: Request, predictor: Predictor, rented: Candidate, here: Candidate | None,
     front: tuple[Candidate, ...], rejected: Counter[str],
-) -> tuple[Change, ...]:  # fmt: skip
+) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would change the answer: the script, how it is paid, the limits that bind."""
 
     def ask(other: Request) -> Recommendation:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import Pricing
-from advisor.domain import Candidate, Change, Estimate, Recommendation
+from advisor.domain import Candidate, Estimate, ProposedChange, Recommendation
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
@@ -27,7 +27,7 @@ _WORKERS: Final = 4
 
 def changes(
     job: Job, request: Request, predictor: Predictor, chosen: Candidate, here: Candidate | None
-) -> tuple[Change, ...]:
+) -> tuple[ProposedChange, ...]:
     """Return what would make the chosen machines faster or cheaper, the largest gain first.
 
     Parameters
@@ -55,7 +55,7 @@ def changes(
 def relaxed(
     request: Request, chosen: Candidate, front: Sequence[Candidate], rejected: Mapping[str, int],
     ask: Callable[[Request], Recommendation],
-) -> tuple[Change, ...]:  # fmt: skip
+) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what twice the budget and twice the time would buy, where the limits bind.
 
     Parameters
@@ -138,10 +138,10 @@ def _asked(
         return None
 
 
-def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> Change:
+def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedChange:
     before_h, before_usd = chosen.training_time_h.value, chosen.cost_usd.value
     cost = one.cost_usd.value
-    return Change(
+    return ProposedChange(
         name=name,
         do=do,
         training_time_h=one.training_time_h,
@@ -151,18 +151,18 @@ def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> Change:
     )
 
 
-def _is_worth_a_line(change: Change) -> bool:
+def _is_worth_a_line(change: ProposedChange) -> bool:
     """Whether a change makes the job clearly faster or cheaper."""
     return min(change.time_factor, change.cost_factor) < 1.0 - LEAST_EFFECT
 
 
-def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Change, ...]:
+def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[ProposedChange, ...]:
     """Return what the script needs to use an accelerator at all: the answer assumes it."""
     offer, _ = chosen.configuration.parts[0]
     if job.told is None or not job.told.change or offer.accelerator is None or here is None:
         return ()
     return (
-        Change(
+        ProposedChange(
             name="device",
             do=f"needed: {job.told.change} ({job.told.reason}); without it, as on this machine",
             training_time_h=here.training_time_h,

@@ -26,6 +26,9 @@ fastest           2      up to four times the cost: the fastest that is worth it
 within_deadline   0      nothing more, among the rows that keep the deadline with the confidence
                          that was asked for
 ================  =====  =========================================================================
+
+A row outside what the models were fitted on takes part with the upper bounds of its intervals: it
+is picked where it would be even then.
 """
 
 from __future__ import annotations
@@ -136,8 +139,7 @@ def picks(
     """
     found: dict[str, Pick] = {}
     if front:
-        times = [one.training_time_h.value for one in front]
-        costs = [one.cost_usd.value for one in front]
+        times, costs = zip(*(_judged(one) for one in front), strict=True)
         found = {name: front[best(times, costs, w)].rank for name, w in WEIGHTS.items()}
     by_rank = {one.rank: one for one in front}
     for name in WEIGHTS if here is not None else ():
@@ -148,6 +150,13 @@ def picks(
         cheapest = min(kept, key=lambda one: (one.cost_usd.value, one.training_time_h.value))
         found["within_deadline"] = "here" if cheapest is here else cheapest.rank
     return found
+
+
+def _judged(one: Candidate) -> tuple[float, float]:
+    """Return the time [h] and cost [USD] a row is picked by."""
+    if one.is_extrapolating:
+        return one.training_time_h.high, one.cost_usd.high
+    return one.training_time_h.value, one.cost_usd.value
 
 
 def _is_enough(name: str, here: Candidate, rented: Candidate) -> bool:

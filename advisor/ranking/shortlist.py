@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns
-from advisor.domain import Alternative, Candidate, Configuration
+from advisor.domain import QUANTILES, Alternative, Candidate, Configuration
 from advisor.predict import Predictor, TimeColumns
 from advisor.predict.candidates import offer_of
 from advisor.ranking.front import spread_out
@@ -20,6 +20,7 @@ from advisor.ranking.rows import Rows
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_REACH: Final = QUANTILES[0.9]
 _REGIONS: Final = 3
 _MACHINES: Final = 5
 
@@ -34,12 +35,15 @@ class Beliefs:
         Of the whole job; standard deviation of the error of ln(time). [h], [USD]
     kind : integer array of shape (n,)
         The instance type; negative, and each its own, for mixed clusters.
+    is_extrapolating : boolean array of shape (n,)
+        Outside what the models were fitted on.
     """
 
     time_h: Floats
     cost_usd: Floats
     log_sd: Floats
     kind: Integers
+    is_extrapolating: NDArray[np.bool_]
 
     @classmethod
     def of(cls, rows: Rows, columns: TimeColumns, mixed: MixedRows | None) -> Beliefs:
@@ -49,6 +53,7 @@ class Beliefs:
             cost_usd=rows.cost_usd,
             log_sd=columns.log_sd[rows.column],
             kind=columns.type_index[rows.column],
+            is_extrapolating=columns.is_extrapolating[rows.column],
         )
         if mixed is None:
             return found
@@ -58,6 +63,9 @@ class Beliefs:
             cost_usd=np.concatenate([found.cost_usd, mixed.cost_usd]),
             log_sd=np.concatenate([found.log_sd, mixed.columns.times.log_sd]),
             kind=np.concatenate([found.kind, own_kinds]),
+            is_extrapolating=np.concatenate(
+                [found.is_extrapolating, mixed.columns.times.is_extrapolating]
+            ),
         )
 
 
@@ -78,7 +86,9 @@ def shown_of(beliefs: Beliefs, rows: Integers, size: int) -> Integers:
     if rows.size == 0:
         return rows
     time_h, cost = beliefs.time_h[rows], beliefs.cost_usd[rows]
-    named = best_rows(time_h, cost)[:size]
+    # As ``picks`` judges them: where nothing similar was measured, by the upper bounds.
+    worst = np.where(beliefs.is_extrapolating[rows], np.exp(_REACH * beliefs.log_sd[rows]), 1.0)
+    named = best_rows(time_h * worst, cost * worst)[:size]
     return rows[spread_out(time_h, cost, size, first=named)]
 
 

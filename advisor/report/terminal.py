@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console, Group
 from rich.text import Text
 
-from advisor.domain import QUANTILES, Candidate, Change, Offer, Recommendation
+from advisor.domain import QUANTILES, Candidate, Offer, ProposedChange, Recommendation
 from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
 from advisor.report.explained import REJECTED, alternatives_words, waits_words
 from advisor.ways.columns import SWAPPING, WAYS
@@ -241,7 +241,7 @@ def _foot(recommendation: Recommendation) -> list[str]:
     return [*lines, f"{looked}; more: --explain {shown[0].rank}"]
 
 
-def _change(change: Change) -> str:
+def _change(change: ProposedChange) -> str:
     """Return what to do, and what the best value takes and costs then."""
     time, cost = hours_text(change.training_time_h.value), usd_text(change.cost_usd.value)
     return f"  {time}, {cost}: {change.do}"
