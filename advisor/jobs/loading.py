@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from advisor.collectors import store
 from advisor.errors import UsageError
-from advisor.jobs.actuals import read_actuals, unread_lines
+from advisor.jobs.actuals import read_actuals, read_runs, unread_lines
 from advisor.jobs.defaults import described_defaults, sequence_notes
 from advisor.jobs.described import described_job, model_work, read_longest, read_model
 from advisor.jobs.files import read_job
@@ -104,6 +104,8 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
             job, spec = _recorded_or_saved(spec)
         found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
+    if spec.runs is not None:
+        found = replace(found, actuals=(*found.actuals, *read_runs(Path(spec.runs))))
     return _surrounded(
         _booting(found, spec.boot_h), spec.data_bytes, spec.data_bytes_per_s, spec.result_bytes,
         spec.validation_fraction,

@@ -14,7 +14,10 @@ from advisor.machines.limited import limited_fleet
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import unmeasured
+from advisor.planners.step.from_runs import is_known_by_runs, steps_s
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
+from advisor.predict.known_job import measured_runs, place_of
 from advisor.ways.anchors import Anchors, host_anchor, host_core_speed
 from advisor.ways.as_recorded import as_recorded, is_answer
 from advisor.ways.best import best_columns
@@ -122,6 +125,8 @@ class Physics:
         if machines.is_recorded and anchors.host is not None:
             # The very device that the anchor is of: what was measured holds for it as it is.
             machines = replace(machines, devices=(anchors.host,))
+        if is_known_by_runs(job.work):
+            machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
         case = StepCase(
             job=job,
             work=job.work,
@@ -185,18 +190,32 @@ class Physics:
         anchors = host_anchor(job, work, self.constants)
         bare = Anchors(core_speed=anchors.core_speed)
         machines = self.fleet_of(job)
+        if is_known_by_runs(work):
+            return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
-            row = self.catalogue.instance_type(actual.instance_type, provider=actual.provider)
+            there, row, count = place_of(actual, self.catalogue, machines)
+            asked = job if actual.batch is None else replace(job, global_batch=actual.batch)
             case = StepCase(
-                job=job, work=work, fleet=machines, anchors=bare, constants=self.constants,
+                job=asked, work=work, fleet=there, anchors=bare, constants=self.constants,
                 accelerators=self.catalogue.accelerators,
             )  # fmt: skip
-            there = best_columns(case, np.array([row.index]), np.array([actual.count]))
-            if there.status[0] == 0:
+            columns = best_columns(case, row, count)
+            if columns.status[0] == 0:
                 anchors = anchors.with_actual(
-                    machines.devices[machines.device[row.index]],
-                    float(there.step_s[0]),
+                    there.devices[there.device[row[0]]],
+                    float(columns.step_s[0]),
                     actual.step_s,
-                    float(there.log_sd[0]),
+                    float(columns.log_sd[0]),
                 )
+        return anchors
+
+    def _anchored_on_runs(self, anchors: Anchors, job: Job, work: Work) -> Anchors:
+        """Return the anchors with the runs that the work was fitted to, one device each."""
+        runs = measured_runs(job.actuals, self.catalogue)
+        steps = steps_s(work, runs, self.constants.device)
+        bare = step_time(work, [run.device for run in runs], [1.0], self.constants.device)
+        for run, predicted_s, log_sd in zip(runs, steps, bare.log_sd, strict=True):
+            anchors = anchors.with_actual(
+                run.device, float(predicted_s), run.step_s, float(log_sd)
+            )
         return anchors

@@ -15,6 +15,7 @@ from advisor.jobs.job import Job
 from advisor.machines.fleet import Fleet
 from advisor.planners.core.nouns import Work
 from advisor.planners.layouts.grid import SearchSpace
+from advisor.planners.step.from_runs import is_known_by_runs
 from advisor.planners.step.input_pipeline import relative_speed
 from advisor.ways.anchors import Anchors
 from advisor.ways.columns import CODE
@@ -76,7 +77,17 @@ class StepCase:
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]
+        if is_known_by_runs(self.work):
+            self._refuse_unlike_runs(status, type_index, count)
         return status
+
+    def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
+        """Refuse what runs on one accelerator tell nothing of: several, and processors."""
+        is_lone = self.fleet.per_node[type_index] * count == 1
+        status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
+        seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
+        if not seen_cpu and self.anchors.devices:
+            status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]
 
     def is_network_assumed(self, type_index: Integers, count: Integers) -> NDArray[np.bool_]:
         """Return the rows of several machines whose network nobody states."""

@@ -144,18 +144,19 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     fleet, work, constants = case.fleet, case.work, case.constants
     assert work.transformer is not None
     device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, work, case.accelerators)
+    law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     bare_sd = np.zeros(1)
     if known is None or known.is_inferred:
         timed = step_time(work, [device], _TABULATED, constants.device)
         bare_sd = timed.log_sd
     if known is not None:
-        # Of a card whose rate nobody measured the shapes tell no more than the operators do
-        # (``validate described``: on layers they err by a quarter, the operators by a fifth).
+        # Of a family that neither law was fitted on, with no rate measured: no less than either.
         of_law = constants.layout.log_half_width(known.generation, 0.9) / _REACH
         bare_sd = np.maximum(bare_sd, of_law)
-    factor, log_sd = case.anchors.calibration([device], bare_sd, constants)
+    factor, log_sd = case.anchors.calibration(
+        [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
+    )
     problem = LayoutProblem(
         transformer=work.transformer,
         machines=_machines(case, row, law[1] if law else 0),
@@ -185,7 +186,7 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
     """Return the machines of one type as (scalar) columns of the layout model."""
     fleet, constants = case.fleet, case.constants
     device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, case.work, case.accelerators)
+    law = shapes_law(device, case.work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     network = float(fleet.network_bytes_per_s[row])
     if not fleet.is_rdma[row]:
