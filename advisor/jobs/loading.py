@@ -14,6 +14,7 @@ from advisor.jobs.defaults import described_defaults, sequence_notes
 from advisor.jobs.described import described_job, model_work, read_longest, read_model
 from advisor.jobs.files import read_job
 from advisor.jobs.job import Job
+from advisor.jobs.layout_runs import read_layout_runs, unread_layout_runs
 from advisor.jobs.recognised import recognised
 from advisor.jobs.recorded import job_from_recording
 from advisor.jobs.setup import described_anew, with_setup
@@ -104,7 +105,32 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
         found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     return _surrounded(
-        found, spec.data_bytes, spec.data_bytes_per_s, spec.result_bytes, spec.validation_fraction
+        with_layout_runs(found),
+        spec.data_bytes,
+        spec.data_bytes_per_s,
+        spec.result_bytes,
+        spec.validation_fraction,
+    )
+
+
+def with_layout_runs(job: Job, root: Path | None = None) -> Job:
+    """Return a transformer with the steps that the user measured of any, in known layouts.
+
+    Parameters
+    ----------
+    job : Job
+        Any other job is returned as it is, and one that has such runs, or steps of its own that
+        were measured elsewhere.
+    root : Path, optional
+        Where runs are recorded.
+    """
+    if job.work is None or job.work.transformer is None or job.actuals or job.layout_runs:
+        return job
+    place = store.local_folder(root)
+    return replace(
+        job,
+        layout_runs=read_layout_runs(place),
+        unread=(*job.unread, *unread_layout_runs(place)),
     )
 
 
