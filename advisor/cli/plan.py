@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from advisor.cli.asking import JOB, LAYOUT, SETUP, asks
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import Question
 
@@ -36,21 +37,22 @@ def command(
 
     if question.cluster.machines is None:
         raise UsageError("no cluster", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
-    known = Catalogue.load(question.catalogue)
-    job, script = _job(question)
-    answer = plan(
-        PlanQuestion(
-            job=job,
-            cluster=read_cluster(question.cluster.machines, known),
-            objective=question.objective,
-            space=layout_space(question.layout, SPACE) or SPACE,
-            coverage=question.constraints.coverage,
-            swap=question.layout.swap,
-            command=script,
-            predictor=Predictor(known),
-            average_every=question.layout.average_every,
+    with waiting("searching layouts", is_quiet=as_json):
+        known = Catalogue.load(question.catalogue)
+        job, script = _job(question)
+        answer = plan(
+            PlanQuestion(
+                job=job,
+                cluster=read_cluster(question.cluster.machines, known),
+                objective=question.objective,
+                space=layout_space(question.layout, SPACE) or SPACE,
+                coverage=question.constraints.coverage,
+                swap=question.layout.swap,
+                command=script,
+                predictor=Predictor(known),
+                average_every=question.layout.average_every,
+            )
         )
-    )
     typer.echo(json.dumps(answer.to_record(), indent=2) if as_json else show(answer))
 
 

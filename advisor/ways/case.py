@@ -20,6 +20,7 @@ from advisor.planners.step.input_pipeline import relative_speed
 from advisor.ways.anchors import Anchors
 from advisor.ways.columns import CODE
 from advisor.ways.constants import Constants
+from advisor.ways.own_layouts import OwnLayouts
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -48,6 +49,8 @@ class StepCase:
         What a layout may be.
     known_network : bool
         Leave machines out whose network is not known.
+    own : OwnLayouts or None
+        What the user's measured layouts say; ``constants`` hold what they say of the constants.
     seen : dict
         What was found of machines before, by what matters of them; filled by the ways.
     """
@@ -60,6 +63,7 @@ class StepCase:
     accelerators: Mapping[str, Accelerator] = field(default_factory=dict)
     space: SearchSpace = SPACE
     known_network: bool = False
+    own: OwnLayouts | None = None
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -94,9 +98,10 @@ class StepCase:
         return np.asarray(self.fleet.is_network_assumed[type_index] & (count > 1))
 
     def startup_s(self, type_index: Integers) -> Floats:
-        """Return how long the program takes to its first step on these machines [s]."""
+        """Return how long these machines take to boot and the program to its first step [s]."""
         speed = relative_speed(self.anchors.core_speed, self.fleet.core_speed[type_index])
-        return np.asarray(self.job.startup_s / speed)
+        boot_s = self.fleet.boot_s(self.job.transfers.boot_s)
+        return np.asarray(boot_s + self.job.startup_s / speed)
 
     def data_in_s(self, type_index: Integers) -> Floats:
         """Return how long bringing in the data takes [s]."""
