@@ -1,6 +1,7 @@
 """Jobs that are known by their runs: read, fitted, carried to other devices, refused."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,13 @@ from typer.testing import CliRunner
 
 from advisor.catalogue import Catalogue
 from advisor.cli import app
+from advisor.collectors.run_files import PROFILER_FILE
 from advisor.errors import UsageError
+from advisor.jobs import elsewhere
 from advisor.jobs.actuals import Actual, read_runs
 from advisor.jobs.described import described_job
+from advisor.jobs.elsewhere import step_of
+from advisor.jobs.job import Job
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.errors import PlanningError
@@ -167,6 +172,61 @@ def test_unknown_machines_and_several_cards_are_refused(asking: Predictor) -> No
         one = Actual(run="x", provider="", instance_type=name, count=1, step_s=1.0, batch=8)
         with pytest.raises(UsageError, match=why):
             job_from_runs((one,), asking.catalogue, PARAMETERS, name="x", precision="fp16")
+
+
+def test_a_recording_of_the_job_on_a_gpu_is_a_run_of_it(make_job: Callable[..., Job]) -> None:
+    here = make_job()
+    assert here.measured is not None
+    host = replace(here.measured.host, gpus=("NVIDIA A10G",))
+    there = make_job(host=host, device="cuda", step_s=0.25)
+    noted = step_of(there, here)
+    assert noted is not None
+    assert (noted.instance_type, noted.step_s, noted.count) == ("NVIDIA A10G", 0.25, 1)
+    assert step_of(here, here) is None  # on a processor
+    assert step_of(there, there) is None  # its own anchor
+    assert step_of(replace(there, work=TRUTH), here) is None  # another job
+
+
+def test_recordings_of_one_script_move_each_others_answers(
+    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asking: Predictor,
+) -> None:  # fmt: skip
+    """Only those of the same script and arguments, that can be read, on cards that are known."""
+    here = make_job()
+    assert here.measured is not None
+    host = here.measured.host
+    card = asking.predict(here, "g5.xlarge").step_time_s
+    jobs = {
+        "20261121-0-train-a": here,
+        "20261121-1-train-b": make_job(
+            host=replace(host, gpus=("NVIDIA A10G",)), device="cuda", step_s=2 * card.value
+        ),
+        "20261121-2-train-c": make_job(
+            host=replace(host, gpus=("Nobody's",)), device="cuda", step_s=9.0
+        ),
+        "20261121-3-other-d": make_job(
+            host=replace(host, gpus=("NVIDIA A10G",)), device="cuda", step_s=7.0
+        ),
+    }
+    for name in jobs:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / PROFILER_FILE).touch()
+    monkeypatch.setattr(elsewhere, "_read", lambda path, command: jobs[path.name])
+    found = elsewhere.recorded_elsewhere(tmp_path / "20261121-0-train-a", ("python", "t.py"), here)
+    assert sorted(one.instance_type for one in found) == ["NVIDIA A10G", "Nobody's"]
+    after = asking.predict(replace(here, actuals=found), "g5.xlarge").step_time_s
+    assert after.value > 1.5 * card.value
+    assert after.high / after.low < card.high / card.low
+
+
+def test_a_recording_that_cannot_be_read_is_no_run(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    for name in ("20261121-0-train-a", "20261121-1-train-b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / PROFILER_FILE).write_bytes(b"torn")
+    path = tmp_path / "20261121-0-train-a"
+    assert elsewhere.recorded_elsewhere(path, ("python", "t.py"), make_job()) == ()
 
 
 def test_no_run_makes_no_job() -> None:

@@ -45,6 +45,10 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
             precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
         )  # fmt: skip
         return loading.job_of(replace(spec, runs=None, batch=None), setup, job=known)
+    if spec.runs is not None:
+        catalogue = Catalogue.load()
+        for run in read_runs(Path(spec.runs)):
+            _machine(run, catalogue)  # a name that is wrong is said, not left out
     return loading.job_of(spec, setup, job=job)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UsageError
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.layout_runs import LayoutRun
@@ -261,7 +261,10 @@ class Physics:
         if is_known_by_runs(work):
             return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
-            there, row, count = place_of(actual, self.catalogue, machines)
+            try:
+                there, row, count = place_of(actual, self.catalogue, machines)
+            except UsageError:
+                continue  # recorded on a card that nobody knows
             asked = job if actual.batch is None else replace(job, global_batch=actual.batch)
             case = StepCase(
                 job=asked, work=work, fleet=there, anchors=bare, constants=self.constants,
