@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.cli import runs_actual, runs_import
+from advisor.cli import runs_actual, runs_choose, runs_import
 from advisor.collectors.printable import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import seconds_text
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command("actual")(runs_actual.command)
 runs_import.register(app)
+runs_choose.register(app)
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
