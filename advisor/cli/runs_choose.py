@@ -11,7 +11,7 @@ import typer
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from advisor.learned.job_runs import Choice, NextTry
+    from advisor.learned.job_runs import NextTries, NextTry
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def command(
     typer.echo(json.dumps(found.to_record(), indent=2) if as_json else _text(found, top))
 
 
-def _text(found: Choice, top: int) -> str:
+def _text(found: NextTries, top: int) -> str:
     from advisor.collectors.printable import printable
 
     lines = [f"{printable(found.job)}: learned from {found.others} other jobs"]

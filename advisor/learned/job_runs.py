@@ -44,7 +44,7 @@ class NextTry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class NextTries:
     """What to try next for a job.
 
     Attributes
@@ -82,7 +82,7 @@ class Choice:
         }
 
 
-def choose(records: Sequence[RunRecord], job: str) -> Choice:
+def choose(records: Sequence[RunRecord], job: str) -> NextTries:
     """Return what to try next for a job, from all runs there are.
 
     Parameters
@@ -113,7 +113,7 @@ def choose(records: Sequence[RunRecord], job: str) -> Choice:
     small = too_small(runs.price_usd_per_h, failed) & ~done.any()
     order = in_order(answer, small, failed)
     ratio = _expected(runs, at, others, answer, penalty is not None and bool(done.any()))
-    return Choice(
+    return NextTries(
         job=job,
         tries=[
             NextTry(
