@@ -24,7 +24,7 @@ from advisor.planners.spot.forecast import (
 from advisor.planners.spot.replay import SpotHistory, refuse_without_checkpoints, spot_completion
 from advisor.planners.spot.strategies import STRATEGIES, replay_strategy, strategy
 from advisor.records.traces import packaged_spot_history
-from advisor.report.charts import Chart, Series
+from advisor.shown.charts import Chart, Series
 from advisor.simulation.spot_plan import PLANNED, plan_anywhere, plan_on_trace
 from advisor.simulation.spot_question import STARTS, SpotQuestion
 

@@ -37,7 +37,6 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
     "gpu-mlperf": ("gpu_mlperf", "How fast are MLPerf's jobs on an unseen accelerator?"),
     "campaigns": ("campaigns", "How many GPU-hours does a whole training run take?"),
-    "job": ("job", "How long does an unseen program take, given one run of it on the anchor?"),
     "series": ("series", "How long does a run take, given its first minute?"),
     "cluster": ("cluster", "How fast are several nodes, given each alone?"),
     "own": ("own", "How long do our own runs take, their program unseen?"),
@@ -46,7 +45,6 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
     "scaling-nominal": ("scaling_nominal", "The same, knowing one GPU and the links as sold?"),
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
-    "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
 }
 # Protocols on the runs that come with the package.
 ON_OUR_RUNS: Final = ("own", "thesis", "campaigns")
