@@ -154,7 +154,7 @@ def test_a_forecast_knows_nothing_after_the_submission() -> None:
 
     start = np.arange(0.0, 2e5, 3600.0)
     halves = [
-        spot._Half(
+        spot.Half(
             trace=None, known=spells(k), future=spells(10 + k), start_s=start,  # type: ignore[arg-type]
             is_up=rng.integers(0, 2, start.size).astype(float), age_s=np.full(start.size, 600.0),
         )

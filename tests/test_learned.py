@@ -24,9 +24,10 @@ from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
 from advisor.learned.hull import LEAST_ROWS, Hull
 from advisor.predict import Learned, Predictor
-from advisor.predict.learned import candidate_records, machines_of
+from advisor.predict.learned import candidate_records
 from advisor.ranking import Request, recommend
 from advisor.records import RunRecord
+from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import profile, program_of, record
 from advisor.train.model_card import card
 from advisor.train.models import train

@@ -28,6 +28,7 @@ from advisor.jobs.job import Job
 from advisor.learned import features, registry
 from advisor.learned.hull import LEAST_ROWS, Hull
 from advisor.records import Instances, RunRecord
+from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import Profile, profile, record
 from advisor.ways.columns import SWAPPING, TimeColumns
 
@@ -196,20 +197,3 @@ def candidate_records(
         )
         for row in rows.tolist()
     ]
-
-
-def machines_of(catalogue: Catalogue, type_index: int, count: int) -> Instances:
-    """Return ``count`` machines of a type of the catalogue as records name them."""
-    types = catalogue.types
-    name, cards = str(types.accelerator[type_index]), float(types.accelerator_count[type_index])
-    network = float(types.network_bytes_per_s[type_index])
-    return Instances(
-        provider=str(types.provider[type_index]),
-        instance_type=str(types.name[type_index]),
-        count=count,
-        vcpus=float(types.vcpus[type_index]),
-        memory_gib=float(types.memory_bytes[type_index]) / 2**30,
-        accelerator=name,
-        accelerators=max(math.ceil(cards), 1) if name else 0,
-        network_gbit_per_s=network * 8e-9 if count > 1 and network > 0 else None,
-    )

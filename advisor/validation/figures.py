@@ -46,6 +46,7 @@ QUESTIONS: Final = {
     "thesis": "cost and time on a random split, as the thesis judged them",
     "ranking": "the cheapest configuration for an unseen job: its cost over the best, less 1",
     "spot": "when a job on spot machines ends",
+    "spot-plan": "a job's bill on spot machines by a deadline, over the least possible, less 1",
     "failures": "what saves, restarts and faults cost",
     "queue": "completion on a shared cluster, against Tiresias' simulator",
 }
@@ -106,6 +107,12 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         ("a fifth kept free instead: failures found", ("figures", "at 80%: failures found"),
          "count"),
         ("a fifth kept free instead: false alarms", ("figures", "at 80%: false alarms"), "error"),
+    ),
+    "spot-plan": (
+        ("deadlines missed", ("figures", "deadlines missed"), "count"),
+        ("of replays", ("figures", "replays"), "count"),
+        ("saved on notice, bill over the least",
+         ("figures", "saved on notice: bill over least, mean"), "ratio"),
     ),
     "ranking": tuple(
         (f"{suite}, {who}", ("figures", f"{suite}, {who}: cost over best"), "ratio")

@@ -38,15 +38,23 @@ class Series:
         In the legend.
     x, y : sequence of float
         Points that are not finite are left out.
-    shape : {"line", "steps", "area", "vertical"}
+    shape : {"line", "steps", "area", "vertical", "points"}
         ``steps`` holds each value until the next x; ``area`` fills steps down to 0; ``vertical``
-        draws a line across the chart at the first x.
+        draws a line across the chart at the first x; ``points`` draws a mark at each, with its
+        label and its bounds.
+    labels : sequence of str
+        Beside the points.
+    x_bounds, y_bounds : sequence of (float, float)
+        Low and high of each point.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float] = ()
-    shape: Literal["line", "steps", "area", "vertical"] = "line"
+    shape: Literal["line", "steps", "area", "vertical", "points"] = "line"
+    labels: Sequence[str] = ()
+    x_bounds: Sequence[tuple[float, float]] = ()
+    y_bounds: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,7 @@ class Chart:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     is_x_logarithmic: bool = False
+    is_y_logarithmic: bool = False
     notes: Sequence[str] = field(default=())
 
 
@@ -124,41 +133,57 @@ def logarithmic_ticks(low: float, high: float, most: int = 9) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Frame:
-    """Where values lie on a chart [px]; ranges are logarithms on a logarithmic axis."""
+class _Axis:
+    """Where values lie along one direction, as a share; bounds are logarithms where it is."""
 
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
+    low: float
+    high: float
     is_logarithmic: bool
 
     @classmethod
-    def of(cls, chart: Chart) -> _Frame:
-        x_low, x_high = chart.x_range or _span([v for s in chart.series for v in s.x])
-        y_low, y_high = chart.y_range or _span(
-            [0.0, *(1.05 * v for s in chart.series for v in s.y)]
-        )
-        if chart.is_x_logarithmic:
-            x_low, x_high = math.log10(x_low), math.log10(x_high)
-        return cls(
-            x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high,
-            is_logarithmic=chart.is_x_logarithmic,
-        )  # fmt: skip
+    def over(cls, low: float, high: float, *, is_logarithmic: bool) -> _Axis:
+        if is_logarithmic:
+            low, high = math.log10(low), math.log10(high)
+        return cls(low=low, high=high, is_logarithmic=is_logarithmic)
 
-    def across(self, value: float) -> float:
+    def share(self, value: float) -> float:
         at = math.log10(max(value, 1e-300)) if self.is_logarithmic else value
-        share = min(max((at - self.x_low) / (self.x_high - self.x_low), 0.0), 1.0)
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
-
-    def down(self, value: float) -> float:
-        share = min(max((value - self.y_low) / (self.y_high - self.y_low), 0.0), 1.0)
-        return round(FLOOR - share * (FLOOR - TOP), 1)
+        return min(max((at - self.low) / (self.high - self.low), 0.0), 1.0)
 
     def marks(self) -> list[float]:
         if self.is_logarithmic:
-            return logarithmic_ticks(10**self.x_low, 10**self.x_high)
-        return ticks(self.x_low, self.x_high)
+            return logarithmic_ticks(10**self.low, 10**self.high)
+        return ticks(self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """Where values lie on a chart [px]."""
+
+    x: _Axis
+    y: _Axis
+
+    @classmethod
+    def of(cls, chart: Chart) -> _Frame:
+        wide = [v for s in chart.series for v in (*s.x, *_both(s.x_bounds))]
+        tall = [v for s in chart.series for v in (*s.y, *_both(s.y_bounds))]
+        if not chart.is_y_logarithmic:
+            tall = [0.0, *(1.05 * v for v in tall)]
+        x_range, y_range = chart.x_range or _span(wide), chart.y_range or _span(tall)
+        return cls(
+            x=_Axis.over(*x_range, is_logarithmic=chart.is_x_logarithmic),
+            y=_Axis.over(*y_range, is_logarithmic=chart.is_y_logarithmic),
+        )
+
+    def across(self, value: float) -> float:
+        return round(LEFT + self.x.share(value) * (WIDTH - LEFT - RIGHT), 1)
+
+    def down(self, value: float) -> float:
+        return round(FLOOR - self.y.share(value) * (FLOOR - TOP), 1)
+
+
+def _both(bounds: Sequence[tuple[float, float]]) -> Iterator[float]:
+    return (value for pair in bounds for value in pair)
 
 
 def _drawn(chart: Chart) -> str:
@@ -171,11 +196,11 @@ def _drawn(chart: Chart) -> str:
 
 
 def _axes(chart: Chart, frame: _Frame) -> Iterator[str]:
-    for value in frame.marks():
+    for value in frame.x.marks():
         x = frame.across(value)
         yield f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP}" y2="{FLOOR}"/>'
         yield f'<text x="{x}" y="{FLOOR + 16}" text-anchor="middle">{value:.6g}</text>'
-    for value in ticks(frame.y_low, frame.y_high):
+    for value in frame.y.marks():
         y = frame.down(value)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text x="{LEFT - 7}" y="{y + 4}" text-anchor="end">{value:.6g}</text>'
@@ -195,6 +220,8 @@ def _curve(series: Series, frame: _Frame, colour: str) -> str:
             f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{FLOOR}" stroke="{colour}" '
             'stroke-width="2" stroke-dasharray="5 4"/>'
         )
+    if series.shape == "points":
+        return "".join(_points(series, frame, colour))
     points = [
         (frame.across(x), frame.down(y))
         for x, y in zip(series.x, series.y, strict=True)
@@ -209,6 +236,27 @@ def _curve(series: Series, frame: _Frame, colour: str) -> str:
         path += f"V{FLOOR}H{points[0][0]}Z"
         return f'<path d="{path}" fill="{colour}" fill-opacity="0.35"/>'
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+
+
+def _points(series: Series, frame: _Frame, colour: str) -> Iterator[str]:
+    """Yield a mark a point, lines over its bounds, and its label."""
+    for place, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+        if not (math.isfinite(x) and math.isfinite(y)):
+            continue
+        at_x, at_y = frame.across(x), frame.down(y)
+        path = ""
+        if series.x_bounds:
+            low, high = (frame.across(bound) for bound in series.x_bounds[place])
+            path += f"M{low},{at_y}H{high}"
+        if series.y_bounds:
+            low, high = (frame.down(bound) for bound in series.y_bounds[place])
+            path += f"M{at_x},{low}V{high}"
+        if path:
+            yield f'<path d="{path}" stroke="{colour}" stroke-opacity="0.45"/>'
+        yield f'<circle cx="{at_x}" cy="{at_y}" r="4" fill="{colour}"/>'
+        if series.labels:
+            label = escape(series.labels[place])
+            yield f'<text x="{at_x + 7}" y="{at_y - 6}">{label}</text>'
 
 
 def _legend(chart: Chart) -> list[list[tuple[int, float]]]:
