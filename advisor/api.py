@@ -10,7 +10,7 @@ from advisor.catalogue import Catalogue
 from advisor.domain import QUANTILES, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.jobs.loading import JOB_NAMES, find_job, job_of, load_job
+from advisor.jobs.loading import JOB_NAMES, find_job, load_job
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.predict.estimate import (
@@ -19,6 +19,7 @@ from advisor.predict.estimate import (
     estimate_on_gpu,
     estimate_on_type,
 )
+from advisor.predict.known_job import job_of
 from advisor.question import ENTRIES, LayoutRequest, Question
 from advisor.question.layout import layout_space
 from advisor.ranking import recommend as rank

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from advisor.errors import AdvisorError
 from advisor.planners.core.nouns import Layout
+from advisor.shown import frames, notebook, words
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 Bottleneck = Literal[
     "compute", "memory", "network", "input", "launch", "pipeline", "offload"
@@ -297,6 +300,13 @@ class Candidate:
     units: TrainingUnits | None = None
     alternatives: tuple[Alternative, ...] = ()
 
+    def __repr__(self) -> str:
+        """Say in one line what would be rented, for how long and how much."""
+        return f"<Candidate {words.candidate_line(self.to_record())}>"
+
+    def _repr_html_(self) -> str:
+        return frames.html(frames.candidates_frame([self.to_record()]))
+
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form (field names are kept within a schema version)."""
         return {
@@ -326,25 +336,88 @@ class Candidate:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A named configuration that has no answer, and why.
+
+    Attributes
+    ----------
+    rank : int
+        Place among those that were named, from 1.
+    configuration : str
+        As ``"2 x g5.xlarge"``.
+    error : AdvisorError
+        What would have been raised, had this one been asked alone.
+    """
+
+    rank: int
+    configuration: str
+    error: AdvisorError
+
+    @property
+    def reason(self) -> str:
+        """Why there is no answer."""
+        return str(self.error)
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        return self.error.hint
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "rank": self.rank,
+            "configuration": self.configuration,
+            "reason": self.reason,
+            "hint": self.hint,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Candidates for configurations that were named, in their order; ``rank`` is the place."""
+    """An answer for every configuration that was named, in their order; ``rank`` is the place."""
 
-    candidates: tuple[Candidate, ...]
+    rows: tuple[Candidate | Refused, ...]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The configurations that the job can run on."""
+        return tuple(one for one in self.rows if isinstance(one, Candidate))
+
+    @property
+    def refused(self) -> tuple[Refused, ...]:
+        """The configurations without an answer, each with its reason."""
+        return tuple(one for one in self.rows if isinstance(one, Refused))
 
     def __len__(self) -> int:
         """Return how many configurations were asked about."""
-        return len(self.candidates)
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Candidate | Refused]:
+        """Go through the answers in the order of the question."""
+        return iter(self.rows)
 
     def __getitem__(self, place: int) -> Candidate:
-        """Return the candidate of one configuration."""
-        return self.candidates[place]
+        """Return the candidate of one configuration; raise why there is none."""
+        one = self.rows[place]
+        if isinstance(one, Refused):
+            raise one.error
+        return one
+
+    def __repr__(self) -> str:
+        """Say how many were asked about and how many have an answer."""
+        return f"<Predictions: {len(self.candidates):,} of {len(self):,} configurations>"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a configuration; bounds are columns of their own."""
-        import pandas as pd
+        """Return one row a configuration; bounds are columns of their own.
 
-        return pd.DataFrame([_flat(candidate) for candidate in self.candidates])
+        ``reason`` says why a configuration has no numbers.
+        """
+        return frames.candidates_frame([one.to_record() for one in self.rows])
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.to_frame())
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +440,9 @@ class Explanation:
         import pandas as pd
 
         return pd.DataFrame(list(self.rows))
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.to_frame())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -552,13 +628,27 @@ class Recommendation:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the front as a table, one row a candidate; bounds are columns of their own."""
-        import pandas as pd
+        return frames.candidates_frame([candidate.to_record() for candidate in self.front])
 
-        return pd.DataFrame([_flat(candidate) for candidate in self.front])
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw time against cost of the list, or of the nearest misses, with matplotlib.
+
+        Raises
+        ------
+        UsageError
+            If matplotlib is not installed, or there is nothing to draw.
+        """
+        shown = self.front or self.nearest
+        return notebook.plot([candidate.to_record() for candidate in shown], axes)
+
+    def __repr__(self) -> str:
+        """Say what was asked about, then the list, a line a candidate."""
+        lines = [words.candidate_line(one.to_record()) for one in self.front or self.nearest]
+        return "\n".join([f"<Recommendation: {notebook.headline(self.to_record())}>", *lines])
 
     def _repr_html_(self) -> str:
-        """Show itself in a notebook; pandas escapes what it prints."""
-        return str(self.to_frame().to_html(index=False))
+        """Show itself in a notebook: a table and a chart."""
+        return notebook.recommendation_html(self.to_record())
 
 
 def _part(offer: Offer, count: int) -> dict[str, Any]:
@@ -572,26 +662,4 @@ def _part(offer: Offer, count: int) -> dict[str, Any]:
         "accelerator": offer.accelerator,
         "accelerators_per_instance": offer.accelerators,
         "terms": offer.terms,
-    }
-
-
-def _flat(candidate: Candidate) -> dict[str, Any]:
-    parts = candidate.configuration.parts
-    row: dict[str, Any] = {
-        "rank": candidate.rank,
-        "configuration": " + ".join(f"{n} x {offer.instance_type}" for offer, n in parts),
-        "provider": " + ".join(dict.fromkeys(offer.provider for offer, _ in parts)),
-        "region": " + ".join(dict.fromkeys(offer.region for offer, _ in parts)),
-        "pricing": " + ".join(dict.fromkeys(offer.pricing for offer, _ in parts)),
-        "completion": candidate.completion,
-        "way": candidate.way,
-    }
-    for name in ("training_time_h", "cost_usd", "step_time_s", "throughput_samples_per_s"):
-        estimate: Estimate = getattr(candidate, name)
-        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return row | {
-        "memory_gib": candidate.memory_gib,
-        "bottleneck": candidate.bottleneck,
-        "extrapolating": candidate.is_extrapolating,
-        "learned": candidate.is_learned,
     }

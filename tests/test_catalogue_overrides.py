@@ -178,15 +178,17 @@ def test_the_file_in_the_configuration_folder_is_used(
         Catalogue.load(with_overrides=False).instance_type("box")
 
 
+P5_ON_DEMAND = OfferFilter(types=("p5.48xlarge",), regions=("us-east-1",), pricing=("on-demand",))
+
+
 def test_a_reservation_adds_so_many_machines_at_its_own_price(
     tmp_path: Path, plain: Catalogue
 ) -> None:
     catalogue = load(tmp_path, "reserved,aws,p5.48xlarge,us-east-1,,0,,,2")
-    wanted = OfferFilter(types=("p5.48xlarge",), regions=("us-east-1",), pricing=("on-demand",))
-    offers = catalogue.select(wanted)
+    offers = catalogue.select(P5_ON_DEMAND)
     assert offers.price_usd_per_h.tolist() == [0.0, 55.04]
     assert offers.max_instances.tolist() == [2.0, np.inf]
-    assert len(plain.select(wanted)) == 1
+    assert len(plain.select(P5_ON_DEMAND)) == 1
 
 
 def test_a_capacity_block_is_charged_whole(tmp_path: Path) -> None:
@@ -195,8 +197,7 @@ def test_a_capacity_block_is_charged_whole(tmp_path: Path) -> None:
     row = "block,aws,p5.48xlarge,us-east-1,,31.5,,,4,24"
     path.write_text(header + row + "," * (header.count(",") - row.count(",")) + "\n")
     catalogue = Catalogue.load(store.bundled_folder(), overrides=path)
-    wanted = OfferFilter(types=("p5.48xlarge",), regions=("us-east-1",), pricing=("on-demand",))
-    offers = catalogue.select(wanted)
+    offers = catalogue.select(P5_ON_DEMAND)
     assert offers.price_usd_per_h[0] == 31.5
     charged = charged_h(np.array([1.0, 24.0, 25.0]), offers.shortest_bill_h[0],
                         offers.bill_step_h[0])  # fmt: skip

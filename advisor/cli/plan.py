@@ -63,7 +63,7 @@ def _job(question: Question) -> tuple[Job, tuple[str, ...]]:
     from advisor.jobs.described import NO_LENGTH
 
     spec = question.job
-    if spec.run is None and spec.names_a_job:
+    if spec.run is None and (spec.names_a_job or spec.is_known_by_runs):
         return job_of(spec, question.setup), ()
     is_latest = spec.run in (None, "latest")
     path = store.latest_run() if is_latest else store.find_run(str(spec.run))

@@ -15,8 +15,10 @@ from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
 from advisor.collectors.told import Told
 from advisor.jobs.actuals import Actual
+from advisor.jobs.layout_runs import LayoutRun
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
+from advisor.quantities import count_text, seconds_text
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
 # scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``benchmarks/zoo.py``
@@ -163,6 +165,8 @@ class Job:
         What may stand beside the steps and was not seen, as an error of ln(their time).
     unread : tuple of str
         What should have been known of it and could not be read, in words.
+    layout_runs : tuple of LayoutRun
+        The user's measured steps of transformers, this one or others: they calibrate its layouts.
     """
 
     name: str
@@ -192,6 +196,17 @@ class Job:
     epoch_end_log_sd: float = 0.0
     unseen_log_sd: float = 0.0
     unread: tuple[str, ...] = ()
+    layout_runs: tuple[LayoutRun, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line which job this is, how long it is, and what is known of its step."""
+        what = "program" if self.work is None else f"{count_text(self.work.parameters)} parameters"
+        length = f"{self.total_steps:,.0f} steps of {self.global_batch:,} samples"
+        seen = "described, nothing measured"
+        if self.measured is not None:
+            cpu = self.measured.host.cpu_model
+            seen = f"{seconds_text(self.measured.step_s)} a step measured on {cpu}"
+        return f"<Job {self.name}: {what}, {length} ({self.total_source}); {seen}>"
 
     @property
     def state_bytes(self) -> float:
@@ -236,7 +251,14 @@ class Job:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the job beside any answer."""
-        return (*self.limits.notes(), *self.unread)
+        own = ()
+        if self.layout_runs:
+            several = "s" if len(self.layout_runs) > 1 else ""
+            own = (
+                f"layouts calibrated on {len(self.layout_runs)} measured run{several} of yours "
+                "(advisor runs actual)",
+            )
+        return (*own, *self.limits.notes(), *self.unread)
 
     @property
     def paid_steps(self) -> float:
@@ -271,7 +293,8 @@ class Job:
             "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [
-                f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
+                *(f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals),
+                *(run.words for run in self.layout_runs),
             ],
         }
         if self.program is not None and self.program.unit:

@@ -32,6 +32,7 @@ from advisor.planners.core.nouns import Device, Layout
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.predict.direct_cost import direct_cost
 from advisor.predict.facts import Fact, Facts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
@@ -63,6 +64,9 @@ class StepEstimate:
         There on one device; None for a program without steps. [GiB]
     training_time_h, cost_usd : Estimate or None
         Of the whole job; None where no length or no price is known.
+    cost_direct_usd : Estimate or None
+        The same cost as a model predicts it from runs, with no time in between; None where it
+        has not seen such jobs and machines.
     is_extrapolating : bool
     facts : tuple of Fact
     units : TrainingUnits or None
@@ -94,6 +98,7 @@ class StepEstimate:
     completion: CompletionWay | None = None
     bills: tuple[Bill, ...] = ()
     notes: tuple[str, ...] = ()
+    cost_direct_usd: Estimate | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record of ``advisor predict --json``."""
@@ -101,6 +106,7 @@ class StepEstimate:
             name: None if estimate is None else estimate.to_record()
             for name, estimate in (
                 ("training_time_h", self.training_time_h), ("cost_usd", self.cost_usd),
+                ("cost_direct_usd", self.cost_direct_usd),
             )
         }  # fmt: skip
         plain = ("job", "target", "devices", "runs_as", "way", "memory_gib",
@@ -172,6 +178,7 @@ def estimate_on_type(
     return replace(
         found, training_time_h=whole.training_time_h, cost_usd=whole.cost_usd, units=whole.units,
         completion=whole.completion, bills=whole.bills,
+        cost_direct_usd=direct_cost(predictor, job, columns, offers, offer, coverage),
     )  # fmt: skip
 
 

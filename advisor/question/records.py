@@ -27,7 +27,11 @@ class JobSpec:
     run, job_file, model, cnn : str or None
         At most one: a recorded run (name or folder), a job file, a Hugging Face ``config.json``
         (or its folder), a network as ``planners.step.describe_convolutions.parse_network`` reads
-        it. The latest run where neither these nor ``layers``, ``hidden``, ``heads`` are given.
+        it. The latest run where neither these nor ``layers``, ``hidden``, ``heads``, ``runs`` are
+        given.
+    runs : str or None
+        A table of the job's runs elsewhere (``jobs.actuals.read_runs``); alone, all that is known
+        of it.
     layers, hidden, heads, kv_heads, ffn, vocabulary, experts, experts_per_token : int or None
         A transformer in numbers.
     is_gated : bool or None
@@ -54,6 +58,7 @@ class JobSpec:
     job_file: str | None = None
     model: str | None = None
     cnn: str | None = None
+    runs: str | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -123,6 +128,11 @@ class JobSpec:
     def names_a_job(self) -> bool:
         """Whether any job is named; the latest run is meant otherwise."""
         return self.is_described or self.run is not None or self.job_file is not None
+
+    @property
+    def is_known_by_runs(self) -> bool:
+        """Whether nothing is said of the job but what its runs took."""
+        return self.runs is not None and not self.names_a_job
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
