@@ -515,8 +515,8 @@ class ProposedChange:
     Attributes
     ----------
     name : str
-        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"device"``,
-        ``"budget"`` or ``"deadline"``.
+        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"budget"`` or
+        ``"deadline"``; ``"device"`` and ``"ddp"``, which the answer assumes: what holds without.
     do : str
         What to do for it.
     training_time_h, cost_usd : Estimate
