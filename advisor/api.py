@@ -28,7 +28,7 @@ __all__ = ["answer", "estimate", "find_job", "job_of", "load_job", "ranked", "re
 _NAMES: Final = (
     JOB_NAMES
     | {name for name, entry in ENTRIES.items() if entry.part in ("constraints", "layout")}
-    | {"catalogue"}
+    | {"catalogue", "overrides"}
 )
 
 
@@ -102,9 +102,9 @@ def answer(
 def ranked(job: Job, question: Question, *, predictor: Predictor | None = None) -> Recommendation:
     """Rank configurations for a job that is already what the question says."""
     constraints = replace(question.constraints, space=layout_space(question.layout))
-    return rank(
-        job, constraints, predictor=predictor or Predictor(Catalogue.load(question.catalogue))
-    )
+    if predictor is None:
+        predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+    return rank(job, constraints, predictor=predictor)
 
 
 def estimate(

@@ -142,7 +142,7 @@ class TestKept:
 
     def test_mlflow_folders_inside_the_store(self) -> None:
         (store,) = formats.read("mlflow", KEPT / "mlruns")
-        (experiment,) = [one for one in (KEPT / "mlruns").iterdir() if one.is_dir()]
+        (experiment,) = [one for one in (KEPT / "mlruns").glob("[!.]*") if one.is_dir()]
         (folder,) = [one for one in experiment.iterdir() if one.is_dir()]
         for inside in (experiment, folder):
             assert formats.read("mlflow", inside) == [store]
@@ -185,7 +185,8 @@ class TestKept:
         writer = SummaryWriter(str(tmp_path / "run"))
         writer.add_hparams({"batch_size": 16, "model": "x"}, {}, run_name=".")
         for step in range(20):
-            writer.add_scalar("DeviceStats/cpu_percent", 75.0, step, walltime=1e9 + step)
+            later = time.time() + step
+            writer.add_scalar("DeviceStats/cpu_percent", 75.0, step, walltime=later)
         writer.close()
         runs = formats.read("tensorboard", tmp_path, MACHINE)
         (run,) = [one for one in runs if one.series]

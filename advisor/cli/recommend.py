@@ -11,7 +11,17 @@ from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
 from advisor.question import Question
 
 
-@asks(JOB, CONSTRAINTS, ("catalogue",), CLUSTER, LAYOUT, SETUP)
+@asks(
+    JOB,
+    CONSTRAINTS,
+    (
+        "catalogue",
+        "overrides",
+    ),
+    CLUSTER,
+    LAYOUT,
+    SETUP,
+)
 def command(
     question: Question,
     *,
@@ -26,7 +36,7 @@ def command(
     from advisor.cli import own_cluster
     from advisor.predict import Predictor
 
-    predictor = Predictor(Catalogue.load(question.catalogue))
+    predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
     job = api.job_of(question.job, question.setup)
     answer = api.ranked(job, question, predictor=predictor)
     own = own_cluster.comparison(question, job, answer, predictor)

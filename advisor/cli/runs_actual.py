@@ -69,7 +69,7 @@ def _warn_of_drift() -> None:
     from advisor.collectors import store
     from advisor.train.drift import drift, read
 
-    for line in warning(drift(read(store.local_folder()))):
+    for line in warning(drift(read(*store.local_folders()))):
         typer.echo(line, err=True)
 
 

@@ -27,8 +27,7 @@ def command(
     from advisor.collectors import store
     from advisor.train.drift import drift, read
 
-    folder = store.local_folder()
-    found = read(folder)
+    found = read(*store.local_folders())
     if run is not None:
         name = store.find_run(run).name
         found = tuple(one for one in found if one.run == name)
@@ -94,7 +93,7 @@ def warning(summary: Drift) -> list[str]:
 
     way = "too long" if summary.median_error > 0 else "too short"
     return [
-        f"warning: {summary.outside} of the last {summary.looked_at} real runs took a time outside "
-        f"the interval (chance alone: {summary.probability:.2g}); predictions are {way}",
+        f"warning: {summary.outside} of the last {summary.looked_at} real runs took a time "
+        f"outside the interval (chance alone: {summary.probability:.2g}); predictions are {way}",
         f"learn from them: {RETRAINING}",
     ]
