@@ -101,7 +101,8 @@ class Offer:
     """An instance type in a region at a price.
 
     ``accelerators`` is the number in one instance (a fraction where a card is shared), 0 with
-    ``accelerator`` None for a machine without.
+    ``accelerator`` None for a machine without. ``terms`` says what is particular of the price: a
+    reservation or a capacity block of the user's, how often spot machines are taken away.
     """
 
     provider: str
@@ -113,6 +114,7 @@ class Offer:
     accelerators: float
     vcpus: int
     memory_gib: float
+    terms: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,34 @@ class Configuration:
     def price_usd_per_h(self) -> float:
         """Price of all instances together, in USD/h."""
         return sum(offer.price_usd_per_h * count for offer, count in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What could be rented in place of a candidate: the model cannot tell the two apart.
+
+    Attributes
+    ----------
+    configuration : Configuration
+    kind : {"region", "provider", "machine"}
+        What differs: the same type elsewhere, the same accelerators elsewhere, or the machines.
+    training_time_h, cost_usd : float
+        Expected. [h], [USD]
+    """
+
+    configuration: Configuration
+    kind: Literal["region", "provider", "machine"]
+    training_time_h: float
+    cost_usd: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "configuration": [_part(offer, count) for offer, count in self.configuration.parts],
+            "kind": self.kind,
+            "training_time_h": self.training_time_h,
+            "cost_usd": self.cost_usd,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +272,8 @@ class Candidate:
         The machines' expected bill by price; what is paid besides is in ``breakdown``.
     units : TrainingUnits or None
         Tokens, utilisation and accelerator-hours; None where the job is no transformer.
+    alternatives : tuple of Alternative
+        Machines that the model cannot tell apart from these, nearest first.
     """
 
     rank: int
@@ -266,6 +298,7 @@ class Candidate:
     completion: CompletionWay = "on-demand"
     bills: tuple[Bill, ...] = ()
     units: TrainingUnits | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line what would be rented, for how long and how much."""
@@ -299,6 +332,7 @@ class Candidate:
             "extrapolating": self.is_extrapolating,
             "learned": self.is_learned,
             "network_assumed": self.is_network_assumed,
+            "alternatives": [one.to_record() for one in self.alternatives],
         }
 
 
@@ -447,6 +481,70 @@ class ProbeAdvice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError:
+    """How far estimates were off on hardware of a family, each accelerator left out of its fit.
+
+    Attributes
+    ----------
+    family : str
+        E.g. ``"NVIDIA Volta"``.
+    median_ape_fraction : float
+        Median over its accelerators of their median absolute percentage error.
+    accelerators, rows : int
+        Measured: how many of the family, and how many steps on them.
+    protocol, day : str
+        Of ``advisor validate``, and when its figures were stored.
+    """
+
+    family: str
+    median_ape_fraction: float
+    accelerators: int
+    rows: int
+    protocol: str
+    day: str
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedChange:
+    """What the best value would become if one thing changed.
+
+    Attributes
+    ----------
+    name : str
+        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"device"``,
+        ``"budget"`` or ``"deadline"``.
+    do : str
+        What to do for it.
+    training_time_h, cost_usd : Estimate
+        Then.
+    time_factor, cost_factor : float
+        Of the best value's.
+    """
+
+    name: str
+    do: str
+    training_time_h: Estimate
+    cost_usd: Estimate
+    time_factor: float
+    cost_factor: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "do": self.do,
+            "training_time_h": self.training_time_h.to_record(),
+            "cost_usd": self.cost_usd.to_record(),
+            "time_factor": self.time_factor,
+            "cost_factor": self.cost_factor,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """What is shown: the Pareto front, and why everything else is not on it.
 
@@ -466,7 +564,21 @@ class Recommendation:
     rejected : mapping of str to int
         Candidates by the first reason that ruled them out.
     front : tuple of Candidate
-        Fastest first; none beats another in both time and cost.
+        Fastest first. Of any two, one is faster and the other cheaper, each by at least the gain
+        that was asked for and by more than the model's error in comparing them.
+    here : Candidate or None
+        The same job on this machine, at its own price; None where it cannot run here, or nobody
+        looked.
+    picks : mapping of str to int or "here"
+        What to choose, by the name of what is wanted (``ranking.picks``): a rank of the front.
+    summary : tuple of str
+        The choice in words, most important first.
+    shared_reasons : tuple of str
+        What holds for every candidate of the front.
+    changes : tuple of ProposedChange
+        What would change the best value that is rented.
+    known_error : KnownError or None
+        Of its hardware.
     nearest : tuple of Candidate
         Where ``front`` is empty: what would come closest to the constraints.
     probes : tuple of ProbeAdvice
@@ -483,6 +595,12 @@ class Recommendation:
     rejected: Mapping[str, int]
     front: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...] = ()
+    here: Candidate | None = None
+    picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
+    shared_reasons: tuple[str, ...] = ()
+    changes: tuple[ProposedChange, ...] = ()
+    known_error: KnownError | None = None
     notes: tuple[str, ...] = field(default=())
     probes: tuple[ProbeAdvice, ...] = ()
 
@@ -496,7 +614,13 @@ class Recommendation:
             "predictor": {"name": self.predictor, "version": self.predictor_version},
             "considered": self.considered,
             "rejected": dict(self.rejected),
+            "picks": dict(self.picks),
+            "summary": list(self.summary),
+            "shared_reasons": list(self.shared_reasons),
+            "changes": [change.to_record() for change in self.changes],
+            "known_error": self.known_error and self.known_error.to_record(),
             "front": [candidate.to_record() for candidate in self.front],
+            "here": self.here and self.here.to_record(),
             "nearest": [candidate.to_record() for candidate in self.nearest],
             "notes": list(self.notes),
             "probes": [probe.to_record() for probe in self.probes],
@@ -537,4 +661,5 @@ def _part(offer: Offer, count: int) -> dict[str, Any]:
         "price_usd_per_h": offer.price_usd_per_h,
         "accelerator": offer.accelerator,
         "accelerators_per_instance": offer.accelerators,
+        "terms": offer.terms,
     }

@@ -165,4 +165,4 @@ def test_noting_a_run_warns_where_the_latest_drift(runs: Path) -> None:
     arguments = ["runs", "actual", RUN, "g5.xlarge", "--time", "900h"]
     done = runner.invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert "of the last 5 real runs took a time outside" in done.output
+    assert "of the last 5 real runs ended outside" in done.output

@@ -15,7 +15,7 @@ from scipy import stats
 from advisor import data
 from advisor.errors import ModelError
 from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.train.layout_model import calibrate, fit, fitted, predicted_s, text, train
+from advisor.train.layout_model import fit, fitted, predicted_s, text, train
 from advisor.train.layout_rows import LayoutRows, read
 from advisor.validation import layouts as protocol
 from advisor.ways.layout_model import LayoutModel, TableErrors, load, student_quantile
@@ -105,20 +105,6 @@ def test_a_damaged_model_is_refused(tmp_path: Path, damaged: str) -> None:
     file.write_text(damaged)
     with pytest.raises(ModelError, match=r"layout model|schema version"):
         load(file)
-
-
-def test_calibration_rows_pull_the_prediction_towards_them(rows: LayoutRows) -> None:
-    slower = LayoutRows(
-        **{
-            **{name: getattr(rows, name) for name in rows.__slots__},
-            "measured_s": 1.2 * rows.measured_s,
-        }
-    )
-    known, rest = slower.take(np.arange(3)), slower.take(np.arange(3, len(slower)))
-    before = np.abs(np.log(predicted_s(rest, LayoutParameters()) / rest.measured_s)).mean()
-    parameters, scale = calibrate(known, LayoutParameters())
-    after = np.abs(np.log(scale * predicted_s(rest, parameters) / rest.measured_s)).mean()
-    assert after < before
 
 
 def test_intervals_weigh_tables_equally_and_leave_their_own_out() -> None:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from advisor.cli.asking import LAYOUT, SETUP, asks
 from advisor.cli.quantity_types import HOURS, SECONDS_WITH_UNIT, USD, quantity
+from advisor.errors import UsageError
+from advisor.question import Question
 
 if TYPE_CHECKING:
     from advisor.train.feedback import Comparison
+    from advisor.train.layout_feedback import LayoutComparison
 
 
+# What says which transformer ran, in which layout and with which software, and on what.
+_TRANSFORMER: Final = ("model", "layers", "hidden", "heads", "kv_heads", "ffn", "gated",
+                       "vocabulary", "experts", "experts_per_token", "sequence", "batch",
+                       "precision")  # fmt: skip
+_LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
+
+
+@asks(_TRANSFORMER, ("cluster",), _LAYOUT, SETUP)
 def command(
+    question: Question,
+    *,
     run: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="The recorded run of the same job: its name, part of it, or its folder."
+            help="The recorded run of the same job: its name, part of it, or its folder; none "
+            "with --model, or --layers."
         ),
-    ],
+    ] = None,
     instance_type: Annotated[
         str | None,
         typer.Argument(
@@ -47,20 +62,82 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Record what a real run took, beside the prediction; `advisor train` learns from it."""
-    from advisor.train.feedback import note_run
+    """Record what a real run took, beside the prediction; the next estimates learn from it.
 
-    found = note_run(
-        run,
-        instance_type,
-        count=count,
-        provider=provider,
-        time_h=time,
-        step_s=step_time,
-        cost_usd=cost,
-    )
-    typer.echo(json.dumps(found.to_record(), indent=2) if as_json else _text(found))
+    A transformer that was never profiled is named by --model (or --layers, --hidden, --heads),
+    what it ran on by --cluster, its layout by --tp, --pp, ...; its steps calibrate `plan` and
+    `recommend` for every transformer.
+    """
+    if run is None:
+        found: Comparison | LayoutComparison = _layout_run(question, step_time)
+    else:
+        _refuse_described(question)
+        from advisor.train.feedback import note_run
+
+        found = note_run(
+            run,
+            instance_type,
+            count=count,
+            provider=provider,
+            time_h=time,
+            step_s=step_time,
+            cost_usd=cost,
+        )
+    from advisor.train.layout_feedback import LayoutComparison
+
+    if as_json:
+        typer.echo(json.dumps(found.to_record(), indent=2))
+    else:
+        typer.echo(_layout_text(found) if isinstance(found, LayoutComparison) else _text(found))
     _warn_of_drift()
+
+
+def _refuse_described(question: Question) -> None:
+    if question.job.is_described:
+        raise UsageError(
+            "a recorded run and a described model", hint="name one of them: RUN, or --model"
+        )
+
+
+def _layout_run(question: Question, step_s: float | None) -> LayoutComparison:
+    from advisor import api
+    from advisor.question.layout import layout_space
+    from advisor.train.layout_feedback import note_layout_run
+    from advisor.ways.case import SPACE
+
+    if not question.job.is_described:
+        raise UsageError(
+            "which run is it?", hint="name a recorded run, or a model: --model llama.json"
+        )
+    if question.cluster.machines is None:
+        raise UsageError("what did it run on?", hint="--cluster 4x8xA100-80GB:nvlink@1600Gbps")
+    if step_s is None:
+        raise UsageError("how long a step took is missing", hint="give --step-time 5.2s")
+    return note_layout_run(
+        api.job_of(question.job, question.setup),
+        question.cluster.machines,
+        step_s=step_s,
+        space=layout_space(question.layout, SPACE),
+    )
+
+
+def _layout_text(found: LayoutComparison) -> str:
+    from advisor.quantities import digits
+
+    known, layout, error = found.predicted_s, found.run.layout, found.error_fraction
+    runs = "this run calibrates" if found.known == 1 else f"{found.known} runs calibrate"
+    return "\n".join(
+        [
+            f"{found.run.name} on {found.run.machines}: dp {layout.dp} x tp {layout.tp} x pp "
+            f"{layout.pp} x cp {layout.cp}, micro-batch {layout.micro_batch}, "
+            f"recompute {layout.recompute}",
+            f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
+            f"), took {digits(found.run.step_s)} s: {abs(error):.0%} "
+            f"{'over' if error > 0 else 'under'}, "
+            f"{'inside' if found.is_inside else 'outside'} the interval",
+            f"noted: {runs} the layouts of every transformer from now on",
+        ]
+    )
 
 
 def _warn_of_drift() -> None:

@@ -93,7 +93,7 @@ def warning(summary: Drift) -> list[str]:
 
     way = "too long" if summary.median_error > 0 else "too short"
     return [
-        f"warning: {summary.outside} of the last {summary.looked_at} real runs took a time "
-        f"outside the interval (chance alone: {summary.probability:.2g}); predictions are {way}",
+        f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
+        f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
         f"learn from them: {RETRAINING}",
     ]

@@ -15,6 +15,7 @@ from advisor.collectors.recording import Host
 from advisor.collectors.resources import Resources
 from advisor.collectors.told import Told
 from advisor.jobs.actuals import Actual
+from advisor.jobs.layout_runs import LayoutRun
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
 from advisor.quantities import count_text, seconds_text
@@ -164,6 +165,8 @@ class Job:
         What may stand beside the steps and was not seen, as an error of ln(their time).
     unread : tuple of str
         What should have been known of it and could not be read, in words.
+    layout_runs : tuple of LayoutRun
+        The user's measured steps of transformers, this one or others: they calibrate its layouts.
     """
 
     name: str
@@ -193,6 +196,7 @@ class Job:
     epoch_end_log_sd: float = 0.0
     unseen_log_sd: float = 0.0
     unread: tuple[str, ...] = ()
+    layout_runs: tuple[LayoutRun, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""
@@ -247,7 +251,14 @@ class Job:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the job beside any answer."""
-        return (*self.limits.notes(), *self.unread)
+        own = ()
+        if self.layout_runs:
+            several = "s" if len(self.layout_runs) > 1 else ""
+            own = (
+                f"layouts calibrated on {len(self.layout_runs)} measured run{several} of yours "
+                "(advisor runs actual)",
+            )
+        return (*own, *self.limits.notes(), *self.unread)
 
     @property
     def paid_steps(self) -> float:
@@ -282,7 +293,8 @@ class Job:
             "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [
-                f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals
+                *(f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals),
+                *(run.words for run in self.layout_runs),
             ],
         }
         if self.program is not None and self.program.unit:

@@ -126,6 +126,22 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     )
 
 
+def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
+    """Parse a cluster of equal machines.
+
+    Raises
+    ------
+    UsageError
+        If the text cannot be read or names unlike machines.
+    CatalogueError
+        If an instance type or accelerator is unknown.
+    """
+    groups = read_cluster(text, catalogue).groups
+    if len(groups) > 1:
+        raise UsageError(f"unlike machines in {text!r}", hint="name machines of one kind")
+    return groups[0]
+
+
 def _merged(
     groups: list[tuple[ClusterGroup, InstanceType | None]],
 ) -> list[tuple[ClusterGroup, InstanceType | None]]:

@@ -88,6 +88,11 @@ class Facts:
                 what=f"step on {actual.count} x {actual.instance_type}",
                 value=f"{actual.step_s:.4g} s", source="measured", note="advisor runs actual",
             )  # fmt: skip
+        for run in self.job.layout_runs:
+            yield Fact(
+                what=f"step of {run.name} on {run.machines}", value=f"{run.step_s:.4g} s",
+                source="measured", note="advisor runs actual",
+            )  # fmt: skip
         factor = self.predictor.calibration_factor(self.job, self.device)
         if factor is not None:
             yield Fact(

@@ -8,19 +8,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue, OfferColumns
+from advisor.errors import AdvisorError
+from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
+from advisor.jobs.layout_runs import LayoutRun
+from advisor.machines.cluster_text import one_group
 from advisor.machines.fleet import Fleet, fleet
 from advisor.machines.limited import limited_fleet
+from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.grid import SearchSpace
+from advisor.planners.layouts.runnable import layout_columns
+from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import unmeasured
+from advisor.planners.step.from_runs import is_known_by_runs, steps_s
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
+from advisor.predict.known_job import measured_runs, place_of
 from advisor.ways.anchors import Anchors, host_anchor, host_core_speed
 from advisor.ways.as_recorded import as_recorded, is_answer
 from advisor.ways.best import best_columns
 from advisor.ways.case import StepCase
 from advisor.ways.columns import TimeColumns
 from advisor.ways.constants import Constants, constants
+from advisor.ways.model_parallel import on_machine
+from advisor.ways.own_layouts import MeasuredLayout, OwnLayouts, own_layouts
+from advisor.ways.places import places
 from advisor.ways.programs import program_columns
 from advisor.ways.unit_space import check_space
 
@@ -44,6 +57,7 @@ class Physics:
         self._fleet: Fleet | None = None
         self._limited: dict[tuple[float | None, float | None], Fleet] = {}
         self._side_prices: SidePrices | None = None
+        self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
 
     @property
     def constants(self) -> Constants:
@@ -122,16 +136,68 @@ class Physics:
         if machines.is_recorded and anchors.host is not None:
             # The very device that the anchor is of: what was measured holds for it as it is.
             machines = replace(machines, devices=(anchors.host,))
+        if is_known_by_runs(job.work):
+            machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
+        own = self.own_layouts(job)
+        constants = self.constants
+        if own is not None:
+            layout = replace(constants.layout, parameters=own.parameters)
+            constants = replace(constants, layout=layout)
         case = StepCase(
             job=job,
             work=job.work,
             fleet=machines,
             anchors=anchors,
-            constants=self.constants,
+            constants=constants,
             accelerators=self.catalogue.accelerators,
             known_network=known_network,
+            own=own,
         )
         return case if space is None else replace(case, space=space)
+
+    def own_layouts(self, job: Job) -> OwnLayouts | None:
+        """Return what the user's measured layouts say, made once; None where there are none."""
+        if not job.layout_runs:
+            return None
+        if job.layout_runs not in self._own:
+            self._own[job.layout_runs] = self._calibrated(job.layout_runs)
+        return self._own[job.layout_runs]
+
+    def _calibrated(self, runs: tuple[LayoutRun, ...]) -> OwnLayouts | None:
+        """Calibrate the layout model; runs on machines that are not known are left out."""
+        measured = []
+        for run in runs:
+            try:
+                measured.append(self.measured_layout(run))
+            except (AdvisorError, PlanningError):
+                continue
+        known = self.constants
+        if not measured:
+            return None
+        return own_layouts(measured, known.layout.log_spread(), known.calibration)
+
+    def measured_layout(self, run: LayoutRun) -> MeasuredLayout:
+        """Return a measured step as the layout model sees it.
+
+        Raises
+        ------
+        AdvisorError
+            If its machines are not known, or unlike.
+        """
+        work = transformer_work(
+            run.transformer, micro_batch=1, precision=run.precision, setup=run.setup
+        )
+        bare = described_job(work, name=run.name, global_batch=run.layout.global_batch)
+        (place,) = places(
+            self.case(bare), self.catalogue, [one_group(run.machines, self.catalogue)]
+        )
+        machines = place.case.fleet
+        return MeasuredLayout(
+            problem=on_machine(place.case, place.row).problem,
+            layout=layout_columns(run.layout),
+            device=machines.devices[machines.device[place.row]],
+            step_s=run.step_s,
+        )
 
     def physics_columns(
         self,
@@ -185,18 +251,32 @@ class Physics:
         anchors = host_anchor(job, work, self.constants)
         bare = Anchors(core_speed=anchors.core_speed)
         machines = self.fleet_of(job)
+        if is_known_by_runs(work):
+            return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
-            row = self.catalogue.instance_type(actual.instance_type, provider=actual.provider)
+            there, row, count = place_of(actual, self.catalogue, machines)
+            asked = job if actual.batch is None else replace(job, global_batch=actual.batch)
             case = StepCase(
-                job=job, work=work, fleet=machines, anchors=bare, constants=self.constants,
+                job=asked, work=work, fleet=there, anchors=bare, constants=self.constants,
                 accelerators=self.catalogue.accelerators,
             )  # fmt: skip
-            there = best_columns(case, np.array([row.index]), np.array([actual.count]))
-            if there.status[0] == 0:
+            columns = best_columns(case, row, count)
+            if columns.status[0] == 0:
                 anchors = anchors.with_actual(
-                    machines.devices[machines.device[row.index]],
-                    float(there.step_s[0]),
+                    there.devices[there.device[row[0]]],
+                    float(columns.step_s[0]),
                     actual.step_s,
-                    float(there.log_sd[0]),
+                    float(columns.log_sd[0]),
                 )
+        return anchors
+
+    def _anchored_on_runs(self, anchors: Anchors, job: Job, work: Work) -> Anchors:
+        """Return the anchors with the runs that the work was fitted to, one device each."""
+        runs = measured_runs(job.actuals, self.catalogue)
+        steps = steps_s(work, runs, self.constants.device)
+        bare = step_time(work, [run.device for run in runs], [1.0], self.constants.device)
+        for run, predicted_s, log_sd in zip(runs, steps, bare.log_sd, strict=True):
+            anchors = anchors.with_actual(
+                run.device, float(predicted_s), run.step_s, float(log_sd)
+            )
         return anchors

@@ -17,7 +17,7 @@ out of the fit and not out of the priors: the figures are not blind.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,6 +31,7 @@ from advisor.planners.core.columns import GENERATIONS
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
+from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
 from advisor.train import model_folder
 from advisor.train.layout_rows import LayoutRows
 from advisor.train.layout_tables import parts_left_out, read_all
@@ -80,7 +81,6 @@ PRIOR_SD: Final[dict[str, float]] = {
     "step_s": 0.5,
     "step_eager_s": 0.6,
 }
-NAMES: Final = tuple(f.name for f in fields(LayoutParameters))
 
 
 def predicted_s(rows: LayoutRows, parameters: LayoutParameters) -> Floats:
@@ -108,14 +108,6 @@ def fitted(rows: LayoutRows) -> LayoutRows:
     return rows.take(is_dense_training(rows) & ~np.isin(rows.table, NOT_FITTED))
 
 
-def _record(x: Floats) -> LayoutParameters:
-    return LayoutParameters(**dict(zip(NAMES, map(float, np.exp(x)), strict=True)))
-
-
-def _logs(parameters: LayoutParameters) -> Floats:
-    return np.log([getattr(parameters, name) for name in NAMES])
-
-
 def _sds() -> Floats:
     return np.array([PRIOR_SD.get(name, _DEFAULT_SD) for name in NAMES])
 
@@ -136,14 +128,14 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
     """
     from scipy.optimize import least_squares
 
-    centre, sd = _logs(prior or LayoutParameters()), _sds()
+    centre, sd = logarithms(prior or LayoutParameters()), _sds()
     tables, place, count = np.unique(rows.table, return_inverse=True, return_counts=True)
     weight = np.sqrt(count[place] ** -0.5)
     measured = np.log(rows.measured_s)
 
     def residuals(y: Floats) -> Floats:
         x, offset = y[: centre.size], y[centre.size :]
-        error = np.log(predicted_s(rows, _record(x))) + offset[place] - measured
+        error = np.log(predicted_s(rows, from_logarithms(x))) + offset[place] - measured
         return np.concatenate(
             [weight * _soft(error / _NOISE), (x - centre) / sd, offset / _TABLE_OFFSET]
         )
@@ -155,45 +147,7 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
         diff_step=1e-4,
         max_nfev=30,
     )
-    return _record(found.x[: centre.size])
-
-
-def calibrate(
-    rows: LayoutRows,
-    prior: LayoutParameters,
-    *,
-    narrowing: float = 0.6,
-    noise: float = 0.05,
-    scale_sd: float = 0.06,
-) -> tuple[LayoutParameters, float]:
-    """Update the constants and one scale by a few measured runs of a user's own.
-
-    A maximum a posteriori estimate around ``prior``: the constants' standard deviations narrowed,
-    the runs believed to within ``noise``.
-
-    Returns
-    -------
-    parameters : LayoutParameters
-    scale : float
-        Multiplies predicted times.
-    """
-    from scipy.optimize import least_squares
-
-    centre, sd = _logs(prior), narrowing * _sds()
-    measured = np.log(rows.measured_s)
-
-    def residuals(y: Floats) -> Floats:
-        error = np.log(predicted_s(rows, _record(y[:-1]))) + y[-1] - measured
-        return np.concatenate([error / noise, (y[:-1] - centre) / sd, y[-1:] / scale_sd])
-
-    found = least_squares(
-        residuals,
-        np.append(centre, 0.0),
-        x_scale=np.append(sd, scale_sd),
-        diff_step=1e-4,
-        max_nfev=20,
-    )
-    return _record(found.x[:-1]), float(np.exp(found.x[-1]))
+    return from_logarithms(found.x[: centre.size])
 
 
 def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:

@@ -28,6 +28,7 @@ from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
 from advisor.train.layout_rows import LayoutRows, known_part, take_columns
 from advisor.ways.model_parallel import on_machine
+from advisor.ways.own_layouts import MeasuredLayout
 
 # ``planners.core.columns.PRECISIONS`` -> what a question asks for, which cannot be fp4.
 ASKED: Final[tuple[Precision, ...]] = ("fp16", "fp8", "fp8", "tf32")
@@ -49,6 +50,21 @@ def memory_bytes(rows: LayoutRows, constants: MemoryConstants) -> Floats:
     for index, problem in problems(rows):
         found[index] = replace(problem, memory=constants).used_bytes(layouts_of(rows, index))
     return found
+
+
+def measured_layouts(rows: LayoutRows, parameters: LayoutParameters) -> list[MeasuredLayout]:
+    """Return every row as a user's own run, with these constants of the layout model."""
+    found: dict[int, MeasuredLayout] = {}
+    for index, problem in problems(rows):
+        asked = replace(problem, parameters=parameters)
+        for row in index.tolist():
+            found[row] = MeasuredLayout(
+                problem=asked,
+                layout=one_row(rows.layouts, row),
+                device=_known(str(rows.gpu[row]))[0].device,
+                step_s=float(rows.measured_s[row]),
+            )
+    return [found[row] for row in range(len(rows))]
 
 
 def problems(rows: LayoutRows) -> Iterator[tuple[NDArray[np.int64], LayoutProblem]]:

@@ -1,9 +1,9 @@
 """Protocol ``blackwell``: Megatron steps on eight B200s with their memory, blind and calibrated.
 
 Every run is asked as a user asks (``asked_runs``), with constants fitted without this table. After
-three rows (smallest, middle and largest by step), one scale and the constants move as they do for
-a user's own runs. Memory is PyTorch's largest allocation: the model's tensors without context and
-slack.
+three rows (smallest, middle and largest by step), constants and the device's times move as they
+do for a user's own runs (``advisor runs actual``). Memory is PyTorch's largest allocation: the
+model's tensors without context and slack.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from advisor.planners.memory.layout_memory import MemoryConstants
 from advisor.train import blackwell_rows
 from advisor.train.asked_rows import columns_of
-from advisor.train.layout_model import calibrate, predicted_s
-from advisor.validation.asked_layouts import memory_bytes
+from advisor.validation.asked_layouts import measured_layouts, memory_bytes
 from advisor.validation.asked_runs import ask, scored
 from advisor.validation.layouts import hardware_flop
+from advisor.validation.own_layouts import asked_after, calibrated
 from advisor.validation.scores import THE_PRODUCT, Group, Validation, score
 from advisor.ways.layout_model import load
 
@@ -30,7 +30,8 @@ _EFFICIENCY: Final = "one efficiency from three rows"
 NOTES: Final = (
     "blind: constants fitted without this table; how Megatron keeps rotated queries and logits "
     "was counted from its source with these readings in sight",
-    "three rows: the shortest, the middle and the longest step calibrate, the others are scored",
+    "three rows: the shortest, the middle and the longest step are a user's own runs (advisor "
+    "runs actual), the others are scored",
     "SimuMax measured this machine's operators first; its figures are its own",
 )
 SEEN: Final = (
@@ -50,8 +51,10 @@ def run(data: Path) -> Validation:
     order = np.argsort(measured, kind="stable")
     known = order[[0, order.size // 2, -1]]
     rest = np.setdiff1d(np.arange(len(rows)), known)
-    moved, scale = calibrate(rows.take(known), parameters)
-    after = score(scale * predicted_s(rows.take(rest), moved), measured[rest])
+    asked = measured_layouts(rows, parameters)
+    own = calibrated([asked[i] for i in known], load())
+    answers_after = np.array([asked_after(asked[i], own)[0] for i in rest])
+    after = score(answers_after, measured[rest])
     tensors = memory_bytes(rows, replace(_TENSORS))
     memory = score(tensors, allocated)
     bound = hardware_flop(rows) / np.asarray(rows.machines.flop_per_s)

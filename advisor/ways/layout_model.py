@@ -21,7 +21,9 @@ from advisor.collectors import bounded
 from advisor.domain import Estimate
 from advisor.errors import ModelError
 from advisor.planners.core.columns import GENERATIONS
+from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
+from advisor.planners.layouts.own_runs import logarithms
 
 SCHEMA_VERSION: Final = 1
 # With fewer left-out tables of a generation than this, those of other generations are taken too.
@@ -59,6 +61,18 @@ class LayoutModel:
     def without(self, table: str) -> LayoutParameters:
         """Return constants that never saw a table: its fold, or all where it is unknown."""
         return self.folds.get(table, self.parameters)
+
+    def log_spread(self) -> Floats:
+        """Return how well the tables determine the constants, as deviations of their logarithms.
+
+        The jackknife over whole tables: of n fits, each without one table, (n - 1)/n times the sum
+        of squared deviations (B. Efron, C. Stein, "The Jackknife Estimate of Variance," Annals of
+        Statistics 9(3), 1981). In the order of ``planners.layouts.own_runs.NAMES``.
+        """
+        tables = {e.table for e in self.errors}
+        fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
+        n = len(fits)
+        return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))
 
     def log_half_width(
         self, generation: int, coverage: float = 0.9, *, without: str | None = None

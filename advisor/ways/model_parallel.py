@@ -7,6 +7,7 @@ host memory where nothing fits without. Layer times come from one of two laws (`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -44,7 +45,7 @@ _TABULATED: Final = tuple(float(2**k) for k in range(8))
 # Host to device where nothing is known of the card's generation (PCIe 3, measured on clouds).
 _HOST_BYTES_PER_S: Final = 11.1e9
 # Half-width of a 90 % interval in standard deviations.
-_REACH: Final = 1.644854
+REACH: Final = 1.644854
 _PARTS: Final[dict[str, Bottleneck]] = {
     "inside_layer_s": "network",
     "data_parallel_s": "network",
@@ -144,7 +145,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     fleet, work, constants = case.fleet, case.work, case.constants
     assert work.transformer is not None
     device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, work, case.accelerators)
+    law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     bare_sd = np.zeros(1)
     if known is None or known.is_inferred:
@@ -153,9 +154,13 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     if known is not None:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
-        of_law = constants.layout.log_half_width(known.generation, 0.9) / _REACH
+        of_law = constants.layout.log_half_width(known.generation, 0.9) / REACH
         bare_sd = np.maximum(bare_sd, of_law)
-    factor, log_sd = case.anchors.calibration([device], bare_sd, constants)
+    factor, log_sd = case.anchors.calibration(
+        [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
+    )
+    if case.own is not None:
+        factor = factor + case.own.log_device(device)
     problem = LayoutProblem(
         transformer=work.transformer,
         machines=_machines(case, row, law[1] if law else 0),
@@ -185,7 +190,7 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
     """Return the machines of one type as (scalar) columns of the layout model."""
     fleet, constants = case.fleet, case.constants
     device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, case.work, case.accelerators)
+    law = shapes_law(device, case.work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     network = float(fleet.network_bytes_per_s[row])
     if not fleet.is_rdma[row]:
@@ -224,7 +229,7 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     parts["input"] = waiting
     step_s, shares = shares_of(parts)
     columns.step_s[row] = step_s[0]
-    columns.log_sd[row] = np.hypot(on.log_sd, _link_log_sd(case, on, shares))
+    columns.log_sd[row] = _log_sd(case, on, int(columns.type_index[row]), layout, shares)
     for name, share in shares.items():
         columns.shares[name][row] = share[0]
     _put_layout(columns.layouts, row, layout)
@@ -243,6 +248,18 @@ def _put_layout(columns: Layouts, row: int, layout: Layout) -> None:
     one = layout_columns(layout)
     for name in Layouts.__slots__:
         getattr(columns, name)[row] = getattr(one, name)
+
+
+def _log_sd(
+    case: StepCase, on: OnMachine, type_index: int, layout: Layout,
+    shares: dict[Bottleneck, Floats],
+) -> float:  # fmt: skip
+    """Return the deviation of ln(step) of a layout, after the user's own runs where there are."""
+    published = math.hypot(on.log_sd, _link_log_sd(case, on, shares))
+    if case.own is None:
+        return published
+    device = case.fleet.devices[case.fleet.device[type_index]]
+    return case.own.log_sd(on.problem, layout_columns(layout), device, published)
 
 
 def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]) -> float:

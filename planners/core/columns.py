@@ -263,6 +263,8 @@ def passed_layers_share(shapes: Shapes, layouts: Layouts) -> Floats:
     return np.asarray(np.minimum(share, 1.0))
 
 
-def pick(values: Sequence[float], code: Column) -> Floats:
+def pick(values: Sequence[Column], code: Column) -> Floats:
     """Return the value that each code names."""
+    if np.ndim(code) == 0:  # the values may then be columns themselves
+        return np.asarray(values[int(code)], float)
     return np.asarray(values, float)[np.asarray(code, np.int64)]

@@ -81,17 +81,18 @@ def calibrate(
     sd_h = np.atleast_1d(np.asarray(measured_device_log_sd, float))
     sd_t = np.atleast_1d(np.asarray(target_log_sd, float))
     noise = np.atleast_1d(np.asarray(measured_log_sd, float))
-    k_hh = _correlations(measured_on, measured_on, parameters) * np.outer(sd_h, sd_h)
-    k_th = _correlations(targets, measured_on, parameters) * np.outer(sd_t, sd_h)
+    k_hh = correlations(measured_on, measured_on, parameters) * np.outer(sd_h, sd_h)
+    k_th = correlations(targets, measured_on, parameters) * np.outer(sd_t, sd_h)
     gain = np.linalg.solve(k_hh + np.diag(noise**2), k_th.T).T  # (n_targets, n_measured)
     log_factor = gain @ np.log(measured / predicted)
     variance = sd_t**2 - np.sum(gain * k_th, axis=1)
     return log_factor, np.sqrt(np.maximum(variance, noise.min() ** 2))
 
 
-def _correlations(
+def correlations(
     rows: Sequence[Device], columns: Sequence[Device], parameters: CalibrationParameters
 ) -> NDArray[np.float64]:
+    """Return how a job's errors on some devices and on others are correlated, as a matrix."""
     return np.array([[_correlation(a, b, parameters) for b in columns] for a in rows])
 
 

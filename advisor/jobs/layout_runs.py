@@ -1,0 +1,97 @@
+"""Steps that were measured of transformers in known layouts: what calibrates the layout model.
+
+``advisor runs actual --model ... --cluster ...`` adds them to ``layouts.jsonl`` beside the
+recorded runs (one JSON object a line, append-only). They need not be of the model that is asked
+for: the machines, the network and the software are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from advisor.collectors import atomic, bounded
+from advisor.collectors.printable import printable
+from advisor.errors import UsageError
+from advisor.jobs.nouns_from_json import noun_from_json
+from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
+
+FILE_NAME: Final = "layouts.jsonl"
+# The latest are looked at: what was measured years ago was on other software.
+MOST_RUNS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRun:
+    """One measured step of a transformer.
+
+    Attributes
+    ----------
+    name : str
+        Of the model, as shown.
+    transformer : Transformer
+    setup : TrainingSetup
+    precision : Precision
+    machines : str
+        As ``--cluster`` takes them, e.g. ``"2x p4d.24xlarge"``.
+    layout : Layout
+        All of it; its global batch is the step's.
+    step_s : float
+        Mean optimizer step. [s]
+    """
+
+    name: str
+    transformer: Transformer
+    setup: TrainingSetup
+    precision: Precision
+    machines: str
+    layout: Layout
+    step_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.step_s > 0 and math.isfinite(self.step_s)):
+            raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+
+    @property
+    def words(self) -> str:
+        """What was measured, in words."""
+        return f"{self.name} on {self.machines}: {self.step_s:g} s"
+
+
+def append_layout_run(root: Path, run: LayoutRun) -> Path:
+    """Add a measurement to those beside the runs in ``root``; return the file."""
+    path = root / FILE_NAME
+    record = asdict(run) | {"layout": run.layout.to_record()}
+    atomic.append_line(path, json.dumps(record).encode() + b"\n")
+    return path
+
+
+def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
+    """Return the latest measurements, the oldest first; broken lines cost no others."""
+    found = [one for one in _lines(root) if isinstance(one, LayoutRun)]
+    return tuple(found[-MOST_RUNS:])
+
+
+def unread_layout_runs(root: Path) -> tuple[str, ...]:
+    """Return what is wrong with each line that is no measurement, by file and line."""
+    return tuple(one for one in _lines(root) if isinstance(one, str))
+
+
+def _lines(root: Path) -> Iterator[LayoutRun | str]:
+    path = root / FILE_NAME
+    if not path.exists():
+        return
+    content = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            run: LayoutRun = noun_from_json(LayoutRun, bounded.parse_json(line), "run")
+            yield run
+        except (ValueError, KeyError, TypeError, UsageError) as error:
+            why = printable(str(error) or type(error).__name__)[:200]
+            yield f"{FILE_NAME}, line {number} is not a measurement and is left out ({why})"
