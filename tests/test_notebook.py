@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,32 @@ def _cells(html: str) -> _Cells:
 def test_a_notebook_shows_every_candidate_with_its_bounds(answer: Recommendation) -> None:
     page = _cells(answer._repr_html_())
     rows = [row for row in page.rows if row]
-    assert len(rows) == len(answer.front)
-    for row, one in zip(rows, answer.front, strict=True):
+    here = [] if answer.here is None else [answer.here]
+    assert len(rows) == len(answer.front) + len(here)
+    for row, one in zip(rows, answer.front, strict=False):
         record = one.to_record()
         assert row[0] == str(one.rank)
         assert words.time_text(record) in row
         assert words.cost_text(record) in row
         offer, count = one.configuration.parts[0]
         assert f"{count} x {offer.instance_type}" in row
+
+
+def test_a_notebook_says_first_what_to_choose(make_job: MakeJob, predictor: Predictor) -> None:
+    from advisor.api import recommend as ask
+
+    answer = ask(make_job(), predictor=predictor, top=4)
+    assert answer.here is not None
+    assert answer.picks
+    html = answer._repr_html_()
+    assert html.index(f"<b>{escape(answer.summary[0])}</b>") < html.index("<table")
+    rows = [row for row in _cells(html).rows if row]
+    for name, rank in answer.picks.items():
+        (row,) = [row for row in rows if row[0] == str(rank)]
+        assert words.PICKS[name] in row[-1]
+    assert rows[-1][0] == "here"
+    for change in answer.changes:
+        assert escape(change.do) in html
 
 
 def test_a_notebook_shows_a_chart_with_a_mark_a_candidate(answer: Recommendation) -> None:
@@ -95,6 +114,9 @@ def test_what_others_wrote_is_escaped(answer: Recommendation) -> None:
     html = replace(answer, run=nasty, notes=(nasty,))._repr_html_()
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 2
+    summed = replace(answer, summary=(nasty,), shared_reasons=(nasty,))._repr_html_()
+    assert "<script" not in summed
+    assert summed.count("&lt;script&gt;") == 2
 
 
 def test_nothing_found_shows_the_nearest_misses(make_job: MakeJob, predictor: Predictor) -> None:
@@ -115,7 +137,7 @@ def test_every_repr_is_readable(
     assert f"{count} x {offer.instance_type}" in shown
     assert offer.region in shown
     assert words.cost_text(first.to_record()) in shown
-    assert len(repr(answer).splitlines()) == 1 + len(answer.front)
+    assert len(repr(answer).splitlines()) == 1 + len(answer.summary) + len(answer.front)
     job = repr(make_job())
     assert "resnet50" in job
     assert "450,000 steps of 256 samples" in job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,20 +15,36 @@ if TYPE_CHECKING:
 
 TIME_LABEL: Final = "training time (h)"
 COST_LABEL: Final = "cost (USD)"
-_COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by")
+_COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by", "picked as")
 _STYLE: Final = "text-align:left;vertical-align:top"
 
 
 def recommendation_html(record: Mapping[str, Any]) -> str:
     """Return the record of ``advisor recommend --json`` as HTML without scripts."""
     shown = record["front"] or record["nearest"]
+    choice, *more = record.get("summary") or [""]
     parts = [f"<p>{escape(headline(record))}</p>"]
+    if choice:
+        parts.append(f"<p><b>{escape(choice)}</b> {escape(' '.join(more))}</p>")
     if not record["front"]:
         parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
     if shown:
-        parts += [_table(shown), svg([chart(shown)])]
-    parts += [f"<p>{escape(str(note))}</p>" for note in record["notes"]]
+        here = [record["here"]] if record.get("here") else []
+        parts += [_table(record, [*shown, *here]), svg([chart(shown)])]
+    parts += [f"<p>{escape(line)}</p>" for line in _besides(record)]
     return f"<div>{''.join(parts)}</div>"
+
+
+def _besides(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what holds for all rows, what would change the choice, and the notes."""
+    if record.get("shared_reasons"):
+        yield f"All of them: {'; '.join(record['shared_reasons'])}"
+    for change in record.get("changes", ()):
+        yield (
+            f"{change['do']}: {change['time_factor']:.2g} times the time, "
+            f"{change['cost_factor']:.2g} times the cost of the best value"
+        )
+    yield from (str(note) for note in record["notes"])
 
 
 def headline(record: Mapping[str, Any]) -> str:
@@ -108,21 +124,23 @@ def _reach(estimates: Sequence[Mapping[str, float]]) -> tuple[list[float], list[
     return below, [one["high"] - one["value"] for one in estimates]
 
 
-def _table(candidates: Sequence[Mapping[str, Any]]) -> str:
+def _table(record: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]]) -> str:
     head = "".join(f'<th style="{_STYLE}">{name}</th>' for name in _COLUMNS)
-    rows = "".join(f"<tr>{_cells(one)}</tr>" for one in candidates)
+    rows = "".join(f"<tr>{_cells(record, one)}</tr>" for one in candidates)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _cells(candidate: Mapping[str, Any]) -> str:
+def _cells(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     parts = candidate["configuration"]
+    rank = candidate["rank"] or "here"  # this machine has no place in the list
     cells = (
-        str(candidate["rank"]),
+        str(rank),
         words.machines(parts),
         words.where(parts, candidate["completion"]),
         words.time_text(candidate),
         words.cost_text(candidate),
         candidate["bottleneck"] + (" *" if candidate["extrapolating"] else ""),
+        words.picked_as(record, rank),
     )
     title = escape("; ".join(candidate["reasons"]), quote=True)
     return "".join(f'<td style="{_STYLE}" title="{title}">{escape(cell)}</td>' for cell in cells)
