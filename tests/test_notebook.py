@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from advisor.api import find_job as ask_job
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
@@ -91,6 +93,7 @@ def test_a_notebook_says_first_what_to_choose(make_job: MakeJob, predictor: Pred
         (row,) = [row for row in rows if row[0] == str(rank)]
         assert words.PICKS[name] in row[-1]
     assert rows[-1][0] == "here"
+    assert rows[-1][2] == "this machine"
     for change in answer.changes:
         assert escape(change.do) in html
 
@@ -117,6 +120,21 @@ def test_what_others_wrote_is_escaped(answer: Recommendation) -> None:
     summed = replace(answer, summary=(nasty,), shared_reasons=(nasty,))._repr_html_()
     assert "<script" not in summed
     assert summed.count("&lt;script&gt;") == 2
+
+
+def test_a_model_that_was_never_run_is_asked_by_keywords(
+    tmp_path: Path, predictor: Predictor
+) -> None:
+    from advisor.api import recommend as ask
+
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "intermediate_size": 688, "vocab_size": 32000,
+              "max_position_embeddings": 512}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    answer = ask(model=tmp_path, sequence=512, tokens="10M", predictor=predictor, top=3)
+    assert answer.front
+    assert "described" in repr(ask_job(model=tmp_path, tokens="10M"))
+    assert len(answer.to_frame()) == len(answer.front)
 
 
 def test_nothing_found_shows_the_nearest_misses(make_job: MakeJob, predictor: Predictor) -> None:
@@ -156,7 +174,7 @@ def test_a_plot_has_a_point_and_a_name_a_candidate(answer: Recommendation) -> No
     assert len(texts) == len(answer.front)
     for text, one in zip(texts, answer.front, strict=True):
         offer, count = one.configuration.parts[0]
-        assert text == f"{one.rank} {count} x {offer.instance_type}"
+        assert text == f"#{one.rank} {count} x {offer.instance_type}"
     points = axes.lines[0].get_xydata()
     assert points[:, 0].tolist() == [one.training_time_h.value for one in answer.front]
     assert points[:, 1].tolist() == [one.cost_usd.value for one in answer.front]

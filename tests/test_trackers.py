@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import struct
 import sys
@@ -180,9 +181,8 @@ class TestKept:
         assert steps == pytest.approx(tracker_runs.STEPS - 1, rel=0.15)
 
     def test_tensorboard_settings_and_load(self, tmp_path: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(tmp_path / "run"))
+        module = importlib.import_module("torch.utils.tensorboard")
+        writer = module.SummaryWriter(str(tmp_path / "run"))
         writer.add_hparams({"batch_size": 16, "model": "x"}, {}, run_name=".")
         for step in range(20):
             later = time.time() + step

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.runs_compare import warn_of_drift
 from advisor.cli.waiting import waiting
 from advisor.question import Question
 
@@ -76,3 +77,4 @@ def _show(question: Question, answer: Any, own: Any, *, full: bool) -> None:
         own_report.show(own, Console())
     if question.constraints.with_probes:
         terminal.show_probes(answer, Console())
+    warn_of_drift()

@@ -85,6 +85,15 @@ def _verdict(summary: Drift) -> list[str]:
     return lines + warning(summary)
 
 
+def warn_of_drift() -> None:
+    """Say on stderr where the latest runs left their intervals too often, and what to do."""
+    from advisor.collectors import store
+    from advisor.train.drift import drift, read
+
+    for line in warning(drift(read(*store.local_folders()))):
+        typer.echo(line, err=True)
+
+
 def warning(summary: Drift) -> list[str]:
     """Return what to say of a drift, and what to do; nothing where there is none."""
     if not summary.is_drifting:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TIME_LABEL: Final = "training time (h)"
 COST_LABEL: Final = "cost (USD)"
 _COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by", "picked as")
-_STYLE: Final = "text-align:left;vertical-align:top"
+_STYLE: Final = "text-align:left;white-space:nowrap"
 
 
 def recommendation_html(record: Mapping[str, Any]) -> str:
@@ -96,13 +96,20 @@ def plot(candidates: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> A
     if not candidates:
         raise UsageError("there is no candidate to plot", hint="relax the constraints")
     axes = _new_axes() if axes is None else axes
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     time, cost = ([one[name] for one in candidates] for name in ("training_time_h", "cost_usd"))
     x, y = ([one["value"] for one in column] for column in (time, cost))
     axes.errorbar(x, y, xerr=_reach(time), yerr=_reach(cost), fmt="o", elinewidth=0.8, capsize=2)
     for one, at_x, at_y in zip(candidates, x, y, strict=True):
-        label = f"{one['rank']} {words.machines(one['configuration'])}"
+        label = f"#{one['rank']} {words.machines(one['configuration'])}"
         axes.annotate(label, (at_x, at_y), xytext=(5, 5), textcoords="offset points", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel=TIME_LABEL, ylabel=COST_LABEL)
+    axes.margins(x=0.2, y=0.1)  # room for the names
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     return axes
 
 
@@ -126,11 +133,11 @@ def _reach(estimates: Sequence[Mapping[str, float]]) -> tuple[list[float], list[
 
 def _table(record: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]]) -> str:
     head = "".join(f'<th style="{_STYLE}">{name}</th>' for name in _COLUMNS)
-    rows = "".join(f"<tr>{_cells(record, one)}</tr>" for one in candidates)
+    rows = "".join(_row(record, one) for one in candidates)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _cells(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
+def _row(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     parts = candidate["configuration"]
     rank = candidate["rank"] or "here"  # this machine has no place in the list
     cells = (
@@ -143,4 +150,5 @@ def _cells(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
         words.picked_as(record, rank),
     )
     title = escape("; ".join(candidate["reasons"]), quote=True)
-    return "".join(f'<td style="{_STYLE}" title="{title}">{escape(cell)}</td>' for cell in cells)
+    texts = "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in cells)
+    return f'<tr title="{title}">{texts}</tr>'

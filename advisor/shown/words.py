@@ -38,6 +38,8 @@ def machines(parts: Sequence[Mapping[str, Any]]) -> str:
 
 def where(parts: Sequence[Mapping[str, Any]], completion: str = "on-demand") -> str:
     """Return where machines stand and how they are paid: ``"aws us-east-1, on-demand"``."""
+    if all(part["provider"] == "here" for part in parts):
+        return str(parts[0]["region"])
     places = dict.fromkeys(f"{part['provider']} {part['region']}" for part in parts)
     pricing = dict.fromkeys(str(part["pricing"]) for part in parts)
     plain = completion in ("on-demand", "spot")
