@@ -29,10 +29,13 @@ class Actual:
     run : str
         The recorded run whose job it was.
     provider, instance_type : str
+        A type of the catalogue; or, of no provider, a type or an accelerator.
     count : int
-        Machines.
+        Machines, or accelerators.
     step_s : float
         Mean optimizer step. [s]
+    batch : int or None
+        Samples of the step over all devices; the job's own where None.
     time_h, cost_usd : float or None
         Of the whole job, where it was made to its end. [h], [USD]
     """
@@ -44,12 +47,15 @@ class Actual:
     step_s: float
     time_h: float | None = None
     cost_usd: float | None = None
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
             raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
         if self.count < 1:
             raise UsageError(f"not a number of machines: {self.count}", hint="give 1 or more")
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"not a batch: {self.batch}", hint="give 1 or more")
 
 
 def append_actual(root: Path, actual: Actual) -> Path:
