@@ -112,7 +112,7 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
-        summary=summary(front, at_hand, chosen, error),
+        summary=summary(front, at_hand, chosen, error, confidence=request.confidence),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected)
