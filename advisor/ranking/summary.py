@@ -81,9 +81,11 @@ def summary(
     within = picks.get("within_deadline")
     if within is not None and within != choice:
         place = "this machine" if within == "here" else f"#{within}"
-        said.append(
-            f"To keep the deadline with {confidence or CONFIDENCE:.0%} certainty: {place}."
-        )
+        sure = f"{confidence or CONFIDENCE:.0%}"
+        said.append(f"To keep the deadline with {sure} certainty, take {place}.")
+    elif within is None and isinstance(choice, int) and by_rank[choice].late_probability:
+        late = f"{by_rank[choice].late_probability:.0%}"
+        said.append(f"It misses the deadline with a chance of {late}.")
     return tuple(said)
 
 
