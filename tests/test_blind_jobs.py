@@ -15,16 +15,15 @@ import pandas as pd
 import pytest
 
 from advisor import data
-from advisor.learned.choice import Runs, scores
+from advisor.learned.choice import Runs, anchor_of, scores
 from advisor.learned.linear import Ridge
-from advisor.learned.regret import constant_answer
 from advisor.planners.core.units import GIB
+from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
 from advisor.planners.spot.availability import Spells
 from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
 from advisor.train.campaigns import CampaignColumns
 from advisor.train.memory_model import MemoryRows, read_memory
-from advisor.train.scaling_fit import MeasuredPlacements
 from advisor.train.scaling_runs import ClusterRuns
 from advisor.validation import (
     campaigns,
@@ -66,7 +65,13 @@ def a_cluster(beyond: float) -> ClusterRuns:
 
 
 def test_large_placements_are_predicted_from_small_ones_alone() -> None:
-    one, other = (next(scaling._four_blind("aws", a_cluster(f))).predicted_s for f in (1.0, 2.0))
+    work = scaling.work_of("bert")
+    assert work is not None
+    one, other = (
+        scaling._asked("aws", "bert", work, *scaling._halves(a_cluster(factor), 0)).predicted_s
+        for factor in (1.0, 2.0)
+    )
+    assert one.size == 6
     assert np.array_equal(one, other)
 
 
@@ -114,15 +119,17 @@ def test_a_choice_knows_one_run_of_the_job() -> None:
     runs = Runs(
         prices=prices, times=prices * 100, has_run=np.ones((8, 5), bool),
         families=np.array([str(i // 2) for i in range(8)], dtype=object),
+        price_usd_per_h=np.ones(5), measured=rng.random((8, 5, 2)),
     )  # fmt: skip
     others = np.arange(2, 8)
-    answer = scores(runs, 0, others)
-    anchor = int(np.argmin(constant_answer(runs.ratios[others])))
+    anchor = anchor_of(runs, 0, others)
+    seen = np.arange(5) == anchor
+    answer = scores(runs.seen_by(0, seen), 0, others, 1.0)
     changed = prices.copy()
     changed[0, np.arange(5) != anchor] *= 4.0
     times = changed * 100
     spoilt = replace(runs, prices=changed, times=times)
-    assert np.array_equal(answer, scores(spoilt, 0, others))
+    assert np.array_equal(answer, scores(spoilt.seen_by(0, seen), 0, others, 1.0))
 
 
 def test_a_mixed_runs_degrees_are_left_out_of_its_constants() -> None:

@@ -14,7 +14,7 @@ from advisor.cli.waiting import waiting
 from advisor.question import Question
 
 
-@asks(JOB, ("completion", "known_network", "coverage", "catalogue"), LAYOUT, SETUP)
+@asks(JOB, ("completion", "known_network", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
 def command(
     question: Question,
     *,
@@ -56,7 +56,7 @@ def command(
             wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
             layout=question.layout, completion=question.completion,
             known_network=question.constraints.known_network,
-            predictor=Predictor(Catalogue.load(question.catalogue)),
+            predictor=Predictor(Catalogue.load(question.catalogue, overrides=question.overrides)),
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(estimate.to_record(), indent=2))
