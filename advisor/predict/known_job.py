@@ -101,6 +101,15 @@ def measured_runs(runs: tuple[Actual, ...], catalogue: Catalogue) -> list[Measur
     ]
 
 
+def is_named(actual: Actual, catalogue: Catalogue) -> bool:
+    """Whether a type or an accelerator has the name of a run's machine."""
+    try:
+        _machine(actual, catalogue)
+    except UsageError:
+        return False
+    return True
+
+
 def place_of(
     actual: Actual, catalogue: Catalogue, fleet: Fleet
 ) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
