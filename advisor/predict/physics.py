@@ -70,8 +70,15 @@ class Physics:
         return self._constants if self._constants is not None else constants()
 
     def calibration_factor(self, job: Job, device: Device | None) -> float | None:
-        """Return by what measured steps change the model's step on ``device``; None without."""
-        if job.work is None or device is None or (job.measured is None and not job.actuals):
+        """Return by what measured steps change the model's step on ``device``; None without.
+
+        Published steps change it on GPUs, where the law of the operators answers.
+        """
+        if job.work is None or device is None:
+            return None
+        is_measured = job.measured is not None or bool(job.actuals)
+        is_published = device.kind == "gpu" and job.work.transformer is None
+        if not (is_measured or is_published):
             return None
         anchors = self.anchors(job, job.work)
         bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
@@ -299,11 +306,8 @@ class Physics:
         if is_known_by_runs(work):
             return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
-            if not is_named(
-                actual, self.catalogue
-            ):  # a cluster: it shows how the job scales there
-                one_group(actual.instance_type, self.catalogue)
-                continue
+            if not is_named(actual, self.catalogue):
+                continue  # a cluster, which shows how the job scales, or a card that nobody knows
             there, row, count = place_of(actual, self.catalogue, machines)
             asked = job if actual.batch is None else replace(job, global_batch=actual.batch)
             case = StepCase(
