@@ -38,9 +38,9 @@ $(VENV)/.testing: $(VENV)/.installed
 	$(RUN)/python -m pip uninstall --quiet --yes nvidia-nccl-cu12 nvidia-nccl-cu13
 	touch $@
 
-# The frameworks whose scripts are recorded, Dask, Ray: gigabytes that no other target needs.
+# The frameworks whose scripts are recorded, trackers, Dask, Ray: gigabytes that no other target needs.
 $(VENV)/.frameworks: $(VENV)/.testing
-	$(RUN)/python -m pip install --quiet --editable ".[clusters,frameworks]"
+	$(RUN)/python -m pip install --quiet --editable ".[clusters,frameworks,trackers]"
 	touch $@
 
 $(VENV)/.linting: $(VENV)/.testing
@@ -140,7 +140,7 @@ models: $(VENV)/.installed
 ## help: say what there is (this list)
 ## demo: install into .venv, record an example, recommend machines for it
 ## test: install what the tests need, run them: minutes
-## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, ...
+## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, trackers, ...
 ## test-slow: the tests that take half a minute and more each
 ## test-all: every test, with ten times as many examples of every law: half an hour
 ## test-lowest: the tests of other people's libraries, on the lowest versions declared

@@ -10,14 +10,16 @@ from advisor.catalogue import Catalogue
 from advisor.domain import QUANTILES, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.jobs.loading import JOB_NAMES, find_job, job_of, load_job
+from advisor.jobs.loading import JOB_NAMES, find_job, load_job
 from advisor.predict import Predictor
+from advisor.predict.at_hand import at_hand
 from advisor.predict.estimate import (
     StepEstimate,
     estimate_here,
     estimate_on_gpu,
     estimate_on_type,
 )
+from advisor.predict.known_job import job_of
 from advisor.question import ENTRIES, LayoutRequest, Question
 from advisor.question.layout import layout_space
 from advisor.ranking import recommend as rank
@@ -102,9 +104,11 @@ def answer(
 def ranked(job: Job, question: Question, *, predictor: Predictor | None = None) -> Recommendation:
     """Rank configurations for a job that is already what the question says."""
     constraints = replace(question.constraints, space=layout_space(question.layout))
-    return rank(
-        job, constraints, predictor=predictor or Predictor(Catalogue.load(question.catalogue))
+    known = predictor or Predictor(Catalogue.load(question.catalogue))
+    here = at_hand(
+        known, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
     )
+    return rank(job, constraints, predictor=known, here=here)
 
 
 def estimate(

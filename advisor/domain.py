@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from advisor.errors import AdvisorError
 from advisor.planners.core.nouns import Layout
+from advisor.shown import frames, notebook, words
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 Bottleneck = Literal[
     "compute", "memory", "network", "input", "launch", "pipeline", "offload"
@@ -98,7 +101,8 @@ class Offer:
     """An instance type in a region at a price.
 
     ``accelerators`` is the number in one instance (a fraction where a card is shared), 0 with
-    ``accelerator`` None for a machine without.
+    ``accelerator`` None for a machine without. ``terms`` says what is particular of the price: a
+    reservation or a capacity block of the user's, how often spot machines are taken away.
     """
 
     provider: str
@@ -110,6 +114,7 @@ class Offer:
     accelerators: float
     vcpus: int
     memory_gib: float
+    terms: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,34 @@ class Configuration:
     def price_usd_per_h(self) -> float:
         """Price of all instances together, in USD/h."""
         return sum(offer.price_usd_per_h * count for offer, count in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What could be rented in place of a candidate: the model cannot tell the two apart.
+
+    Attributes
+    ----------
+    configuration : Configuration
+    kind : {"region", "provider", "machine"}
+        What differs: the same type elsewhere, the same accelerators elsewhere, or the machines.
+    training_time_h, cost_usd : float
+        Expected. [h], [USD]
+    """
+
+    configuration: Configuration
+    kind: Literal["region", "provider", "machine"]
+    training_time_h: float
+    cost_usd: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "configuration": [_part(offer, count) for offer, count in self.configuration.parts],
+            "kind": self.kind,
+            "training_time_h": self.training_time_h,
+            "cost_usd": self.cost_usd,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +272,8 @@ class Candidate:
         The machines' expected bill by price; what is paid besides is in ``breakdown``.
     units : TrainingUnits or None
         Tokens, utilisation and accelerator-hours; None where the job is no transformer.
+    alternatives : tuple of Alternative
+        Machines that the model cannot tell apart from these, nearest first.
     """
 
     rank: int
@@ -263,6 +298,14 @@ class Candidate:
     completion: CompletionWay = "on-demand"
     bills: tuple[Bill, ...] = ()
     units: TrainingUnits | None = None
+    alternatives: tuple[Alternative, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line what would be rented, for how long and how much."""
+        return f"<Candidate {words.candidate_line(self.to_record())}>"
+
+    def _repr_html_(self) -> str:
+        return frames.html(frames.candidates_frame([self.to_record()]))
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form (field names are kept within a schema version)."""
@@ -289,28 +332,92 @@ class Candidate:
             "extrapolating": self.is_extrapolating,
             "learned": self.is_learned,
             "network_assumed": self.is_network_assumed,
+            "alternatives": [one.to_record() for one in self.alternatives],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A named configuration that has no answer, and why.
+
+    Attributes
+    ----------
+    rank : int
+        Place among those that were named, from 1.
+    configuration : str
+        As ``"2 x g5.xlarge"``.
+    error : AdvisorError
+        What would have been raised, had this one been asked alone.
+    """
+
+    rank: int
+    configuration: str
+    error: AdvisorError
+
+    @property
+    def reason(self) -> str:
+        """Why there is no answer."""
+        return str(self.error)
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        return self.error.hint
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "rank": self.rank,
+            "configuration": self.configuration,
+            "reason": self.reason,
+            "hint": self.hint,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Candidates for configurations that were named, in their order; ``rank`` is the place."""
+    """An answer for every configuration that was named, in their order; ``rank`` is the place."""
 
-    candidates: tuple[Candidate, ...]
+    rows: tuple[Candidate | Refused, ...]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The configurations that the job can run on."""
+        return tuple(one for one in self.rows if isinstance(one, Candidate))
+
+    @property
+    def refused(self) -> tuple[Refused, ...]:
+        """The configurations without an answer, each with its reason."""
+        return tuple(one for one in self.rows if isinstance(one, Refused))
 
     def __len__(self) -> int:
         """Return how many configurations were asked about."""
-        return len(self.candidates)
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Candidate | Refused]:
+        """Go through the answers in the order of the question."""
+        return iter(self.rows)
 
     def __getitem__(self, place: int) -> Candidate:
-        """Return the candidate of one configuration."""
-        return self.candidates[place]
+        """Return the candidate of one configuration; raise why there is none."""
+        one = self.rows[place]
+        if isinstance(one, Refused):
+            raise one.error
+        return one
+
+    def __repr__(self) -> str:
+        """Say how many were asked about and how many have an answer."""
+        return f"<Predictions: {len(self.candidates):,} of {len(self):,} configurations>"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a configuration; bounds are columns of their own."""
-        import pandas as pd
+        """Return one row a configuration; bounds are columns of their own.
 
-        return pd.DataFrame([_flat(candidate) for candidate in self.candidates])
+        ``reason`` says why a configuration has no numbers.
+        """
+        return frames.candidates_frame([one.to_record() for one in self.rows])
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.to_frame())
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +440,9 @@ class Explanation:
         import pandas as pd
 
         return pd.DataFrame(list(self.rows))
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.to_frame())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +481,70 @@ class ProbeAdvice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError:
+    """How far estimates were off on hardware of a family, each accelerator left out of its fit.
+
+    Attributes
+    ----------
+    family : str
+        E.g. ``"NVIDIA Volta"``.
+    median_ape_fraction : float
+        Median over its accelerators of their median absolute percentage error.
+    accelerators, rows : int
+        Measured: how many of the family, and how many steps on them.
+    protocol, day : str
+        Of ``advisor validate``, and when its figures were stored.
+    """
+
+    family: str
+    median_ape_fraction: float
+    accelerators: int
+    rows: int
+    protocol: str
+    day: str
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedChange:
+    """What the best value would become if one thing changed.
+
+    Attributes
+    ----------
+    name : str
+        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"device"``,
+        ``"budget"`` or ``"deadline"``.
+    do : str
+        What to do for it.
+    training_time_h, cost_usd : Estimate
+        Then.
+    time_factor, cost_factor : float
+        Of the best value's.
+    """
+
+    name: str
+    do: str
+    training_time_h: Estimate
+    cost_usd: Estimate
+    time_factor: float
+    cost_factor: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "do": self.do,
+            "training_time_h": self.training_time_h.to_record(),
+            "cost_usd": self.cost_usd.to_record(),
+            "time_factor": self.time_factor,
+            "cost_factor": self.cost_factor,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """What is shown: the Pareto front, and why everything else is not on it.
 
@@ -390,7 +564,21 @@ class Recommendation:
     rejected : mapping of str to int
         Candidates by the first reason that ruled them out.
     front : tuple of Candidate
-        Fastest first; none beats another in both time and cost.
+        Fastest first. Of any two, one is faster and the other cheaper, each by at least the gain
+        that was asked for and by more than the model's error in comparing them.
+    here : Candidate or None
+        The same job on this machine, at its own price; None where it cannot run here, or nobody
+        looked.
+    picks : mapping of str to int or "here"
+        What to choose, by the name of what is wanted (``ranking.picks``): a rank of the front.
+    summary : tuple of str
+        The choice in words, most important first.
+    shared_reasons : tuple of str
+        What holds for every candidate of the front.
+    changes : tuple of ProposedChange
+        What would change the best value that is rented.
+    known_error : KnownError or None
+        Of its hardware.
     nearest : tuple of Candidate
         Where ``front`` is empty: what would come closest to the constraints.
     probes : tuple of ProbeAdvice
@@ -407,6 +595,12 @@ class Recommendation:
     rejected: Mapping[str, int]
     front: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...] = ()
+    here: Candidate | None = None
+    picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
+    shared_reasons: tuple[str, ...] = ()
+    changes: tuple[ProposedChange, ...] = ()
+    known_error: KnownError | None = None
     notes: tuple[str, ...] = field(default=())
     probes: tuple[ProbeAdvice, ...] = ()
 
@@ -420,7 +614,13 @@ class Recommendation:
             "predictor": {"name": self.predictor, "version": self.predictor_version},
             "considered": self.considered,
             "rejected": dict(self.rejected),
+            "picks": dict(self.picks),
+            "summary": list(self.summary),
+            "shared_reasons": list(self.shared_reasons),
+            "changes": [change.to_record() for change in self.changes],
+            "known_error": self.known_error and self.known_error.to_record(),
             "front": [candidate.to_record() for candidate in self.front],
+            "here": self.here and self.here.to_record(),
             "nearest": [candidate.to_record() for candidate in self.nearest],
             "notes": list(self.notes),
             "probes": [probe.to_record() for probe in self.probes],
@@ -428,13 +628,27 @@ class Recommendation:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the front as a table, one row a candidate; bounds are columns of their own."""
-        import pandas as pd
+        return frames.candidates_frame([candidate.to_record() for candidate in self.front])
 
-        return pd.DataFrame([_flat(candidate) for candidate in self.front])
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw time against cost of the list, or of the nearest misses, with matplotlib.
+
+        Raises
+        ------
+        UsageError
+            If matplotlib is not installed, or there is nothing to draw.
+        """
+        shown = self.front or self.nearest
+        return notebook.plot([candidate.to_record() for candidate in shown], axes)
+
+    def __repr__(self) -> str:
+        """Say what was asked about, then the list, a line a candidate."""
+        lines = [words.candidate_line(one.to_record()) for one in self.front or self.nearest]
+        return "\n".join([f"<Recommendation: {notebook.headline(self.to_record())}>", *lines])
 
     def _repr_html_(self) -> str:
-        """Show itself in a notebook; pandas escapes what it prints."""
-        return str(self.to_frame().to_html(index=False))
+        """Show itself in a notebook: a table and a chart."""
+        return notebook.recommendation_html(self.to_record())
 
 
 def _part(offer: Offer, count: int) -> dict[str, Any]:
@@ -447,26 +661,5 @@ def _part(offer: Offer, count: int) -> dict[str, Any]:
         "price_usd_per_h": offer.price_usd_per_h,
         "accelerator": offer.accelerator,
         "accelerators_per_instance": offer.accelerators,
-    }
-
-
-def _flat(candidate: Candidate) -> dict[str, Any]:
-    parts = candidate.configuration.parts
-    row: dict[str, Any] = {
-        "rank": candidate.rank,
-        "configuration": " + ".join(f"{n} x {offer.instance_type}" for offer, n in parts),
-        "provider": " + ".join(dict.fromkeys(offer.provider for offer, _ in parts)),
-        "region": " + ".join(dict.fromkeys(offer.region for offer, _ in parts)),
-        "pricing": " + ".join(dict.fromkeys(offer.pricing for offer, _ in parts)),
-        "completion": candidate.completion,
-        "way": candidate.way,
-    }
-    for name in ("training_time_h", "cost_usd", "step_time_s", "throughput_samples_per_s"):
-        estimate: Estimate = getattr(candidate, name)
-        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return row | {
-        "memory_gib": candidate.memory_gib,
-        "bottleneck": candidate.bottleneck,
-        "extrapolating": candidate.is_extrapolating,
-        "learned": candidate.is_learned,
+        "terms": offer.terms,
     }

@@ -37,15 +37,15 @@ DRIFTS = (0.0, 0.2, 0.4, 0.8, 1.2, 1.6)
 POOLED = (0.1, 0.2, 0.3, 0.5)
 
 
-def halves(folder: Path, share: float) -> list[spot._Half]:
+def halves(folder: Path, share: float) -> list[spot.Half]:
     """Return the protocol's traces, of each only its first ``share``, cut in the middle."""
-    kept = {half.trace.name for half in spot._halves(folder)}
+    kept = {half.trace.name for half in spot.halves_of(folder)}
     traces = [t for t in read_spot_traces(folder / spot.TABLE, left_out=[]) if t.name in kept]
-    cut = [spot._Half.of(t.between(0.0, t.end_s * share)) for t in traces]
+    cut = [spot.Half.of(t.between(0.0, t.end_s * share)) for t in traces]
     return [half for half in cut if half.known.up_start_s.size and half.start_s.size]
 
 
-def scores(parts: Sequence[spot._Half], asked: argparse.Namespace) -> None:
+def scores(parts: Sequence[spot.Half], asked: argparse.Namespace) -> None:
     """Print one line a set of constants."""
     print(f"{len(parts)} traces\n drift pooled  scale  coverage  error  (by trace)  pinball")
     for drift in asked.drift:
@@ -75,7 +75,7 @@ def scores(parts: Sequence[spot._Half], asked: argparse.Namespace) -> None:
 
 
 def _forecast(
-    at: int, parts: Sequence[spot._Half], libraries: Sequence[Library],
+    at: int, parts: Sequence[spot.Half], libraries: Sequence[Library],
     constants: ForecastParameters, days: float | None,
 ) -> Forecast:  # fmt: skip
     if days is None:

@@ -5,9 +5,8 @@ name           meaning, all of one stretch [ns]
 =============  ================================================================================
 wall           time on the monotonic clock
 delay          the main thread's waiting for a core (``run_delay``)
-beyond         what the slowest other thread of its pool waited while it did not, if both waited
-               independently of each other
-at once        what that thread waited while the main one did too, likewise
+pool           what the slowest other thread of its pool waited for a core
+awaited        what the slowest other process of the tree did, where the main thread waits for it
 blocked        what the main thread neither computed nor waited for a core
 kept           the part of the waiting that is the machine's or the job's own: a quota's
                throttling, and what no neighbour can have caused
@@ -18,15 +17,17 @@ active         what one of them computed or waited for a core, the mean of them
 chain          what all threads of all workers waited for a core, together
 =============  ================================================================================
 
-How long the main thread waited for its pool lies between two bounds. Where it slept meanwhile that
-is seen: it was blocked. Where it burned its time at a barrier it is not, and chance tells how much
-of the others' waiting was not at once with its own. With c = ``_AT_ONCE``::
+A region of the pool ends with its last thread: while one waits for a core, the main thread waits
+for that one. It may sleep meanwhile, which is seen; or burn its time at the barrier, or wait for a
+core itself, which chance tells apart: a sleeper waits for nothing, so what is left of the pool's
+waiting fell on the rest of the time evenly::
 
-    asleep     =  min(blocked - (wait - wait delay), beyond + at once)
-    most       =  max(beyond + (1 - c) at once, asleep)
+    idle       =  blocked - (wait - wait delay)
+    asleep     =  min(idle, pool)
+    beyond     =  asleep + (pool - asleep) (1 - delay / (wall - blocked))
+                  + min(idle - asleep, awaited)
 
-The middle of the two is taken for beyond; half of what lies between them, and ``_AT_ONCE_DOUBT``
-of what is at once, widen. With k = kept / (delay + beyond), the share that stays::
+With k = kept / (delay + pool + awaited), the share that stays::
 
     computing  =  wall - wait - (1 - k) (delay - wait delay + beyond)
     paced      =  active - (1 - k) workers - computing
@@ -38,6 +39,10 @@ A loop is no faster than its workers, who take what they compute: what it gains 
 have to wait longer. Where they are done in time it waits only until a batch is passed on, by
 threads that wait for a core one after the other. Without workers nothing but its own waiting is
 taken off the loader's time.
+
+Neighbours also leave the caches cold: with r = ``LEFT_OVER`` for each time of waiting::
+
+    told       =  corrected / (1 + r (wall - corrected) / corrected)
 """
 
 from __future__ import annotations
@@ -50,16 +55,15 @@ from typing import Final
 # What is left of the neighbours after the waiting is taken out, as a share of what was taken out:
 # caches and clocks that were shared. The example beside two burners on one core took 7 % longer
 # (6 to 11) where 220 % were taken out, other jobs 11 to 26 % where 400 % were
-# (benchmarks/collector_contention.py --cores 1, 2026-11-21).
-LEFT_OVER: Final = 0.05
+# (benchmarks/collector_contention.py --cores 1, 2026-11-21): 0.03 to 0.065.
+LEFT_OVER: Final = 0.04
 # The slowest thread of a pool may wait where nobody waits for it: never all of the time is its.
 _LARGEST_BEYOND: Final = 0.95
-# How much of two threads' waiting was at once, as a share of what chance would have: six runs of a
-# GAN and a convolutional network on two threads beside eight processes and more, solved for the
-# step of a quiet machine, 0.85 to 1.02: mean 0.94, deviation 0.07, of which a 90 % interval
-# (2026-11-22; benchmarks/collector_contention.py --threads 2 shows what comes of it).
-_AT_ONCE: Final = 0.94
-_AT_ONCE_DOUBT: Final = 0.12
+# How far ``beyond`` may be off, as a share of it. Eight scripts on two threads beside two burners
+# lost 0.2 to 1.7 times as much (mean 1.05, deviation 0.4), against the same scripts recorded
+# before and after on the quiet machine, which agreed with each other to 15 % (2026-11-22;
+# benchmarks/collector_contention.py --threads 2 shows what comes of it).
+_POOL_DOUBT: Final = 0.6
 # Whoever made steps computed something.
 _MOST_LOST: Final = 0.999
 
@@ -115,8 +119,8 @@ class Stretch:
 
     wall_ns: float
     delay_ns: float = 0.0
-    beyond_ns: float = 0.0
-    at_once_ns: float = 0.0
+    pool_ns: float = 0.0
+    awaited_ns: float = 0.0
     blocked_ns: float = 0.0
     kept_ns: float = 0.0
     wait_ns: float = 0.0
@@ -176,13 +180,10 @@ def correct(seen: Stretch) -> Corrected:
     wait = _between(0.0, seen.wait_ns, wall)
     delay = _between(0.0, seen.delay_ns, wall)
     wait_delay = _between(0.0, seen.wait_delay_ns, min(wait, delay))
-    at_once, alone = max(seen.at_once_ns, 0.0), max(seen.beyond_ns, 0.0)
-    asleep = _between(0.0, seen.blocked_ns - (wait - wait_delay), alone + at_once)
-    most = max(alone + (1.0 - _AT_ONCE) * at_once, asleep)
-    asleep, most = (min(one, _LARGEST_BEYOND * (wall - delay)) for one in (asleep, most))
-    beyond = (asleep + most) / 2
+    beyond = _beyond(seen, wall, delay, wait - wait_delay)
     whole = delay + beyond
-    lost_share = 1.0 - _between(0.0, seen.kept_ns / whole, 1.0) if whole else 1.0
+    waited = delay + max(seen.pool_ns, 0.0) + max(seen.awaited_ns, 0.0)
+    lost_share = 1.0 - _between(0.0, seen.kept_ns / waited, 1.0) if waited else 1.0
     lost = min(lost_share * (whole - wait_delay), _MOST_LOST * (wall - wait))
     # What does not fit outside the loader was inside: old recordings do not say where.
     inside = min(lost_share * whole - lost, wait)
@@ -192,15 +193,32 @@ def correct(seen: Stretch) -> Corrected:
     passed_on = wait - inside - lost_share * max(seen.chain_ns, 0.0)
     waiting = max(0.0, paced, (1.0 - active / wall) * passed_on if wall else 0.0)
     corrected = computing + waiting
-    pool = (most - asleep) / 2 + _AT_ONCE_DOUBT * at_once
-    half = LEFT_OVER * (wall - corrected) + lost_share * pool + max(seen.unseen_ns, 0.0)
+    taken = wall - corrected
+    warm = corrected / (corrected + LEFT_OVER * taken) if corrected else 1.0
+    unseen = max(seen.unseen_ns, 0.0)
+    half = warm * (LEFT_OVER * taken + _POOL_DOUBT * lost_share * beyond) + unseen
     return Corrected(
         raw_s=wall / 1e9,
-        corrected_s=corrected / 1e9,
+        corrected_s=warm * corrected / 1e9,
         raw_wait_s=wait / 1e9,
-        wait_s=waiting / 1e9,
+        wait_s=warm * waiting / 1e9,
         half_width_s=half / 1e9,
     )
+
+
+def _beyond(seen: Stretch, wall: float, delay: float, loading: float) -> float:
+    """Return what others waited for a core while the main thread, which did not, waited for them.
+
+    ``loading`` is the main thread's time in the loader without its waiting for a core there.
+    """
+    blocked = _between(0.0, seen.blocked_ns, wall - delay)
+    pool = max(seen.pool_ns, 0.0)
+    idle = max(blocked - loading, 0.0)
+    asleep = min(idle, pool)
+    awake = wall - blocked
+    alone = (pool - asleep) * (1.0 - delay / awake) if awake > 0 else 0.0
+    beyond = asleep + alone + _between(0.0, seen.awaited_ns, idle - asleep)
+    return min(beyond, _LARGEST_BEYOND * (wall - delay))
 
 
 def total(stretches: Iterable[Stretch]) -> Stretch:

@@ -41,9 +41,8 @@ class Others:
 
     Attributes
     ----------
-    beyond, at_once : Curve
-        What the slowest other thread of the pool waited while the main thread did not, and while
-        it did, as if they waited independently of each other. [ns]
+    pool : Curve
+        What the slowest other thread of the pool waited for a core. [ns]
     blocked : Curve
         What the main thread neither computed nor waited for a core. [ns]
     workers, active, chain : Curve
@@ -51,8 +50,7 @@ class Others:
         threads of all workers waited. [ns]
     """
 
-    beyond: Curve = field(default_factory=Curve)
-    at_once: Curve = field(default_factory=Curve)
+    pool: Curve = field(default_factory=Curve)
     blocked: Curve = field(default_factory=Curve)
     workers: Curve = field(default_factory=Curve)
     active: Curve = field(default_factory=Curve)
@@ -70,9 +68,6 @@ class Others:
     ) -> None:
         """Take in what threads of the pool have waited so far.
 
-        A parallel region ends with its last thread: whoever waits for a core holds all of them up.
-        How much of it would be at once by chance goes into ``at_once``.
-
         Parameters
         ----------
         t_ns : int
@@ -80,10 +75,10 @@ class Others:
             Of the slowest thread in each interval, of the main one, and of the slowest but it;
             None in recordings of earlier versions.
         cpu_ns : int
-            Processor time of the main thread; 0 where it was not read: it slept as chance has it.
+            Processor time of the main thread; 0 where it was not read: its sleep is unknown.
         """
         if others_ns is None:
-            for curve in (self.beyond, self.blocked):
+            for curve in (self.pool, self.blocked):
                 curve.add(t_ns, float(slowest_ns - main_ns))
             return
         before, self._pool = self._pool, (t_ns, main_ns, others_ns, cpu_ns)
@@ -91,16 +86,13 @@ class Others:
             self.begin_pool(t_ns)
             return
         elapsed, main, others, cpu = (n - b for n, b in zip(self._pool, before, strict=True))
-        alone = 1.0 - min(1.0, max(0, main) / elapsed) if elapsed > 0 else 0.0
-        self.beyond.grow(t_ns, max(0, others) * alone)
-        self.at_once.grow(t_ns, max(0, others) * (1.0 - alone))
-        slept = elapsed - max(0, main) - cpu if cpu > 0 else max(0, others) * alone
-        self.blocked.grow(t_ns, max(0, slept))
+        self.pool.grow(t_ns, max(0, others))
+        self.blocked.grow(t_ns, max(0, elapsed - max(0, main) - cpu) if cpu > 0 else 0)
 
     def begin_pool(self, t_ns: int) -> None:
         """Take in that nobody has computed or waited for anything yet."""
         self._pool = self._pool or (t_ns, 0, 0, 0)
-        for curve in (self.beyond, self.at_once, self.blocked):
+        for curve in (self.pool, self.blocked):
             curve.add(t_ns, 0.0)
 
     def take_workers(
@@ -157,6 +149,9 @@ class Steps:
         Share of the waiting that is the job's own; see ``contention.own_share``.
     throttled : Curve
         What a quota took: the machine's own too. [ns]
+    slowest : Curve
+        What whoever of the tree waited most waited for a core, where the main thread waits for
+        the others. [ns]
     """
 
     wall_ns: list[int] = field(default_factory=lambda: [0])
@@ -173,6 +168,7 @@ class Steps:
     others: Others = field(default_factory=Others)
     kept_share: float = 0.0
     throttled: Curve = field(default_factory=Curve)
+    slowest: Curve = field(default_factory=Curve)
 
     def add(
         self, t_ns: int, delay_ns: int, flags: int, wait_ns: int = 0, wait_delay_ns: int = 0
@@ -280,13 +276,13 @@ class Steps:
     def _stretch(
         self, wall: int, delay: int, wait: int, wait_delay: int, grown: Callable[[Curve], float]
     ) -> Stretch:
-        beyond = grown(self.others.beyond)
-        kept = self.kept_share * (delay + beyond) + grown(self.throttled)
+        pool, awaited = grown(self.others.pool), max(0.0, grown(self.slowest) - delay)
+        kept = self.kept_share * (delay + pool + awaited) + grown(self.throttled)
         return Stretch(
-            wall_ns=wall, delay_ns=delay, beyond_ns=beyond, kept_ns=kept,
-            at_once_ns=grown(self.others.at_once), blocked_ns=grown(self.others.blocked),
-            wait_ns=wait, wait_delay_ns=wait_delay, workers_ns=grown(self.others.workers),
-            active_ns=grown(self.others.active), chain_ns=grown(self.others.chain),
+            wall_ns=wall, delay_ns=delay, pool_ns=pool, awaited_ns=awaited, kept_ns=kept,
+            blocked_ns=grown(self.others.blocked), wait_ns=wait, wait_delay_ns=wait_delay,
+            workers_ns=grown(self.others.workers), active_ns=grown(self.others.active),
+            chain_ns=grown(self.others.chain),
         )  # fmt: skip
 
     def boundaries(self) -> list[LeftOut]:

@@ -171,6 +171,8 @@ def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) ->
     is_alone = world_size == 1
     steps.kept_share = is_alone * tree.own_share(steps.first_ns, steps.last_ns)
     steps.throttled = tree.throttled
+    if is_alone and not any(fact.get("workers") for fact in trainer.facts.get("loader", [])):
+        steps.slowest = tree.slowest
     step = mean(steps)
     startup = _startup(trainer, tree, profiler_pid, is_alone)
     parts = [correct(one) for one in (startup, steps.ordinary(), *map(steps.of, steps.left_out))]
@@ -192,18 +194,16 @@ def _startup(trainer: Events, tree: Tree, profiler_pid: int, is_alone: bool) -> 
     """
     first_ns, delay = trainer.steps.first_ns, float(trainer.steps.first_delay_ns)
     others = trainer.steps.others
-    curves = (others.beyond, others.at_once, others.blocked)
-    beyond, at_once, blocked = (one.over(tree.start_ns, first_ns) for one in curves)
+    pool, blocked = (one.over(tree.start_ns, first_ns) for one in (others.pool, others.blocked))
     if trainer.header.get("parent_pid") != profiler_pid and "t_ns" in trainer.header:
         delay += tree.slowest.over(tree.start_ns, int(trainer.header["t_ns"]))
     # Somebody may have been waited for: a compiler's processes, say.
     unseen = max(0.0, tree.slowest.over(tree.start_ns, first_ns) - delay)
-    kept = is_alone * tree.own_share(tree.start_ns, first_ns) * (delay + beyond)
+    kept = is_alone * tree.own_share(tree.start_ns, first_ns) * (delay + pool)
     return Stretch(
         wall_ns=first_ns - tree.start_ns,
         delay_ns=delay,
-        beyond_ns=beyond,
-        at_once_ns=at_once,
+        pool_ns=pool,
         blocked_ns=blocked,
         kept_ns=kept + tree.throttled.over(tree.start_ns, first_ns),
         unseen_ns=unseen,

@@ -139,3 +139,9 @@ def make_job() -> Callable[..., Job]:
         return Job(feed=Feed(**feed), measured=Measured(**measured), **(fields | changes))
 
     return make
+
+
+@pytest.fixture
+def warm_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours who cost waiting and nothing else: no cold caches."""
+    monkeypatch.setattr("advisor.collectors.contention.LEFT_OVER", 0.0)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from advisor.learned.device_gp import DeviceProcess
 from advisor.machines.devices import suite_device
 from advisor.measurements import LAMBDA
 from advisor.train.described_columns import columns
@@ -21,7 +20,8 @@ from advisor.validation import (
     described,
     instance,
 )  # fmt: skip
-from advisor.validation.device_cells import CellTable, Variant, cell_table, left_out, nested_choice
+from advisor.validation.device_cells import CellTable, cell_table
+from advisor.validation.known_jobs import left_out
 
 GPUS = ("V100-32GB", "RTX-2080Ti", "RTX-3090", "A100-PCIe-40GB", "RTX-A6000", "H100-SXM-80GB")
 
@@ -47,33 +47,16 @@ def throughputs(wrong: str | None = None) -> CellTable:
     return cell_table(pd.DataFrame(rows))
 
 
-VARIANTS = (
-    Variant(name="rooflines", build=lambda: DeviceProcess(has_process=False)),
-    Variant(name="no weights", build=lambda: DeviceProcess(has_process=False), has_weights=False),
-    Variant(name="process", build=lambda: DeviceProcess(has_step_cost=(False,))),
-)
-
-
-def test_a_device_has_no_part_in_its_own_variant_or_prediction() -> None:
-    out = (throughputs().frame["gpu"] == GPUS[2]).to_numpy()
-    one, sd, chosen = nested_choice(VARIANTS, throughputs())
-    other, other_sd, _ = nested_choice(VARIANTS, throughputs(GPUS[2]))
-    assert np.array_equal(one[out], other[out])
-    assert np.array_equal(sd[out], other_sd[out], equal_nan=True)
-    assert not np.allclose(one[~out], other[~out])
-    assert len(chosen) > 1
-    assert set(chosen.values()) <= {v.name for v in VARIANTS}
-
-
-def test_the_process_starts_every_device_afresh() -> None:
-    """A warm start from the fit of the device before, which knew this one, is no leaving out."""
-    process = DeviceProcess(has_step_cost=(False,))
-    table, spoilt = throughputs(), throughputs(GPUS[4])
-    out = (table.frame["gpu"] == GPUS[4]).to_numpy()
+def test_a_device_has_no_part_in_its_own_answer() -> None:
+    """A job known by its runs is answered from its runs on the other devices alone."""
+    table, spoilt = throughputs(), throughputs(GPUS[2])
+    out = (table.frame["gpu"] == GPUS[2]).to_numpy()
     names = table.frame["device"].to_numpy()
-    one, _ = left_out(process, table, names)
-    other, _ = left_out(process, spoilt, names)
+    one, sd = left_out(table, names)
+    other, other_sd = left_out(spoilt, names)
     assert np.array_equal(one[out], other[out])
+    assert np.array_equal(sd[out], other_sd[out])
+    assert not np.allclose(one[~out], other[~out])
 
 
 def described_rows(folder: Path, wrong: str | None = None) -> Path:

@@ -33,10 +33,8 @@ from advisor.validation import (
     oom,
     pipeline,
     scaling,
-    series_mlperf,
     spot,
 )  # fmt: skip
-from advisor.validation.hivemind_rows import by_group
 
 
 def shared() -> Path:
@@ -78,27 +76,6 @@ def test_large_placements_are_predicted_from_small_ones_alone() -> None:
     assert np.array_equal(one, other)
 
 
-def test_terms_are_chosen_and_fitted_without_the_benchmark() -> None:
-    names = np.repeat(["a", "b", "c"], 4)
-    size = np.tile([16.0, 32.0, 64.0, 128.0], 3)
-    rate = 100 * size**0.85 * np.exp(0.02 * np.random.default_rng(3).standard_normal(12))
-
-    def pairs(factor: float) -> series_mlperf.Pairs:
-        return series_mlperf.Pairs(
-            benchmark=names, small=np.full(12, 8.0), large=size, small_rate=np.full(12, 590.0),
-            large_rate=np.where(names == "b", factor * rate, rate),
-            small_batch=np.full(12, 32.0), large_batch=np.full(12, 32.0),
-        )  # fmt: skip
-
-    out = names == "b"
-    one, width, chosen = series_mlperf.nested(pairs(1.0))
-    other, other_width, other_chosen = series_mlperf.nested(pairs(1.5))
-    assert np.array_equal(one[out], other[out])
-    assert np.array_equal(width[out], other_width[out])
-    assert chosen["b"] == other_chosen["b"]
-    assert not np.array_equal(one[~out], other[~out])
-
-
 def test_a_pipelines_form_is_chosen_without_its_large_runs(monkeypatch: Any) -> None:
     monkeypatch.setattr(pipeline, "_CANDIDATES", (((1.0,), 1.0, False), ((4.0,), 0.25, False)))
     grid = [(d, p) for d in (1, 2, 4, 8) for p in (1, 2, 4) if d * p <= 32]
@@ -126,8 +103,8 @@ def test_a_program_is_predicted_by_the_other_programs() -> None:
         X = rng.standard_normal((24, 3))
         ratio = X @ [0.3, -0.2, 0.1] + np.where(programs == "b", np.log(factor), 0.0)
         return job.JobCells(
-            X=X, statics=X, ratio=ratio, anchor_s=np.full(24, 2.0), roofline_s=np.full(24, 2.0),
-            programs=programs, targets=np.full(24, "there"),
+            X=X, ratio=ratio, anchor_s=np.full(24, 2.0), programs=programs,
+            targets=np.full(24, "there"),
         )  # fmt: skip
 
     one, other = (job._left_out(cells(f), Ridge) for f in (1.0, 1.4))
@@ -135,19 +112,6 @@ def test_a_program_is_predicted_by_the_other_programs() -> None:
     for name in one:
         assert np.array_equal(one[name][out], other[name][out]), name
     assert not np.array_equal(one["model"][~out], other["model"][~out])
-
-
-def test_a_fit_by_group_gets_no_row_of_the_group() -> None:
-    groups = np.array(["a", "b", "a", "c", "b"])
-    seen: list[set[int]] = []
-
-    def fit_predict(train: Any, test: Any) -> tuple[Any, Any]:
-        assert set(groups[train]).isdisjoint(groups[test])
-        seen.append(set(test.tolist()))
-        return np.zeros(len(test)), np.zeros((len(test), 2))
-
-    by_group(groups, fit_predict, 5)
-    assert set.union(*seen) == set(range(5))
 
 
 def test_a_choice_knows_one_run_of_the_job() -> None:
@@ -196,7 +160,7 @@ def test_a_forecast_knows_nothing_after_the_submission() -> None:
 
     start = np.arange(0.0, 2e5, 3600.0)
     halves = [
-        spot._Half(
+        spot.Half(
             trace=None, known=spells(k), future=spells(10 + k), start_s=start,  # type: ignore[arg-type]
             is_up=rng.integers(0, 2, start.size).astype(float), age_s=np.full(start.size, 600.0),
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue, OfferFilter, store
+from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.errors import CatalogueError
 
 HEADER = (
@@ -175,3 +176,54 @@ def test_the_file_in_the_configuration_folder_is_used(
     assert Catalogue.load().instance_type("box").provider == "lab"
     with pytest.raises(CatalogueError):
         Catalogue.load(with_overrides=False).instance_type("box")
+
+
+P5_ON_DEMAND = OfferFilter(types=("p5.48xlarge",), regions=("us-east-1",), pricing=("on-demand",))
+
+
+def test_a_reservation_adds_so_many_machines_at_its_own_price(
+    tmp_path: Path, plain: Catalogue
+) -> None:
+    catalogue = load(tmp_path, "reserved,aws,p5.48xlarge,us-east-1,,0,,,2")
+    offers = catalogue.select(P5_ON_DEMAND)
+    assert offers.price_usd_per_h.tolist() == [0.0, 55.04]
+    assert offers.max_instances.tolist() == [2.0, np.inf]
+    assert len(plain.select(P5_ON_DEMAND)) == 1
+
+
+def test_a_capacity_block_is_charged_whole(tmp_path: Path) -> None:
+    header = HEADER.replace(",count,", ",count,hours,")
+    path = tmp_path / "overrides.csv"
+    row = "block,aws,p5.48xlarge,us-east-1,,31.5,,,4,24"
+    path.write_text(header + row + "," * (header.count(",") - row.count(",")) + "\n")
+    catalogue = Catalogue.load(store.bundled_folder(), overrides=path)
+    offers = catalogue.select(P5_ON_DEMAND)
+    assert offers.price_usd_per_h[0] == 31.5
+    charged = charged_h(np.array([1.0, 24.0, 25.0]), offers.shortest_bill_h[0],
+                        offers.bill_step_h[0])  # fmt: skip
+    assert charged.tolist() == [24.0, 24.0, 48.0]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("reserved,aws,p5.*,us-east-1,,0,,,2", "names"),
+        ("reserved,aws,p5.48xlarge,mars-1,,0,,,2", "mars-1"),
+        ("reserved,aws,p5.48xlarge,us-east-1,,0", "is empty"),
+        ("block,aws,p5.48xlarge,us-east-1,,30,,,2", "is empty"),
+    ],
+)
+def test_a_reservation_says_what_it_lacks(tmp_path: Path, row: str, told: str) -> None:
+    with pytest.raises(CatalogueError, match=told):
+        load(tmp_path, row)
+
+
+def test_bills_are_of_a_minute_at_least_and_of_an_hour_where_a_provider_says_so(
+    plain: Catalogue,
+) -> None:
+    offers = plain.select(OfferFilter(pricing=("on-demand", "spot")))
+    assert offers.shortest_bill_h.min() == SHORTEST_BILL_H
+    is_hourly = offers.bill_step_h == 1.0
+    owners = plain.types.provider[offers.type_index[is_hourly]]
+    assert set(owners.tolist()) <= {"scaleway"}
+    assert (plain.types.accelerator_count[offers.type_index[is_hourly]] == 0).all()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.report.charts import HEIGHT, Chart, Series, logarithmic_ticks, page, svg, ticks
+from advisor.shown.charts import HEIGHT, Chart, Series, logarithmic_ticks, page, svg, ticks
 
 NASTY = "<script>alert('x')</script> & \"quotes\" " + "é" * 3
 

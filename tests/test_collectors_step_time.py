@@ -15,6 +15,7 @@ from advisor.collectors.step_time import Mean, Steps, mean
 from advisor.collectors.stop_rule import StopRule, judge
 
 MS = 1_000_000
+pytestmark = pytest.mark.usefixtures("warm_caches")
 
 
 def ticked(
@@ -174,7 +175,7 @@ def test_ordinary_steps_sum_up_as_if_looked_at_one_by_one(
 ) -> None:
     clock = Clock(ticks)
     steps, chosen = clock.steps, clock.ordinary()[first:]
-    rates = {"beyond": 0.25, "workers": 0.5, "active": 0.75, "chain": 2.0}
+    rates = {"pool": 0.25, "workers": 0.5, "active": 0.75, "chain": 2.0}
     for end in (clock.start - SECOND, clock.ends[-1] + SECOND):
         for name, rate in rates.items():
             getattr(steps.others, name).add(end, rate * end)
@@ -184,7 +185,7 @@ def test_ordinary_steps_sum_up_as_if_looked_at_one_by_one(
     wall, delay, wait, inside = (MS * sum(ticks[i][k] for i in chosen) for k in range(4))
     told = (seen.wall_ns, seen.delay_ns, seen.wait_ns, seen.wait_delay_ns)
     assert told == (wall, delay, wait, inside)
-    grown = [seen.beyond_ns, seen.workers_ns, seen.active_ns, seen.chain_ns]
+    grown = [seen.pool_ns, seen.workers_ns, seen.active_ns, seen.chain_ns]
     assert grown == pytest.approx([rate * wall for rate in rates.values()], abs=1.0)
     assert seen.kept_ns == pytest.approx(0.5 * (delay + 0.25 * wall) + 0.125 * wall, abs=1.0)
     assert steps.count == len(clock.ordinary())
@@ -305,7 +306,7 @@ def test_each_loader_counts_its_own_workers() -> None:
     assert others.chain.values == [46, 58, 78, 78]
     others.take_pool(SECOND, 50, 20)
     others.take_pool(2 * SECOND, 90, 20)
-    assert others.beyond.over(SECOND, 2 * SECOND) == 40
+    assert others.pool.over(SECOND, 2 * SECOND) == 40
 
 
 def test_a_pool_is_told_by_what_waited_and_who_slept() -> None:
@@ -313,8 +314,7 @@ def test_a_pool_is_told_by_what_waited_and_who_slept() -> None:
     others.begin_pool(SECOND)
     # A second, of which the main thread waited a quarter and computed a half; another waited 0.4.
     others.take_pool(2 * SECOND, 0, SECOND // 4, 4 * SECOND // 10, cpu_ns=SECOND // 2)
-    told = [curve.over(SECOND, 2 * SECOND) for curve in (others.beyond, others.at_once)]
-    assert told == pytest.approx([0.3 * SECOND, 0.1 * SECOND])
+    assert others.pool.over(SECOND, 2 * SECOND) == pytest.approx(0.4 * SECOND)
     assert others.blocked.over(SECOND, 2 * SECOND) == pytest.approx(0.25 * SECOND)
 
 
@@ -354,9 +354,9 @@ def test_a_stretch_from_a_later_step_on_holds_those_steps_alone() -> None:
     ]
     steps = Clock(ticks).steps
     for end in (steps.first_ns, steps.last_ns):
-        steps.others.beyond.add(end, float(end))
+        steps.others.pool.add(end, float(end))
     seen = steps.ordinary(1)
-    told = seen.wall_ns, seen.delay_ns, seen.wait_ns, seen.wait_delay_ns, seen.beyond_ns
+    told = seen.wall_ns, seen.delay_ns, seen.wait_ns, seen.wait_delay_ns, seen.pool_ns
     assert told == (140 * MS, 14 * MS, 22 * MS, 10 * MS, 140 * MS)
 
 

@@ -223,27 +223,6 @@ def test_wandb_counters_become_rates(tmp_path: Path) -> None:
     assert (run.job.family, run.job.facts["batch"]) == ("train", 32.0)
 
 
-def test_mlflow_reads_its_file_store(tmp_path: Path) -> None:
-    run = tmp_path / "0" / "abc"
-    written(run / "meta.yaml", "run_id: abc", "start_time: 1000", "end_time: 61000", "status: 3")
-    written(run / "params" / "batch_size", "64")
-    written(run / "params" / "cpu_count", "8")
-    system = run / "metrics" / "system"
-    written(
-        system / "cpu_utilization_percentage", *(f"{1000 + 1000 * i} 25 {i}" for i in range(5))
-    )
-    written(
-        system / "network_transmit_megabytes", *(f"{1000 + 1000 * i} {i} {i}" for i in range(5))
-    )
-    (found,) = formats.read("mlflow", tmp_path)
-    assert (found.time_s, found.status, found.job.facts["batch"]) == (60.0, "ok", 64.0)
-    assert found.series[0].channels["cpu_cores"] == (2.0, 2.0, 2.0, 2.0)
-    assert found.series[0].channels["network_sent_bytes_per_s"] == (1e6, 1e6, 1e6, 1e6)
-    written(system / "cpu_utilization_percentage", "1000 lots 0")
-    with pytest.raises(RunError, match=r"cpu_utilization_percentage: row 1: value"):
-        formats.read("mlflow", tmp_path)
-
-
 BAD: list[tuple[str, str, str, str, str]] = [
     ("scout", "runs.csv", SCOUT, "join,4,c4.large,True,huge,soon,spark,1,join", "elapsed_time"),
     ("scout", "runs.csv", SCOUT, "join,4,c4.large,perhaps,huge,10,spark,1,join", "completed"),

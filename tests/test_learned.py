@@ -14,21 +14,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor import data
+from advisor.api import estimate
 from advisor.collectors.resources import Resources
+from advisor.collectors.store import read_recording
 from advisor.errors import ModelError
 from advisor.jobs.job import Job
+from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
 from advisor.learned.hull import LEAST_ROWS, Hull
 from advisor.predict import Learned, Predictor
-from advisor.predict.learned import candidate_records, machines_of
+from advisor.predict.learned import candidate_records
 from advisor.ranking import Request, recommend
 from advisor.records import RunRecord
+from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import profile, program_of, record
 from advisor.train.model_card import card
 from advisor.train.models import train
 
 MakeJob = Callable[..., Job]
 FACTOR = 1.3  # what the made-up runs take over physics
+SHIPPED = data.root("trained_models") / "runs"
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
+
+
+@pytest.fixture(scope="module")
+def example() -> Job:
+    """examples/digits_cnn.py as it was recorded once (golden/README.md)."""
+    return job_from_recording(read_recording(GOLDEN))
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +242,7 @@ class TestShipped:
     """The default that comes with the package."""
 
     def test_it_is_small_readable_and_says_where_it_fails(self) -> None:
-        from advisor import data
-
-        folder = data.root("trained_models") / "runs"
+        folder = SHIPPED
         assert sum(f.stat().st_size for f in folder.iterdir()) <= 20e6
         assert {f.suffix for f in folder.iterdir()} <= {".json", ".md", ".npz", ".ubj"}
         assert "Where it fails" in (folder / "card.md").read_text()
@@ -240,7 +251,7 @@ class TestShipped:
         assert len(about["data_sha256"]) == 64
 
     def test_it_loads_and_covers_only_processors(self, make_job: MakeJob) -> None:
-        shipped = Learned.open(__import__("advisor.data").data.root("trained_models") / "runs")
+        shipped = Learned.open(SHIPPED)
         assert set(shipped.about["accelerators"]) == {""}
         assert shipped.model.predict is not None
 
@@ -256,6 +267,59 @@ class TestShipped:
         done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True,
                               text=True, check=True)  # fmt: skip
         assert done.stdout.strip() == "[]"
+
+    def test_it_covers_the_examples(self, example: Job) -> None:
+        shipped = Learned.open(SHIPPED)
+        known = profile(example)
+        assert known is not None
+        assert shipped._covers_job(known)
+
+    def test_it_splits_on_nothing_that_no_recording_tells(self, example: Job) -> None:
+        from advisor.learned.boosted_trees import BoostedTrees
+
+        asked = [self._row(example, count) for count in (1, 3)]
+        told = {n for row in asked for n, v in zip(features.NAMES, row, strict=True) if v == v}
+        network = {n for n in features.NAMES if n.startswith("network_")}
+        for name in ("runs", "runs_cost"):
+            folder = SHIPPED.parent / name
+            trees = BoostedTrees.read(next(folder.glob("*.ubj")).read_bytes())
+            used = {features.NAMES[i] for i in trees.feature[trees.left >= 0]}
+            assert used
+            # Of a job of one process the rates of the network are 0, whose logarithm is unknown.
+            assert used - network <= told, name
+            assert not used & set(features.NEVER_RECORDED)
+
+    @staticmethod
+    def _row(job: Job, count: int) -> list[float]:
+        predictor = Predictor(learned=None)
+        index = predictor.catalogue.instance_type("t3.medium", provider="aws").index
+        columns = predictor.step_columns(job, np.array([index]), np.array([count]))
+        asked = candidate_records(job, predictor.catalogue, columns, np.array([0]))
+        row: list[float] = features.as_asked(features.table(asked))[0].tolist()
+        return row
+
+    def test_the_cost_is_also_predicted_directly(self, example: Job) -> None:
+        """As the thesis did: no time between; where covered both are the same job's cost."""
+        found = estimate(example, on="aws:t3.medium")
+        direct, billed = found.cost_direct_usd, found.cost_usd
+        assert direct is not None
+        assert billed is not None
+        assert direct.low < direct.value < direct.high
+        record = found.to_record()["cost_direct_usd"]
+        assert record == {"value": direct.value, "low": direct.low, "high": direct.high,
+                          "coverage": 0.9}  # fmt: skip
+        twice = estimate(replace(example, total_steps=2 * example.total_steps), on="aws:t3.medium")
+        assert twice.cost_direct_usd is not None
+        assert twice.cost_direct_usd.value == pytest.approx(2 * direct.value)
+
+    @pytest.mark.parametrize("on", ["aws:g5.xlarge", "aws:c5.18xlarge"])
+    def test_no_cost_is_predicted_where_nothing_like_it_was_seen(
+        self, example: Job, on: str
+    ) -> None:
+        found = estimate(example, on=on)
+        assert found.cost_usd is not None
+        assert found.cost_direct_usd is None
+        assert found.to_record()["cost_direct_usd"] is None
 
 
 class TestProfiled:
@@ -303,6 +367,28 @@ def test_a_hull_covers_what_it_was_made_of(rows: int, seed: int) -> None:
     assert not hull.is_outside(X).any()
     again = Hull.from_record(json.loads(json.dumps(hull.to_record())))
     assert np.array_equal(hull.is_outside(10 * X), again.is_outside(10 * X))
+
+
+@given(st.integers(2, 6), st.integers(0, 50))
+def test_nine_of_ten_rows_of_left_out_groups_lie_within_the_reach(groups: int, seed: int) -> None:
+    """The law of the reach, and that it is no wider than that: from the definition, by hand."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(groups), 12))
+    X = rng.normal(size=(len(labels), 3)) + 2.0 * rng.normal(size=(groups, 3))[labels]
+    ranges = np.ptp(X, axis=0)
+    far = np.zeros(len(X))
+    for row, group in enumerate(labels):
+        others = X[labels != group]
+        leaves = np.maximum(others.min(axis=0) - X[row], X[row] - others.max(axis=0))
+        far[row] = np.linalg.norm(np.maximum(leaves, 0.0) / ranges)
+    hull = Hull.of(X, groups=labels)
+    assert hull.reach[0] == pytest.approx(np.quantile(far, 0.9), abs=1e-6)
+    assert not hull.is_outside(X).any()
+    corner = X.max(axis=0)
+    ends = np.array([corner, corner, corner])
+    ends[1, 0] += 0.99 * hull.reach[0] * ranges[0] - 1e-6
+    ends[2] += (hull.reach[0] + 1e-6) * ranges  # in every feature: farther than one alone
+    assert hull.is_outside(ends).tolist() == [False, False, True]
 
 
 def test_parts_of_a_hull_know_nothing_of_each_other() -> None:

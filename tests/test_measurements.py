@@ -69,9 +69,7 @@ def outcome(result: Validation) -> dict[str, object]:
 
 
 @needs_shared
-@pytest.mark.parametrize(
-    "protocol", ["gpu-mlperf", "series-mlperf", "failures", "ranking", "queue"]
-)
+@pytest.mark.parametrize("protocol", ["gpu-mlperf", "failures", "ranking", "queue"])
 def test_scores_are_equal_from_both_forms(protocol: str) -> None:
     """Protocols of whose tables nothing is left out for its licence."""
     here, there = (validation.run(protocol, place) for place in (PACKAGED, published()))

@@ -18,7 +18,6 @@ from advisor.learned import registry
 from advisor.learned.base import RunRegressor
 from advisor.learned.boosting import Boosting
 from advisor.learned.conformal import calibrate
-from advisor.learned.epoch_rate import ClusterRate, FirstMinute
 from advisor.learned.forest import Forest
 from advisor.learned.gaussian_process import (
     GaussianProcess,
@@ -28,7 +27,6 @@ from advisor.learned.gaussian_process import (
 )
 from advisor.learned.guarded import Guarded
 from advisor.learned.linear import Poisson, Ridge
-from advisor.learned.operator_time import OperatorTime
 from advisor.learned.scaling import Scaling
 from advisor.learned.sequence import SequenceNetwork
 from advisor.learned.splits import group_folds
@@ -51,7 +49,6 @@ SMALL: dict[str, RunRegressor] = {
     "tcn": SequenceNetwork(
         channels=2, readings=3, epochs=2, width=4, branch="tcn", calibration_folds=0
     ),
-    "operator times": OperatorTime(shares=(0, 1), waits=(2,), residual=Forest(trees=5)),
 }
 
 
@@ -245,31 +242,6 @@ def test_a_row_outside_what_was_seen_is_answered_by_physics_and_flagged() -> Non
     assert np.allclose(model.predict(far, offset=physics), physics + np.median(y - known))
     inside = np.diff(model.predict_interval(X[:5]))
     assert np.all(np.diff(model.predict_interval(far)) >= inside - 1e-12)
-
-
-def test_operator_times_find_the_ratios_that_made_the_data() -> None:
-    rng = np.random.default_rng(0)
-    shares = rng.dirichlet([1, 1, 1], 300)
-    truth = np.array([0.3, 0.5, 0.4])
-    y = np.log(shares @ truth)
-    model = OperatorTime(shares=(0, 1, 2), calibration_folds=0).fit(shares, y)
-    assert np.allclose(model.ratios_, truth, rtol=0.02)
-
-
-def test_a_seen_epoch_is_the_rate_of_the_first_minute() -> None:
-    # Target 1000 samples, seen rate between two synchronisations 40/s: that is the answer.
-    row = np.array([1000.0, 60.0, 0.1, 5.0, 3.0, 0.0, 0.0, np.nan, 40.0, 50.0])
-    model = FirstMinute(calibration_folds=0).fit(np.tile(row, (4, 1)), np.full(4, np.log(40.0)))
-    assert np.allclose(np.exp(model.predict(row[None])), 40.0)
-
-
-def test_a_cluster_is_never_faster_than_its_floor_allows() -> None:
-    X = np.array([[1000.0, 100.0 * k, 0.1, 1.0, 0.0, 0.0] for k in range(1, 9)])
-    epoch = np.maximum(1000.0 / X[:, 1] + 2.0, 8.0)
-    model = ClusterRate(calibration_folds=0).fit(X, np.log(1000.0 / epoch))
-    fast = X.copy()
-    fast[:, 1] *= 1e4
-    assert np.exp(model.predict(fast)).max() < 1000.0 / 6.0
 
 
 @settings(max_examples=20)

@@ -222,7 +222,7 @@ def test_command_line_python_and_json_have_one_estimate(
 def test_a_cluster_that_keeps_the_deadline_answers_where_the_cloud_cannot(
     recorded: Job, jobs: Path
 ) -> None:
-    only = ["recommend", "--budget", "0.001"]
+    only = ["recommend", "--budget", "0.001", "--here-price", "1000"]
     own = ["--cluster-trace", str(jobs), "--cluster", CLUSTER]
     assert CliRunner().invoke(app, only).exit_code == 3
     assert CliRunner().invoke(app, [*only, *own]).exit_code == 0

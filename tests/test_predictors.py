@@ -367,6 +367,10 @@ def test_the_least_regret_wins_unless_its_scatter_makes_others_its_equals() -> N
     assert best_of(clear) == "a"
     close = [contest("a", 1.05, 0.04, 0.2), contest("b", 1.08, 0.01, 0.1)]
     assert best_of(close) == "b"
+    alike = [contest("forest", 1.05, 0.04, 0.102), contest("boosting", 1.05, 0.04, 0.103)]
+    assert best_of(alike) == "boosting"  # it alone is asked without seconds of imports
+    better = [contest("forest", 1.05, 0.04, 0.09), contest("boosting", 1.05, 0.04, 0.103)]
+    assert best_of(better) == "forest"
     stacked = [contest("a", 1.05, 0.04, 0.100), contest("stack", 1.05, 0.04, 0.098)]
     assert best_of(stacked) == "a"  # it errs less by nothing that counts, and needs every member
     stacked[1] = contest("stack", 1.05, 0.04, 0.09)

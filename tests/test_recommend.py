@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import parse_gpus
+from advisor.catalogue.billing import bills, charged_h
 from advisor.domain import Recommendation
 from advisor.jobs.job import Job, Program
 from advisor.predict import Predictor
@@ -38,9 +39,16 @@ def test_nobody_on_the_list_beats_another(answer: Recommendation) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_cost_is_billed_time_times_instances_times_price(answer: Recommendation) -> None:
+def test_cost_is_billed_time_times_instances_times_price(
+    answer: Recommendation, predictor: Predictor
+) -> None:
+    known = predictor.catalogue
     for c in answer.front:
-        billed_h = max(c.training_time_h.value, 1 / 60)
+        offer, _ = c.configuration.parts[0]
+        row = known.instance_type(offer.instance_type, provider=offer.provider)
+        bill = bills(known.types, np.array([row.index]))
+        billed_h = float(charged_h(np.array([c.training_time_h.value]), *bill)[0])
+        assert c.training_time_h.value <= billed_h <= c.training_time_h.value + 1 / 60
         machines = billed_h * c.configuration.price_usd_per_h
         beside = sum(c.breakdown[name].cost_usd or 0.0 for name in ("storage", "results_out"))
         assert math.isclose(c.cost_usd.value, machines + beside, rel_tol=1e-9)
@@ -73,10 +81,11 @@ def test_shares_of_the_step_sum_to_one(answer: Recommendation) -> None:
 
 
 def test_a_budget_only_removes_candidates(make_job: MakeJob, predictor: Predictor) -> None:
-    free = recommend(make_job(), Request(top=500), predictor=predictor)
+    every = Request(top=500, least_gain_fraction=0.0)
+    free = recommend(make_job(), every, predictor=predictor)
     costs = [c.cost_usd.value for c in free.front]
     budget = float(np.median(costs))
-    bound = recommend(make_job(), Request(top=500, budget_usd=budget), predictor=predictor)
+    bound = recommend(make_job(), replace(every, budget_usd=budget), predictor=predictor)
     expected = [c for c in free.front if c.cost_usd.value <= budget]
     assert [replace(c, rank=0, reasons=()) for c in bound.front] == [
         replace(c, rank=0, reasons=()) for c in expected
@@ -121,8 +130,10 @@ def test_filters_admit_only_what_they_name(make_job: MakeJob, predictor: Predict
 
 
 def test_spot_only_adds_offers(make_job: MakeJob, predictor: Predictor) -> None:
-    dear = recommend(make_job(), predictor=predictor)
-    both = recommend(make_job(), Request(pricings=("on-demand", "spot")), predictor=predictor)
+    every = Request(least_gain_fraction=0.0)
+    dear = recommend(make_job(), every, predictor=predictor)
+    spot = replace(every, pricings=("on-demand", "spot"))
+    both = recommend(make_job(), spot, predictor=predictor)
     assert both.catalogue_offers > dear.catalogue_offers
     assert both.front[-1].cost_usd.value <= dear.front[-1].cost_usd.value
     assert both.front[0].training_time_h.value == dear.front[0].training_time_h.value

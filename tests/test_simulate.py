@@ -62,6 +62,9 @@ def test_spot_shows_every_way_beside_on_demand(zone: Path, tmp_path: Path) -> No
     by_name = [w for w in record["ways"] if w["name"] == "restart, on demand in time"]
     assert by_name[0]["miss_probability"] == 0
     assert by_name[0]["finish_h"]["p90"] <= 24
+    planned = ways["spot"]
+    assert planned["miss_probability"] == 0
+    assert planned["mean_cost_usd"] <= by_name[0]["mean_cost_usd"]
     for way in ways.values():
         shown = [v for v in way["finish_h"].values() if v is not None]
         assert shown == sorted(shown)
@@ -71,10 +74,12 @@ def test_spot_shows_every_way_beside_on_demand(zone: Path, tmp_path: Path) -> No
 
 def test_spot_without_a_trace_answers_from_the_packaged_ones() -> None:
     record = answer("spot", "--hours", "10", "--deadline", "20h")
-    demand, restart = record["ways"]
+    demand, restart, planned = record["ways"]
     assert demand["finish_h"]["p90"] == pytest.approx(10 + 1 / 12)
     assert 0 < restart["miss_probability"] < 1
     assert restart["mean_cost_usd"] < demand["mean_cost_usd"]
+    assert planned["miss_probability"] == 0
+    assert planned["mean_cost_usd"] < 0.8 * demand["mean_cost_usd"]
 
 
 def test_queue_says_how_long_and_whether_to_rent(cluster: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_is_said_of_a_script_of_a_minute(script: zoo.Script, tmp_path: Path
     """Its steps are counted, its length is right or asked for, and it is answered or refused."""
     if script.missing:
         pytest.skip(f"needs {', '.join(script.missing)}")
-    row = zoo.ask(script, tmp_path, limit_s=6.0)
+    row = zoo.ask(script, tmp_path, limit_s=20.0)
     assert row.exit_codes[0] == 0
     assert row.step_s is not None
     if row.confidence in ("certain", "likely"):

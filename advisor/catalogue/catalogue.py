@@ -143,16 +143,21 @@ class Catalogue:
         memory_gb = np.array([memory.get(str(name), np.nan) for name in names])[inverse]
         return selection.matching_types(wanted, self.types, self.matching_gpus, memory_gb)
 
-    def instance_type(self, name: str, provider: str | None = None) -> InstanceType:
-        """Return one type by its name.
+    def instance_type(
+        self, name: str, provider: str | None = None, *, suggest: bool = True
+    ) -> InstanceType:
+        """Return one type by its name, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
+
+        ``suggest`` looks for what an unknown name may mean.
 
         Raises
         ------
         CatalogueError
             If there is none, or several providers have it.
         """
-        lowered = np.char.lower(self.types.name)
-        found = np.flatnonzero(lowered == name.lower())
+        owner, _, name = name.rpartition(":")
+        provider = owner or provider
+        found = np.array(self._rows_by_name.get(name.lower(), ()), dtype=np.int64)
         if provider is not None:
             found = found[self.types.provider[found] == provider]
         if len(found) == 1:
@@ -163,13 +168,23 @@ class Catalogue:
                 f"several providers have an instance type {name!r}",
                 hint=f"say which provider: {owners}",
             )
-        close = difflib.get_close_matches(name.lower(), lowered.tolist(), n=3, cutoff=0.6)
-        meant = dict.fromkeys(self.types.name[np.isin(lowered, close)].tolist())
+        known = self._rows_by_name if suggest else {}
+        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+        rows = sorted(row for one in close for row in self._rows_by_name[one])
+        meant = dict.fromkeys(self.types.name[rows].tolist())
         whose = f" of {provider}" if provider else ""
         raise CatalogueError(
             f"no instance type{whose} is called {name!r}",
             hint=f"did you mean {' or '.join(meant)}?" if meant else "see: advisor catalogue list",
         )
+
+    @cached_property
+    def _rows_by_name(self) -> dict[str, list[int]]:
+        """The rows of the types by their name in lower case, made once."""
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(self.types.name.tolist()):
+            rows.setdefault(name.lower(), []).append(row)
+        return rows
 
     def matching_gpus(self, name: str) -> frozenset[str]:
         """Return the canonical names a typed accelerator name stands for: one, or a family.

@@ -156,6 +156,9 @@ class PriceColumns(_Columns):
         AWS's bands: 0 is below 5 % a month, 1 to 10, 2 to 15, 3 to 20, 4 above 20 %.
     max_instances : Floats
         The user's quota; infinite where none was given.
+    shortest_bill_h, bill_step_h : Floats
+        What is charged at least, and what a bill is a whole multiple of; a step of 0 is by the
+        second. [h]
     provenance_index : Ints
         Row in ``provenances``.
     provenances : tuple of Provenance
@@ -172,6 +175,8 @@ class PriceColumns(_Columns):
     reserved_3y_usd_per_h: Floats
     spot_interruption_band: Floats
     max_instances: Floats
+    shortest_bill_h: Floats
+    bill_step_h: Floats
     provenance_index: Ints
     provenances: tuple[Provenance, ...]
 
@@ -232,6 +237,8 @@ class OfferColumns(_Columns):
         NaN where unknown or not spot.
     max_instances : Floats
         The user's quota; infinite where none was given.
+    shortest_bill_h, bill_step_h : Floats
+        As in ``PriceColumns``.
     """
 
     type_index: Ints
@@ -241,6 +248,8 @@ class OfferColumns(_Columns):
     price_usd_per_h: Floats
     spot_interruption_band: Floats
     max_instances: Floats
+    shortest_bill_h: Floats
+    bill_step_h: Floats
 
     def __len__(self) -> int:
         return len(self.type_index)

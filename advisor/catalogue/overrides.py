@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue.billing import SHORTEST_BILL_H
 from advisor.catalogue.columns import Bools, Ints, PriceColumns, Texts, TypeColumns
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, sustained_network
 from advisor.catalogue.nouns import PRICINGS, Accelerator, Pricing, Provenance
@@ -63,6 +64,8 @@ class Overrides:
                 offers = self._add_machine(rule, offers)
             elif rule.rule == "price":
                 offers = _set_price(rule, offers, self.saved_at)
+            elif rule.rule in ("reserved", "block"):
+                offers = _reserve(rule, offers, self.saved_at)
             elif rule.rule != "region":
                 offers = _RULES[rule.rule](rule, offers)
         return _keep_regions(regions, offers) if regions else offers
@@ -147,6 +150,25 @@ def _set_price(rule: Rule, offers: Offers, saved_at: str) -> Offers:
         rows = _chosen(rule, offers)
         prices = _attributed(prices, rows, [_own(rule, saved_at)], np.zeros(len(rows), dtype=int))
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
+
+
+def _reserve(rule: Rule, offers: Offers, saved_at: str) -> Offers:
+    """Add machines that are held for the user, beside those that anybody can rent."""
+    types = np.flatnonzero(_of_types(rule, offers.types))
+    if len(types) != 1:
+        what = f"{rule.instance_type!r} names {len(types)} types of {rule.provider}"
+        raise rule.fault("instance_type", what, "name one type a row")
+    if rule.region not in offers.prices.regions:
+        raise rule.fault("region", f"{rule.region!r} is unknown", "see: advisor catalogue list")
+    prices = _with_rows(offers.prices, types, rule.region, _own(rule, saved_at))
+    prices = prices.with_prices(np.array([len(prices) - 1]), {"on-demand": rule.value})
+    terms = {"max_instances": rule.count}
+    if rule.rule == "block":
+        terms |= {"shortest_bill_h": rule.hours, "bill_step_h": rule.hours}
+    columns = {name: getattr(prices, name).copy() for name in terms}
+    for name, value in terms.items():
+        columns[name][-1] = value
+    return replace(offers, prices=replace(prices, **columns))
 
 
 def _scale(rule: Rule, offers: Offers) -> Offers:
@@ -288,6 +310,8 @@ def _with_rows(
         "type_index": types,
         "region_index": np.full(len(types), place),
         "max_instances": np.full(len(types), np.inf),
+        "shortest_bill_h": np.full(len(types), SHORTEST_BILL_H),
+        "bill_step_h": np.zeros(len(types)),
         "provenance_index": np.full(len(types), len(prices.provenances)),
     }
     rows = replace(prices, **known)

@@ -15,6 +15,10 @@ network   sets the network between machines of these   (none): ``network_gbps``,
 quota     limits how many may be rented at once          a number of ``unit``: instances, vcpus
                                                          or gpus, in each type and region
 region    allows only these regions of the provider      (none)
+reserved  machines that are reserved: ``count`` of one   USD per hour of one, as far as an hour
+          type in one region                             more costs anything; 0 if it is paid
+block     a capacity block: the same, charged in whole   USD per hour of one
+          blocks of ``hours``
 ========  =============================================  ======================================
 """
 
@@ -42,6 +46,7 @@ COLUMNS: Final = (
     text("unit", is_optional=True),
     text("service", is_optional=True),
     Column(name="count", low=1, high=1_000_000, is_optional=True),
+    Column(name="hours", low=0.01, high=100_000, is_optional=True),
     Column(name="vcpus", low=1, high=100_000, is_optional=True),
     Column(name="memory_gib", low=0.05, high=1_000_000, is_optional=True),
     text("accelerator", is_optional=True),
@@ -61,6 +66,8 @@ _NEEDED: Final = {
     "network": ("instance_type",),
     "quota": ("value",),
     "region": ("region",),
+    "reserved": ("instance_type", "region", "value", "count"),
+    "block": ("instance_type", "region", "value", "count", "hours"),
 }
 
 
@@ -78,6 +85,7 @@ class Rule:
     unit: str = ""
     service: str = ""
     count: float = np.nan
+    hours: float = np.nan
     vcpus: float = np.nan
     memory_gib: float = np.nan
     accelerator: str = ""
@@ -118,7 +126,7 @@ def _check(rule: Rule) -> None:
         value = getattr(rule, name)
         if value == "" or value != value:
             raise rule.fault(name, "is empty", f"the rule {rule.rule!r} needs it")
-    if rule.rule in ("price", "factor", "service", "machine") and not rule.value > 0:
+    if rule.rule in ("price", "factor", "service", "machine", "block") and not rule.value > 0:
         raise rule.fault("value", f"is {rule.value:g}", "it must be above 0")
     if rule.pricing and rule.pricing not in PRICINGS:
         raise rule.fault("pricing", f"is {rule.pricing!r}", f"one of: {', '.join(PRICINGS)}")

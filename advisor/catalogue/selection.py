@@ -138,6 +138,8 @@ def select(
             way == "spot", prices.spot_interruption_band[index], np.nan
         ),
         max_instances=prices.max_instances[index],
+        shortest_bill_h=prices.shortest_bill_h[index],
+        bill_step_h=prices.bill_step_h[index],
     )
 
 

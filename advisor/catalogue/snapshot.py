@@ -16,6 +16,7 @@ import numpy as np
 
 from advisor.catalogue import files
 from advisor.catalogue.accelerators import read_accelerators, read_aliases
+from advisor.catalogue.billing import bills
 from advisor.catalogue.columns import Floats, PriceColumns, Texts, TypeColumns
 from advisor.catalogue.nouns import Accelerator, Provenance
 from advisor.catalogue.parsed import read_numbers
@@ -61,7 +62,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
         accelerators,
     )
     _check_unique(types)
-    prices = _prices(folder, parts, [len(table["provider"]) for table in tables])
+    prices = _prices(folder, parts, types, [len(table["provider"]) for table in tables])
     return Snapshot(
         folders=folders,
         types=types,
@@ -141,7 +142,9 @@ def _check_unique(types: TypeColumns) -> None:
         seen.add(pair)
 
 
-def _prices(folder: Path, parts: Sequence[str], lengths: Sequence[int]) -> PriceColumns:
+def _prices(
+    folder: Path, parts: Sequence[str], types: TypeColumns, lengths: Sequence[int]
+) -> PriceColumns:
     regions = np.array(texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region"))
     provenances = read_provenances(folder)
     tables, first_type = [], 0
@@ -154,15 +157,17 @@ def _prices(folder: Path, parts: Sequence[str], lengths: Sequence[int]) -> Price
         tables.append({**table, "type_id": table["type_id"] + first_type})
         first_type += length
     whole = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    return _price_columns(whole, regions, provenances)
+    return _price_columns(whole, types, regions, provenances)
 
 
 def _price_columns(
-    table: Mapping[str, Floats], regions: Texts, provenances: tuple[Provenance, ...]
-) -> PriceColumns:
+    table: Mapping[str, Floats], types: TypeColumns, regions: Texts,
+    provenances: tuple[Provenance, ...],
+) -> PriceColumns:  # fmt: skip
     order = np.argsort(regions, kind="stable")
     rank = np.empty(len(regions), dtype=np.int64)
     rank[order] = np.arange(len(regions))
+    shortest_h, step_h = bills(types, table["type_id"].astype(np.int64))
     return PriceColumns(
         type_index=table["type_id"].astype(np.int64),
         region_index=rank[table["region_id"].astype(np.int64)],
@@ -173,6 +178,8 @@ def _price_columns(
         reserved_3y_usd_per_h=table["reserved_3y_usd_per_h"],
         spot_interruption_band=table["spot_interruption_band"],
         max_instances=np.full(len(table["type_id"]), np.inf),
+        shortest_bill_h=shortest_h,
+        bill_step_h=step_h,
         provenance_index=table["provenance_id"].astype(np.int64),
         provenances=provenances,
     )

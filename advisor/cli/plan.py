@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from advisor.cli.asking import JOB, LAYOUT, SETUP, asks
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import Question
 
@@ -36,21 +37,22 @@ def command(
 
     if question.cluster.machines is None:
         raise UsageError("no cluster", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
-    known = Catalogue.load(question.catalogue)
-    job, script = _job(question)
-    answer = plan(
-        PlanQuestion(
-            job=job,
-            cluster=read_cluster(question.cluster.machines, known),
-            objective=question.objective,
-            space=layout_space(question.layout, SPACE) or SPACE,
-            coverage=question.constraints.coverage,
-            swap=question.layout.swap,
-            command=script,
-            predictor=Predictor(known),
-            average_every=question.layout.average_every,
+    with waiting("searching layouts", is_quiet=as_json):
+        known = Catalogue.load(question.catalogue)
+        job, script = _job(question)
+        answer = plan(
+            PlanQuestion(
+                job=job,
+                cluster=read_cluster(question.cluster.machines, known),
+                objective=question.objective,
+                space=layout_space(question.layout, SPACE) or SPACE,
+                coverage=question.constraints.coverage,
+                swap=question.layout.swap,
+                command=script,
+                predictor=Predictor(known),
+                average_every=question.layout.average_every,
+            )
         )
-    )
     typer.echo(json.dumps(answer.to_record(), indent=2) if as_json else show(answer))
 
 
@@ -61,7 +63,7 @@ def _job(question: Question) -> tuple[Job, tuple[str, ...]]:
     from advisor.jobs.described import NO_LENGTH
 
     spec = question.job
-    if spec.run is None and spec.names_a_job:
+    if spec.run is None and (spec.names_a_job or spec.is_known_by_runs):
         return job_of(spec, question.setup), ()
     is_latest = spec.run in (None, "latest")
     path = store.latest_run() if is_latest else store.find_run(str(spec.run))

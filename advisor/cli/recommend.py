@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Annotated, Any
 
 import typer
 
 from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.waiting import waiting
 from advisor.question import Question
 
 
@@ -15,6 +17,13 @@ from advisor.question import Question
 def command(
     question: Question,
     *,
+    explain: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Explain row N in full, with everything it assumes."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show every row, not only what fits on one screen.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Rank cloud configurations for a job by training time and cost.
@@ -26,26 +35,33 @@ def command(
     from advisor.cli import own_cluster
     from advisor.predict import Predictor
 
-    predictor = Predictor(Catalogue.load(question.catalogue))
-    job = api.job_of(question.job, question.setup)
-    answer = api.ranked(job, question, predictor=predictor)
-    own = own_cluster.comparison(question, job, answer, predictor)
+    with waiting("pricing the job on every offer", is_quiet=as_json):
+        predictor = Predictor(Catalogue.load(question.catalogue))
+        job = api.job_of(question.job, question.setup)
+        answer = api.ranked(job, question, predictor=predictor)
+        own = own_cluster.comparison(question, job, answer, predictor)
     record = answer.to_record() if own is None else own.to_record()
     if as_json:
         typer.echo(json.dumps(record, indent=2))
+    elif explain is not None:
+        from advisor.report import explained
+
+        width = shutil.get_terminal_size().columns
+        typer.echo(explained.text(answer, explain, width=width))
     else:
-        _show(question, answer, None if own is None else record["own_cluster"])
-    if not answer.front and not (own is not None and own.meets_constraints):
+        _show(question, answer, None if own is None else record["own_cluster"], full=full)
+    if not answer.picks and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)
 
 
-def _show(question: Question, answer: Any, own: Any) -> None:
+def _show(question: Question, answer: Any, own: Any, *, full: bool) -> None:
     from rich.console import Console
 
     from advisor.report import own_cluster as own_report
     from advisor.report import terminal
 
-    terminal.show(answer, Console())
+    most = None if full else terminal.SCREEN_LINES
+    terminal.show(answer, Console(highlight=False, soft_wrap=True), most=most)
     if own is not None:
         own_report.show(own, Console())
     if question.constraints.with_probes:

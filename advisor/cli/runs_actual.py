@@ -88,12 +88,13 @@ def command(
             step_s=step_time,
             cost_usd=cost,
         )
-    if as_json:
-        typer.echo(json.dumps(found.to_record(), indent=2))
-        return
     from advisor.train.step_feedback import StepComparison
 
-    typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+    if as_json:
+        typer.echo(json.dumps(found.to_record(), indent=2))
+    else:
+        typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+    _warn_of_drift()
 
 
 def _refuse_described(question: Question) -> None:
@@ -151,6 +152,16 @@ def _layout_text(found: StepComparison) -> str:
             f"noted: the next estimates start from {runs}",
         ]
     )
+
+
+def _warn_of_drift() -> None:
+    """Say on stderr where the latest runs left their intervals too often, and what to do."""
+    from advisor.cli.runs_compare import warning
+    from advisor.collectors import store
+    from advisor.train.drift import drift, read
+
+    for line in warning(drift(read(store.local_folder()))):
+        typer.echo(line, err=True)
 
 
 def _text(found: Comparison) -> str:

@@ -14,7 +14,7 @@ from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
 if TYPE_CHECKING:
-    from advisor.report.charts import Chart
+    from advisor.shown.charts import Chart
 
 HOUR_S: Final = 3600.0
 
@@ -42,7 +42,7 @@ def show(
 ) -> None:
     """Draw the charts where asked, then print the record or its text."""
     if plot is not None:
-        from advisor.report import charts as drawing
+        from advisor.shown import charts as drawing
 
         if plot.suffix not in (".svg", ".html"):
             raise UsageError(f"cannot draw into {plot.name}", hint="name a .svg or .html file")

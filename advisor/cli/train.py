@@ -17,6 +17,7 @@ from advisor.train import (
     layout_model,
     memory_model,
     models,
+    peers,
     scaling,
 )
 
@@ -45,5 +46,6 @@ app.command("scaling")(scaling.command)
 app.command("memory")(memory_model.command)
 app.command("layout-model")(layout_model.command)
 app.command("campaigns")(campaigns.command)
+app.command("peers")(peers.command)
 app.command("models")(models.command)
 app.command("check")(check.command)

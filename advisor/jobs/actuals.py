@@ -15,6 +15,7 @@ from pathlib import Path
 from advisor.collectors import atomic, bounded
 from advisor.collectors.printable import printable
 from advisor.errors import UsageError
+from advisor.quantities import parse_seconds
 
 FILE_NAME = "actuals.jsonl"
 _NAMES = ("run", "provider", "instance_type")
@@ -52,6 +53,8 @@ class Actual:
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
             raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+        if not self.instance_type:
+            raise UsageError("a run on no machine", hint="name the type or the accelerator")
         if self.count < 1:
             raise UsageError(f"not a number of machines: {self.count}", hint="give 1 or more")
         if self.batch is not None and self.batch < 1:
@@ -72,6 +75,53 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     """
     found = (one for one in _lines(root) if isinstance(one, Actual))
     return tuple(one for one in found if one.run == run)
+
+
+def read_runs(path: Path) -> tuple[Actual, ...]:
+    """Read a table of a job's runs.
+
+    Parameters
+    ----------
+    path : Path
+        CSV with the columns ``machine`` (an instance type or an accelerator) and ``step`` (a time
+        with its unit, ``310ms``); ``batch``, ``count`` and ``provider`` may be there too, and
+        their empty cells mean what their absence means.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be read, has no run, or a value makes no sense; the message names the line.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(bounded.csv_tables(file))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the runs {path}: {error}", hint=_RUNS_HINT) from error
+    if not rows:
+        raise UsageError(f"{path} has no run", hint=_RUNS_HINT)
+    return tuple(_from_row(path, number, row) for number, row in enumerate(rows, start=2))
+
+
+_RUNS_HINT = "a CSV with the columns machine,step,batch: g5.xlarge,310ms,32"
+
+
+def _from_row(path: Path, number: int, row: dict[str, str]) -> Actual:
+    try:
+        machine, step = (row[name].strip() for name in ("machine", "step"))
+        count, batch = ((row.get(name) or "").strip() for name in ("count", "batch"))
+        return Actual(
+            run=str(path),
+            provider=(row.get("provider") or "").strip(),
+            instance_type=machine,
+            count=int(count or 1),
+            step_s=parse_seconds(step, option="step", needs_unit=True),
+            batch=int(batch) if batch else None,
+        )
+    except KeyError as error:
+        raise UsageError(f"{path} has no column {error}", hint=_RUNS_HINT) from error
+    except (ValueError, TypeError, UsageError) as error:
+        why = printable(str(error))[:200]
+        raise UsageError(f"{path}, line {number}: {why}", hint=_RUNS_HINT) from error
 
 
 def unread_lines(root: Path) -> tuple[str, ...]:

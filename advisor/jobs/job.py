@@ -18,6 +18,7 @@ from advisor.jobs.actuals import Actual
 from advisor.jobs.layout_runs import LayoutRun
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
+from advisor.quantities import count_text, seconds_text
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
 # scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``benchmarks/zoo.py``
@@ -196,6 +197,16 @@ class Job:
     unseen_log_sd: float = 0.0
     unread: tuple[str, ...] = ()
     layout_runs: tuple[LayoutRun, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line which job this is, how long it is, and what is known of its step."""
+        what = "program" if self.work is None else f"{count_text(self.work.parameters)} parameters"
+        length = f"{self.total_steps:,.0f} steps of {self.global_batch:,} samples"
+        seen = "described, nothing measured"
+        if self.measured is not None:
+            cpu = self.measured.host.cpu_model
+            seen = f"{seconds_text(self.measured.step_s)} a step measured on {cpu}"
+        return f"<Job {self.name}: {what}, {length} ({self.total_source}); {seen}>"
 
     @property
     def state_bytes(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from advisor.collectors import store
 from advisor.errors import UsageError
-from advisor.jobs.actuals import read_actuals, unread_lines
+from advisor.jobs.actuals import read_actuals, read_runs, unread_lines
 from advisor.jobs.defaults import described_defaults, sequence_notes
 from advisor.jobs.described import described_job, model_work, read_longest, read_model
 from advisor.jobs.files import read_job
@@ -18,6 +18,7 @@ from advisor.jobs.layout_runs import read_layout_runs, unread_layout_runs
 from advisor.jobs.recognised import recognised
 from advisor.jobs.recorded import job_from_recording
 from advisor.jobs.setup import described_anew, with_setup
+from advisor.jobs.transfers import BOOT_S
 from advisor.planners.core.nouns import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.search import check_sizes
 from advisor.planners.step.describe import in_precision
@@ -53,7 +54,7 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     path = store.latest_run() if run is None else store.find_run(str(run))
     job = job_from_recording(store.read_recording(path), **length)
     root = path.parent
-    return replace(job, actuals=read_actuals(root, path.name), unread=unread_lines(root))
+    return replace(_booting(job), actuals=read_actuals(root, path.name), unread=unread_lines(root))
 
 
 def find_job(**named: Any) -> Job:
@@ -104,13 +105,22 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
             job, spec = _recorded_or_saved(spec)
         found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
+    if spec.runs is not None:
+        found = replace(found, actuals=(*found.actuals, *read_runs(Path(spec.runs))))
     return _surrounded(
-        with_layout_runs(found),
+        _booting(with_layout_runs(found), spec.boot_h),
         spec.data_bytes,
         spec.data_bytes_per_s,
         spec.result_bytes,
         spec.validation_fraction,
     )
+
+
+def _booting(job: Job, boot_h: float | None = None) -> Job:
+    """Return the job with the time that rented machines take to start; what it has is kept."""
+    boot_s = job.transfers.boot_s if boot_h is None else 3600.0 * boot_h
+    boot_s = BOOT_S if boot_s is None else boot_s
+    return replace(job, transfers=replace(job.transfers, boot_s=boot_s))
 
 
 def with_layout_runs(job: Job, root: Path | None = None) -> Job:

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NOT_SEEN: Final = "not seen"
+# From the request of a rented machine to the first line of the program: it boots within a minute
+# (time to SSH of 5,000 Google machines 23-25 s, rule of thumb 1-2 min: Aboukhalil 2018; over
+# 300,000 starts on AWS and Google: Hao et al., arXiv 2107.03467), and an image of 8 GB (PyTorch
+# with CUDA, unpacked) takes another to be written to a plain volume (131 MB/s, ``data_in``). [s]
+BOOT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +28,16 @@ class Transfers:
         machine's own. [bytes/s]
     result_bytes : float or None
         Taken out of the cloud at the end; None for one checkpoint. [bytes]
+    boot_s : float or None
+        From the request of a rented machine to the start of the program: boot and image; None
+        where nothing is rented. [s]
     """
 
     data_bytes: float | None = None
     data_source: str = NOT_SEEN
     data_bytes_per_s: float | None = None
     result_bytes: float | None = None
+    boot_s: float | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -37,6 +46,7 @@ class Transfers:
             "data_source": self.data_source,
             "data_bytes_per_s": self.data_bytes_per_s,
             "result_bytes": self.result_bytes,
+            "boot_s": self.boot_s,
         }
 
 

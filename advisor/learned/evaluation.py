@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.learned.base import RunRegressor
-from advisor.learned.problem import Problem
+from advisor.learned.problem import COSTS, Problem
 from advisor.learned.regret import Regret, cell, regret
 from advisor.learned.splits import SplitName, left_out
 from advisor.learned.tasks import run
@@ -155,7 +155,7 @@ def evaluate(
             for name in baselines[0]
         },
         top1_regret=regret(
-            [problem.records[i] for i in rows], predicted, is_cost=problem.target == "cost"
+            [problem.records[i] for i in rows], predicted, is_cost=problem.target in COSTS
         ),
         rows=rows,
         predicted=predicted,

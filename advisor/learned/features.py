@@ -20,7 +20,7 @@ from advisor.errors import ModelError
 from advisor.learned.analytic import analytic_time_s, communication_s
 from advisor.records import AnchorRun, Fact, ResourceSeries, RunRecord
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 Group = Literal["job", "anchor", "series", "configuration", "layout", "physics"]
 Floats = NDArray[np.float64]
 
@@ -131,6 +131,14 @@ NAMES: Final = tuple(feature.name for feature in FEATURES)
 # They grow with the length of the job, or are set by who sells the machine: the ratio of two times
 # of one job depends on neither, and a model that sees them takes a longer job for another one.
 NO_RATIO_DEPENDS_ON: Final = ("steps", "anchor_time_s", "analytic_time_s", "price_usd_per_h")
+# No recording of a job tells them (``importers.profiled``), whoever else's runs may: a model that
+# is to correct the estimate of recorded jobs would learn from what is unknown when it is asked.
+NEVER_RECORDED: Final = (
+    "image_pixels", "sequence_tokens", "epoch_samples", "target_batch", "input_bytes",
+    "step_time_cv", "gpu_fraction_mean", "gpu_memory_busy_fraction_mean", "gpu_power_w_mean",
+    "idle_share", "three_node_ratio", *(f"operator_share_{kind}" for kind in _PROFILED),
+    "regions", "cores_over_threads",
+)  # fmt: skip
 _IS_LOG: Final = np.array([feature.is_log for feature in FEATURES])
 
 
@@ -191,8 +199,17 @@ def is_watched() -> NDArray[np.bool_]:
 
 def without_length_and_price(rows: Floats) -> Floats:
     """Return the rows with ``NO_RATIO_DEPENDS_ON`` unknown: what a ratio may be learned from."""
+    return _unknown(rows, NO_RATIO_DEPENDS_ON)
+
+
+def as_asked(rows: Floats) -> Floats:
+    """Return the rows as those of recorded jobs: also ``NEVER_RECORDED`` are unknown."""
+    return _unknown(rows, (*NO_RATIO_DEPENDS_ON, *NEVER_RECORDED))
+
+
+def _unknown(rows: Floats, names: Sequence[str]) -> Floats:
     kept = rows.copy()
-    kept[:, [NAMES.index(name) for name in NO_RATIO_DEPENDS_ON]] = math.nan
+    kept[:, [NAMES.index(name) for name in names]] = math.nan
     return kept
 
 

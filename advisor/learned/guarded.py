@@ -1,7 +1,7 @@
 """Physics where the data end: outside what was seen the learned correction is not trusted.
 
-A row is outside where a known feature leaves the range of the training rows by more than a tenth
-of it, or differs where all training rows agreed (module ``hull``). There the answer is physics
+A row is outside where it lies farther from what was seen than left-out groups do, or differs where
+all training rows agreed (module ``hull``). There the answer is physics
 alone (the offset plus the usual correction), and the interval is that of physics alone on
 left-out jobs.
 """
@@ -69,7 +69,7 @@ class Guarded(RunRegressor):
         return self.hull_.is_outside(self._checked(X))
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
-        self.hull_ = Hull.of(X, self.parted_columns, self.guarded_columns)
+        self.hull_ = Hull.of(X, self.parted_columns, self.guarded_columns, groups)
         self.level_ = float(np.median(r))
         self.member_ = self._twin().blank(X.shape[1])
         self.member_._learn(X, r, groups)

@@ -1,13 +1,16 @@
 """From records to what an estimator is given: rows, target, offset, groups, bounds.
 
-target          y on the estimator's scale          offset
-over_analytic   ln T                                ln T_analytic, else ln T_anchor
-over_anchor     ln T                                ln T_anchor
-time            T [h]                               -
-cost            cost [USD]                          -
+target             y on the estimator's scale       offset
+over_analytic      ln T                             ln T_analytic, else ln T_anchor
+over_anchor        ln T                             ln T_anchor
+cost_over_anchor   ln cost                          ln(T_anchor x price of the machines)
+time               T [h]                            -
+cost               cost [USD]                       -
 
-``time`` and ``cost`` are the thesis's own targets. Estimators of positive quantities (Poisson
-loss) take T itself under every target, and multiply by the exponential of the offset.
+``time`` and ``cost`` are the thesis's own targets; ``cost_over_anchor`` predicts the cost as
+directly, without a time in between, but for jobs and machines of any size. Estimators of positive
+quantities (Poisson loss) take T itself under every target, and multiply by the exponential of the
+offset.
 """
 
 from __future__ import annotations
@@ -31,8 +34,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-Target = Literal["over_analytic", "over_anchor", "time", "cost"]
+Target = Literal["over_analytic", "over_anchor", "cost_over_anchor", "time", "cost"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
+COSTS: Final = ("cost", "cost_over_anchor")
 _HOUR_S: Final = 3600.0
 
 
@@ -47,7 +51,7 @@ class Problem:
     target : Target
     X : array of shape (n, features)
     truth : array of shape (n,)
-        Times [s], or costs [USD] where the target is ``cost``.
+        Times [s], or costs [USD] where they are the target.
     offset : array of shape (n,)
     groups : array of shape (n,) of str
         Families.
@@ -133,24 +137,26 @@ def problem(
     if target not in TARGETS:
         raise UsageError(f"no target named {target!r}", hint=f"one of: {', '.join(TARGETS)}")
     labelled = [r for r in records if _is_labelled(r)]
-    bases = [_base_s(r, target) for r in labelled]
+    bases = [_base(r, target) for r in labelled]
     kept = [
         (record, base)
         for record, base in zip(labelled, bases, strict=True)
-        if not math.isnan(base) and (target != "cost" or record.cost_usd)
+        if not math.isnan(base) and (target not in COSTS or record.cost_usd)
     ]
     if not kept:
         raise ModelError(
             f"none of {len(records)} runs has what the target {target!r} needs",
-            hint="cost needs cost_usd, over_anchor a partial run; see docs/records.md",
+            hint="costs need cost_usd, over_anchor a partial run; see docs/records.md",
         )
     runs = tuple(r for r, _ in kept)
     X = features.table(runs)
-    if target in ("over_analytic", "over_anchor"):
+    if target in ("over_analytic", "cost_over_anchor"):
+        X = features.as_asked(X)
+    elif target == "over_anchor":
         X = features.without_length_and_price(X)
     if has_series:
         X = np.hstack([X, features.sequences(runs)])
-    truths = [r.cost_usd if target == "cost" else r.time_s for r in runs]
+    truths = [r.cost_usd if target in COSTS else r.time_s for r in runs]
     return Problem(
         records=runs,
         target=target,
@@ -168,12 +174,15 @@ def _is_labelled(record: RunRecord) -> bool:
     return record.status in ("ok", "censored") and record.time_s is not None and not is_spoilt
 
 
-def _base_s(record: RunRecord, target: Target) -> float:
-    """Return what the target is relative to [s]: 1 where to nothing, nan where unknown."""
+def _base(record: RunRecord, target: Target) -> float:
+    """Return what the target is relative to [s or USD]: 1 where to nothing, nan if unknown."""
     if target in ("time", "cost"):
         return 1.0
     anchor = math.nan if record.anchor is None else record.anchor.time_s
     if target == "over_anchor":
         return anchor
+    if target == "cost_over_anchor":
+        # A cost all the same: what the anchor's time would have been billed there.
+        return anchor * (record.price_usd_per_h or math.nan) / _HOUR_S
     analytic = analytic_time_s(record)
     return anchor if math.isnan(analytic) else analytic

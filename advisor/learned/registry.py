@@ -38,9 +38,6 @@ ESTIMATORS: Final[dict[str, tuple[str, str]]] = {
     "sequence": ("sequence", "SequenceNetwork"),
     "stack": ("stack", "Stack"),
     "guarded": ("guarded", "Guarded"),
-    "operator-time": ("operator_time", "OperatorTime"),
-    "first-minute": ("epoch_rate", "FirstMinute"),
-    "cluster-rate": ("epoch_rate", "ClusterRate"),
 }
 _HINT: Final = "fit it again: advisor train models"
 

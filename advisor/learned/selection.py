@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from advisor.learned.conformal import calibrate
 from advisor.learned.evaluation import Metrics, metrics
 from advisor.learned.guarded import Guarded
-from advisor.learned.problem import Problem
+from advisor.learned.problem import COSTS, Problem
 from advisor.learned.regret import Regret, regret
 from advisor.learned.stack import Stack, convex_weights
 
 Floats = NDArray[np.float64]
 
 STACK: Final = "stack"
+_QUICK: Final = "boosting"
 _CLOSE: Final = 0.005  # regrets that differ by less are equal whatever their scatter
 
 
@@ -57,8 +58,9 @@ def best_of(results: list[Contest]) -> str:
     """Return the name with the least regret; the smaller error among equals.
 
     Equal is what lies within one standard error of the least (Breiman et al. 1984, section 3.4.3).
-    A stack must err less than its best member by more than nothing (``_CLOSE``): it needs every
-    member, and seconds of imports, where one member may need neither.
+    Other members must err less than XGBoost's trees by more than nothing (``_CLOSE``), since those
+    alone are asked without seconds of imports (``quick``); a stack, which needs every member, less
+    than each of them by as much.
     """
     regrets = {c.name: c.regret.top1 if c.regret else 1.0 for c in results}
     least = min(results, key=lambda c: regrets[c.name])
@@ -66,8 +68,8 @@ def best_of(results: list[Contest]) -> str:
     close = [c for c in results if regrets[c.name] <= regrets[least.name] + close_by]
 
     def error(contest: Contest) -> float:
-        weight = _CLOSE if contest.name == STACK else 0.0
-        return contest.metrics.median_ape_fraction + weight
+        weight = {_QUICK: 0.0, STACK: 2.0}.get(contest.name, 1.0)
+        return contest.metrics.median_ape_fraction + weight * _CLOSE
 
     return min(close, key=error).name
 
@@ -112,5 +114,5 @@ def _scored(
     return Contest(
         name=name,
         metrics=metrics(middle[seen], problem.truth[seen], bounds[seen]),
-        regret=regret(problem.records, middle, is_cost=problem.target == "cost"),
+        regret=regret(problem.records, middle, is_cost=problem.target in COSTS),
     )

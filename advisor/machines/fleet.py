@@ -60,6 +60,8 @@ class Fleet:
         ``core_speed`` is CoreMark per virtual CPU, nan where unknown.
     is_recorded : bool
         One machine: the one that the job was recorded on.
+    is_rented : bool
+        Machines are rented for the job: they boot, and an image is brought to them.
     """
 
     devices: tuple[Device, ...]
@@ -79,6 +81,11 @@ class Fleet:
     is_network_assumed: NDArray[np.bool_]
     network_log_sd: Floats
     is_recorded: bool = False
+    is_rented: bool = False
+
+    def boot_s(self, job_boot_s: float | None) -> float:
+        """Return how long machines take until a program can start on them [s]."""
+        return (job_boot_s or 0.0) if self.is_rented else 0.0
 
 
 def assumed_network_log_sd(
@@ -145,6 +152,7 @@ def fleet(catalogue: Catalogue) -> Fleet:
         vcpus=np.asarray(types.vcpus, dtype=float),
         core_speed=np.asarray(types.core_speed, dtype=float),
         host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
+        is_rented=True,
     )
 
 

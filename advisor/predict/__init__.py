@@ -7,7 +7,6 @@ exports all show its numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, overload
@@ -16,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
-from advisor.domain import Candidate, CompletionWay, Explanation, Predictions
-from advisor.errors import CatalogueError, UsageError
+from advisor.domain import Candidate, CompletionWay, Explanation, Predictions, Refused
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
 from advisor.machines.fleet import Fleet
 from advisor.planners.layouts.grid import SearchSpace
-from advisor.predict.answers import explanation, named
+from advisor.predict.answers import explanation
 from advisor.predict.candidates import candidate
 from advisor.predict.completion import Completion, on_demand
 from advisor.predict.data_costs import SideCosts
 from advisor.predict.learned import Learned
+from advisor.predict.many import Terms, estimates
 from advisor.predict.physics import Physics
 from advisor.predict.rental import completed
 from advisor.ways.anchors import host_core_speed
@@ -64,6 +63,13 @@ class Predictor(Physics):
     ) -> None:
         super().__init__(catalogue, constants=constants)
         self.learned = Learned.default() if learned == "default" else learned
+
+    def __repr__(self) -> str:
+        """Say what the estimates rest on."""
+        runs = (
+            "" if self.learned is None else f" + {self.learned.about['records']:,} labelled runs"
+        )
+        return f"<Predictor: {self.name} {self.version}{runs}; {self.catalogue!r}>"
 
     @classmethod
     def load(
@@ -157,8 +163,8 @@ class Predictor(Physics):
         profile : Job, str or Path
             A job, or the name or folder of a recorded run.
         configurations : str, or sequence of str or (str, int)
-            ``"g5.xlarge"`` for one answer; ``["g5.xlarge", "2 x g5.xlarge", ("g5.xlarge", 4)]``
-            for as many.
+            ``"g5.xlarge"`` or ``"aws:g5.xlarge"`` for one answer; ``["g5.xlarge",
+            "2 x g5.xlarge", ("g5.xlarge", 4)]`` for as many.
         count : int
             Machines, where one type is named.
         provider, region : str, optional
@@ -172,24 +178,26 @@ class Predictor(Physics):
         Returns
         -------
         Candidate, or Predictions where a sequence is given
+            What cannot be answered of a sequence is a row that says why: it raises nothing.
 
         Raises
         ------
         CatalogueError
-            If the type is unknown or has no such price.
+            If the one type is unknown or has no such price.
         UsageError
             If the job cannot run there: memory, workers, unknown network.
         """
         job = profile if isinstance(profile, Job) else load_job(profile)
-        asked = [(configurations, count)] if isinstance(configurations, str) else configurations
-        found = tuple(
-            replace(self._predict_one(
-                job, *named(one), provider=provider, region=region, pricing=pricing,
-                completion=completion, coverage=coverage,
-            ), rank=place)
-            for place, one in enumerate(asked, start=1)
+        rental = Terms(
+            provider=provider, region=region, pricing=pricing, completion=completion,
+            coverage=coverage,
         )  # fmt: skip
-        return found[0] if isinstance(configurations, str) else Predictions(found)
+        if not isinstance(configurations, str):
+            return Predictions(tuple(estimates(self, job, configurations, rental)))
+        (found,) = estimates(self, job, [(configurations, count)], rental)
+        if isinstance(found, Refused):
+            raise found.error
+        return found
 
     def predict_interval(
         self,
@@ -197,62 +205,37 @@ class Predictor(Physics):
         configurations: Sequence[str | tuple[str, int]],
         coverage: float = 0.9,
     ) -> NDArray[np.float64]:
-        """Return the bounds of the training times, shape (n, 2). [h].
+        """Return the bounds of the training times, shape (n, 2), nan where there is none. [h].
 
-        Parameters and errors are those of ``predict``.
+        Parameters are those of ``predict``.
         """
         found = self.predict(profile, configurations, coverage=coverage)
-        return np.array(
-            [[c.training_time_h.low, c.training_time_h.high] for c in found.candidates]
-        )
+        bounds = np.full((len(found), 2), np.nan)
+        for one in found.candidates:
+            bounds[one.rank - 1] = one.training_time_h.low, one.training_time_h.high
+        return bounds
 
     def explain(
         self, profile: Job | str | Path, configurations: Sequence[str | tuple[str, int]]
     ) -> Explanation:
         """Return what the step waits for, and what each group of features does to the answer.
 
-        Parameters and errors are those of ``predict``.
+        Parameters are those of ``predict``.
         """
         job = profile if isinstance(profile, Job) else load_job(profile)
         found = self.predict(job, configurations)
-        effects = (
-            [{} for _ in found.candidates]
-            if self.learned is None
-            else (self.learned.effects(job, self.catalogue, self._columns_of(job, configurations)))
-        )
+        effects: list[dict[str, float]] = [{} for _ in found.candidates]
+        if self.learned is not None and found.candidates:
+            effects = self.learned.effects(job, self.catalogue, self._columns_of(job, found))
         return explanation(found, effects)
 
-    def _columns_of(
-        self, job: Job, configurations: Sequence[str | tuple[str, int]]
-    ) -> TimeColumns:
-        asked = [named(one) for one in configurations]
-        return self.physics_columns(
-            job,
-            np.array([self.catalogue.instance_type(name).index for name, _ in asked]),
-            np.array([count for _, count in asked]),
-        )
-
-    def _predict_one(
-        self, job: Job, instance_type: str, count: int, *, provider: str | None,
-        region: str | None, pricing: Pricing, completion: CompletionWay | None, coverage: float,
-    ) -> Candidate:  # fmt: skip
-        row = self.catalogue.instance_type(instance_type, provider=provider)
-        offers, place = self.cheapest(row, region=region, pricing=pricing)
-        if place is None:
-            raise CatalogueError(
-                f"{instance_type} has no {pricing} price in {region or 'any region'}",
-                hint=f"see `advisor catalogue show {instance_type}`",
-            )
-        columns = self.step_columns(job, np.array([row.index]), np.array([count]))
-        if columns.status[0]:
-            reason = STATUSES[int(columns.status[0])].replace("_", " ")
-            raise UsageError(
-                f"{job.name} cannot be estimated on {count} x {instance_type}: {reason}",
-                hint="choose another type or count",
-            )
-        return self.rented(
-            job, columns, offers, place, pricing=pricing, completion=completion, coverage=coverage
-        )
+    def _columns_of(self, job: Job, found: Predictions) -> TimeColumns:
+        parts = [candidate.configuration.parts[0] for candidate in found.candidates]
+        rows = [
+            self.catalogue.instance_type(offer.instance_type, provider=offer.provider).index
+            for offer, _ in parts
+        ]
+        return self.physics_columns(job, np.array(rows), np.array([count for _, count in parts]))
 
     def cheapest(
         self, row: InstanceType, *, region: str | None = None, pricing: Pricing = "on-demand"

@@ -1,41 +1,30 @@
-"""What a user names, and what is answered: configurations in words, explanations in rows."""
+"""What is answered beside candidates: explanations in rows."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any
 
-from advisor.domain import Explanation, Predictions
-
-_COUNTED: Final = re.compile(r"(?P<count>\d+)\s*[x×]\s*(?P<name>\S+)")
-
-
-def named(configuration: str | tuple[str, int]) -> tuple[str, int]:
-    """Return type and number of machines of a configuration in words.
-
-    Examples
-    --------
-    >>> named("g5.xlarge"), named("2 x g5.xlarge"), named(("g5.xlarge", 4))
-    (('g5.xlarge', 1), ('g5.xlarge', 2), ('g5.xlarge', 4))
-    """
-    if not isinstance(configuration, str):
-        name, count = configuration
-        return str(name), int(count)
-    found = _COUNTED.fullmatch(configuration.strip())
-    return (found["name"], int(found["count"])) if found else (configuration.strip(), 1)
+from advisor.domain import Explanation, Predictions, Refused
 
 
 def explanation(found: Predictions, effects: Sequence[Mapping[str, float]]) -> Explanation:
-    """Join what the steps wait for with what was learned, a row a configuration."""
-    rows = []
-    for candidate, effect in zip(found.candidates, effects, strict=True):
-        offer, count = candidate.configuration.parts[0]
-        shares = {f"share_{name}": share for name, share in candidate.shares.items()}
+    """Join what the steps wait for with what was learned, a row a configuration.
+
+    ``effects`` has one entry a candidate; what has none is a row with its reason.
+    """
+    told = iter(effects)
+    rows: list[Mapping[str, Any]] = []
+    for one in found:
+        if isinstance(one, Refused):
+            rows.append({"configuration": one.configuration, "reason": one.reason})
+            continue
+        offer, count = one.configuration.parts[0]
+        shares = {f"share_{name}": share for name, share in one.shares.items()}
         rows.append({
             "configuration": f"{count} x {offer.instance_type}",
-            "learned": candidate.is_learned,
+            "learned": one.is_learned,
             **shares,
-            **effect,
+            **next(told),
         })  # fmt: skip
     return Explanation(tuple(rows))

@@ -36,6 +36,8 @@ _TIMES: Final = (
 _COSTS: Final = (
     ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
 )  # fmt: skip
+# Bounds of AWS's interruption bands, in per cent a month; the last one is open.
+_BANDS: Final = (0, 5, 10, 15, 20, 0)
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
 
@@ -65,11 +67,16 @@ def candidate(
     bills = _bills(completion, completion_row, price, (steady_price or math.nan) * count)
     if completion.way_of(completion_row) == "spot-with-fallback" and steady_price is not None:
         price = steady_price * count  # what its billed hours are counted in
-    time_h, cost = completion.estimates(completion_row, price + hourly, coverage, once_usd=once)
+    billing = side.billing(offer_row)
+    time_h, cost = completion.estimates(
+        completion_row, price + hourly, coverage, once_usd=once, billing=billing
+    )
     alike: tuple[Estimate | None, Estimate | None] = (None, None)
     if steady is not None and offer.pricing == "spot" and steady_price is not None:
-        alike = steady.estimates(column, steady_price * count + hourly, coverage, once_usd=once)
-    breakdown = completion.breakdown(completion_row, price, storage, egress)
+        alike = steady.estimates(
+            column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
+        )
+    breakdown = completion.breakdown(completion_row, price, storage, egress, billing)
     shares: dict[Bottleneck, float] = {
         name: float(values[column]) for name, values in columns.shares.items()
     }
@@ -161,7 +168,36 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
         accelerators=float(types.accelerator_count[i]) if name else 0.0,
         vcpus=int(types.vcpus[i]),
         memory_gib=float(types.memory_bytes[i]) / _GIB,
+        terms=_terms(catalogue, offers, row),
     )
+
+
+def _terms(catalogue: Catalogue, offers: OfferColumns, row: int) -> str:
+    """Say what is particular of an offer's price."""
+    if offers.pricing[row] == "spot":
+        return interruption_words(float(offers.spot_interruption_band[row]))
+    prices = catalogue.prices
+    place = int(offers.price_index[row])
+    status = prices.provenances[int(prices.provenance_index[place])].status
+    if status == "own reserved":
+        return "your reservation"
+    if status == "own block":
+        return f"your capacity block of {offers.bill_step_h[row]:g} h"
+    return ""
+
+
+def interruption_words(band: float) -> str:
+    """Say how many spot machines are taken away in a month.
+
+    >>> interruption_words(0.0), interruption_words(4.0), interruption_words(math.nan)
+    ('below 5% interrupted a month', 'above 20% interrupted a month', 'interruptions unknown')
+    """
+    if math.isnan(band):
+        return "interruptions unknown"
+    low, high = _BANDS[int(band)], _BANDS[int(band) + 1]
+    if low == 0:
+        return f"below {high}% interrupted a month"
+    return f"{low}-{high}% interrupted a month" if high else f"above {low}% interrupted a month"
 
 
 def waits(shares: Mapping[Bottleneck, float]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.domain import COMPLETIONS, QUANTILES, CompletionWay, Estimate, Part
 from advisor.jobs.data_in import VOLUME_BYTES_PER_S
 from advisor.jobs.job import RUN_LOG_SD, Job
@@ -30,8 +31,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _HOUR_S: Final = 3600.0
-# AWS, Google and most smaller providers bill by the second, one minute at least.
-SHORTEST_BILL_H: Final = 60 / _HOUR_S
+_BY_THE_SECOND: Final = (SHORTEST_BILL_H, 0.0)
 # Ways with other machines, or another price of theirs, from one time to the next.
 BLENDED: Final = ("spot-with-fallback", "elastic-spot")
 # Between 10th and 90th percentile, in standard deviations.
@@ -110,25 +110,27 @@ class Completion:
         return Completion(**columns, parts_h=parts)
 
     def estimates(
-        self, row: int, price_usd_per_h: float, coverage: float, *, once_usd: float = 0.0
-    ) -> tuple[Estimate, Estimate]:
+        self, row: int, price_usd_per_h: float, coverage: float, *, once_usd: float = 0.0,
+        billing: tuple[float, float] = _BY_THE_SECOND,
+    ) -> tuple[Estimate, Estimate]:  # fmt: skip
         """Return time [h] and cost [USD] of one row.
 
         ``price_usd_per_h`` is of all machines together with their storage; ``once_usd`` is paid
-        whatever the time.
+        whatever the time; ``billing`` is the shortest bill and the step of bills [h].
         """
         low, value, high = self.finish_h[row].tolist()
         time_h = Estimate(value=value, low=min(low, value), high=max(high, value),
                           coverage=coverage)  # fmt: skip
-        billed_h = np.maximum(self.billed_h[row], SHORTEST_BILL_H)
+        billed_h = charged_h(self.billed_h[row], *billing)
         low, value, high = (billed_h * price_usd_per_h + once_usd).tolist()
         cost = Estimate(value=value, low=min(low, value), high=max(high, value),
                         coverage=coverage)  # fmt: skip
         return time_h, cost
 
     def breakdown(
-        self, row: int, price_usd_per_h: float, storage_usd_per_h: float, egress_usd: float
-    ) -> dict[str, Part]:
+        self, row: int, price_usd_per_h: float, storage_usd_per_h: float, egress_usd: float,
+        billing: tuple[float, float] = _BY_THE_SECOND,
+    ) -> dict[str, Part]:  # fmt: skip
         """Return the parts of one row's expected time and cost.
 
         Prices are of all machines together; nan where there is none, which makes the cost None.
@@ -145,7 +147,7 @@ class Completion:
         parts = {
             name: Part(time_h=hours[name], cost_usd=paid[name] * price_usd_per_h) for name in hours
         }
-        shortest = max(SHORTEST_BILL_H - billed, 0.0)
+        shortest = float(charged_h(np.array(billed), *billing)) - billed
         parts["shortest_bill"] = Part(time_h=0.0, cost_usd=shortest * price_usd_per_h)
         storage = (billed + shortest) * storage_usd_per_h
         parts["storage"] = Part(time_h=0.0, cost_usd=None if np.isnan(storage) else storage)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue, OfferColumns
+from advisor.catalogue.billing import charged_h
 from advisor.catalogue.nouns import OtherPrice
 from advisor.jobs.job import Job
 from advisor.planners.core.units import GIB
@@ -51,10 +52,23 @@ class SideCosts:
         Of one machine. [USD/h]
     egress_usd : float array of shape (n,)
         Once. [USD]
+    shortest_bill_h, bill_step_h : float arrays of shape (n,)
+        What is charged at least, and what a bill is a whole multiple of (0: by the second). [h]
     """
 
     storage_usd_per_h: Floats
     egress_usd: Floats
+    shortest_bill_h: Floats
+    bill_step_h: Floats
+
+    def charged_h(self, offer: Integers, hours: Floats) -> Floats:
+        """Return the hours that are charged for machines of some offers rented so long [h]."""
+        return charged_h(hours, self.shortest_bill_h[offer], self.bill_step_h[offer])
+
+    def billing(self, *offers: int) -> tuple[float, float]:
+        """Return shortest bill and step of machines that are rented together [h]."""
+        rows = list(offers)
+        return float(self.shortest_bill_h[rows].max()), float(self.bill_step_h[rows].max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +96,8 @@ class SidePrices:
         return SideCosts(
             storage_usd_per_h=_priced(kept_gib, self.storage_usd_per_gib_h[place]),
             egress_usd=_priced(job.result_bytes / GIB, self.egress_usd_per_gib[place]),
+            shortest_bill_h=offers.shortest_bill_h,
+            bill_step_h=offers.bill_step_h,
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from advisor.catalogue import Pricing
 from advisor.collectors import benchmark, device_sheet, host
+from advisor.collectors.recording import Host
 from advisor.domain import (
     SCHEMA_VERSION,
     Bill,
@@ -31,6 +32,7 @@ from advisor.planners.core.nouns import Device, Layout
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.predict.direct_cost import direct_cost
 from advisor.predict.facts import Fact, Facts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
@@ -62,6 +64,9 @@ class StepEstimate:
         There on one device; None for a program without steps. [GiB]
     training_time_h, cost_usd : Estimate or None
         Of the whole job; None where no length or no price is known.
+    cost_direct_usd : Estimate or None
+        The same cost as a model predicts it from runs, with no time in between; None where it
+        has not seen such jobs and machines.
     is_extrapolating : bool
     facts : tuple of Fact
     units : TrainingUnits or None
@@ -93,6 +98,7 @@ class StepEstimate:
     completion: CompletionWay | None = None
     bills: tuple[Bill, ...] = ()
     notes: tuple[str, ...] = ()
+    cost_direct_usd: Estimate | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record of ``advisor predict --json``."""
@@ -100,6 +106,7 @@ class StepEstimate:
             name: None if estimate is None else estimate.to_record()
             for name, estimate in (
                 ("training_time_h", self.training_time_h), ("cost_usd", self.cost_usd),
+                ("cost_direct_usd", self.cost_direct_usd),
             )
         }  # fmt: skip
         plain = ("job", "target", "devices", "runs_as", "way", "memory_gib",
@@ -171,6 +178,7 @@ def estimate_on_type(
     return replace(
         found, training_time_h=whole.training_time_h, cost_usd=whole.cost_usd, units=whole.units,
         completion=whole.completion, bills=whole.bills,
+        cost_direct_usd=direct_cost(predictor, job, columns, offers, offer, coverage),
     )  # fmt: skip
 
 
@@ -192,7 +200,7 @@ def estimate_on_gpu(
             hint="name a machine: --on g5.xlarge",
         )
     device = _accelerator(gpu)
-    return _on_device(predictor, job, device, f"{count} x {device.name}", count, coverage, space)
+    return on_device(predictor, job, device, f"{count} x {device.name}", count, coverage, space)
 
 
 def estimate_here(
@@ -207,8 +215,47 @@ def estimate_here(
     UsageError
         If the job cannot run here.
     """
+    machine = machine_here(job)
+    named = machine.host.cpu_model if machine.device.kind == "cpu" else machine.device.name
+    return on_device(
+        predictor, job, machine.device, f"this machine ({named})", 1, coverage, space,
+        is_recorded=machine.is_recorded,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineHere:
+    """The machine at hand: as described, what a job computes on, whether it was recorded here.
+
+    Attributes
+    ----------
+    host : Host
+    device : Device
+    is_recorded : bool
+    """
+
+    host: Host
+    device: Device
+    is_recorded: bool
+
+
+def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
+    """Return what the job would run on here.
+
+    Parameters
+    ----------
+    job : Job
+    measures : bool
+        Take the four-second benchmark where nobody has; the processor's tables answer otherwise.
+
+    Raises
+    ------
+    UsageError
+        If this machine's GPU is not in the device sheet.
+    """
     sheets = device_sheet.cached()
-    described = host.describe(benchmark=benchmark.cached_or_measured(), sheets=sheets)
+    measured = benchmark.cached_or_measured() if measures else benchmark.cached()
+    described = host.describe(benchmark=measured, sheets=sheets)
     seen = job.measured
     is_recorded = seen is not None and is_same_machine(seen.host, described)
     kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
@@ -222,17 +269,14 @@ def estimate_here(
         raise UsageError(
             "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
         )
-    named = described.cpu_model if kind.startswith("cpu") else device.name
-    return _on_device(
-        predictor, job, device, f"this machine ({named})", 1, coverage, space,
-        is_recorded=is_recorded,
-    )  # fmt: skip
+    return MachineHere(host=described, device=device, is_recorded=is_recorded)
 
 
-def _on_device(
+def on_device(
     predictor: Predictor, job: Job, device: Device, where: str, count: int, coverage: float,
     space: SearchSpace | None, *, is_recorded: bool = False,
 ) -> StepEstimate:  # fmt: skip
+    """Estimate a job on ``count`` of a device in one machine that nobody sells."""
     lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
     lone = replace(lone, is_recorded=is_recorded)
     columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)

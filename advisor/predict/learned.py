@@ -1,10 +1,10 @@
 """What was learned from runs, put on top of physics where it covers the job.
 
 A model covers a candidate if the known features of the job, of its profile and of the machines
-lie in the range of the runs that it was fitted on (``models.hull``), some of them on the same
-accelerator; the physical estimate stays everywhere else. Whether it covers anything is asked of
-``features.json`` alone: the trees themselves, and the packages that they need, are loaded only
-where there is something to correct.
+lie no farther from the runs that it was fitted on than left-out programs do (``learned.hull``),
+some of them on the same accelerator; the physical estimate stays everywhere else. Whether it
+covers anything is asked of ``features.json`` alone: the trees themselves, and the packages that
+they need, are loaded only where there is something to correct.
 A job with real runs of its own noted (``advisor runs actual``) keeps the physical estimate, which
 is anchored on them: a measured step says more than other people's runs.
 """
@@ -28,6 +28,7 @@ from advisor.jobs.job import Job
 from advisor.learned import features, registry
 from advisor.learned.hull import LEAST_ROWS, Hull
 from advisor.records import Instances, RunRecord
+from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import Profile, profile, record
 from advisor.ways.columns import SWAPPING, TimeColumns
 
@@ -38,6 +39,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NAME: Final = "runs"
+COST: Final = "runs_cost"  # what is asked for the cost itself
 _COVERAGE: Final = 0.9
 _SDS: Final = 2 * 1.644854  # a 90 % interval spans this many standard deviations
 
@@ -70,9 +72,9 @@ class Learned:
         return cls(folder, about)
 
     @classmethod
-    def default(cls) -> Learned | None:
+    def default(cls, name: str = NAME) -> Learned | None:
         """Return the user's own model, else the one that ships; None where there is neither."""
-        for folder in (data.own_models() / NAME, data.root("trained_models") / NAME):
+        for folder in (data.own_models() / name, data.root("trained_models") / name):
             if (atomic.current_folder(folder) / "model.json").is_file():
                 return cls.open(folder)
         return None
@@ -93,7 +95,7 @@ class Learned:
         """Return for each record whether it lies in what was seen, shape (n,)."""
         if not records:
             return np.zeros(0, bool)
-        rows = features.without_length_and_price(features.table(records))
+        rows = features.as_asked(features.table(records))
         runs = self.about["accelerators"]
         is_known = [runs.get(r.configuration[0].accelerator, 0) >= LEAST_ROWS for r in records]
         return np.array(is_known) & ~self.hull.is_outside(rows)
@@ -161,16 +163,15 @@ class Learned:
             known, Instances(provider="", instance_type="any"), record_id="any", workers=1,
             physics_s=known.anchor.time_s,
         )  # fmt: skip
-        row = features.without_length_and_price(features.table([bare]))
+        row = features.as_asked(features.table([bare]))
         shared = [i for i, f in enumerate(features.FEATURES)
                   if f.group not in ("job", "anchor", "series")]  # fmt: skip
         row[:, shared] = math.nan
         kinds = np.repeat(row, 4, axis=0)  # one machine or several, with accelerators or without
         kinds[1::2, features.NAMES.index("instances")] = math.log(2.0)
         kinds[2:, features.NAMES.index("accelerators")] = 1.0
-        is_beyond = self.hull.beyond(kinds)
-        is_beyond[:, shared] = False
-        return bool((~is_beyond.any(axis=1) & self.hull.has_rows_of(kinds)).any())
+        is_beyond = self.hull.is_beyond_reach(kinds, ignored=shared)
+        return bool((~is_beyond & self.hull.has_rows_of(kinds)).any())
 
 
 def candidate_records(
@@ -196,20 +197,3 @@ def candidate_records(
         )
         for row in rows.tolist()
     ]
-
-
-def machines_of(catalogue: Catalogue, type_index: int, count: int) -> Instances:
-    """Return ``count`` machines of a type of the catalogue as records name them."""
-    types = catalogue.types
-    name, cards = str(types.accelerator[type_index]), float(types.accelerator_count[type_index])
-    network = float(types.network_bytes_per_s[type_index])
-    return Instances(
-        provider=str(types.provider[type_index]),
-        instance_type=str(types.name[type_index]),
-        count=count,
-        vcpus=float(types.vcpus[type_index]),
-        memory_gib=float(types.memory_bytes[type_index]) / 2**30,
-        accelerator=name,
-        accelerators=max(math.ceil(cards), 1) if name else 0,
-        network_gbit_per_s=network * 8e-9 if count > 1 and network > 0 else None,
-    )

@@ -49,10 +49,11 @@ def pair_candidate(
         0.0 if math.isnan(s := float(side.storage_usd_per_h[offer])) else s * count
         for offer, (_, count) in zip(offer_rows, parts, strict=True)
     )
+    billing = side.billing(*offer_rows)
     time_h, cost = completion.estimates(
-        row, price + stored, coverage, once_usd=0.0 if math.isnan(once) else once
+        row, price + stored, coverage, once_usd=0.0 if math.isnan(once) else once, billing=billing
     )
-    breakdown = completion.breakdown(row, price, storage, once)
+    breakdown = completion.breakdown(row, price, storage, once, billing)
     step = Estimate.lognormal(float(times.step_s[row]), float(times.log_sd[row]), coverage)
     shares: dict[Bottleneck, float] = {
         name: float(values[row]) for name, values in times.shares.items()

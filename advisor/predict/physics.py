@@ -16,7 +16,6 @@ from advisor.jobs.layout_runs import LayoutRun
 from advisor.machines.cluster_text import one_group
 from advisor.machines.fleet import Fleet, fleet
 from advisor.machines.limited import limited_fleet
-from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.grid import SearchSpace
@@ -24,7 +23,10 @@ from advisor.planners.layouts.runnable import layout_columns
 from advisor.planners.links.scaling_fit import ScalingFit
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import unmeasured
+from advisor.planners.step.from_runs import is_known_by_runs, steps_s
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
+from advisor.predict.known_job import measured_runs, place_of
 from advisor.ways.anchors import Anchors, host_anchor, host_core_speed
 from advisor.ways.as_recorded import as_recorded, is_answer
 from advisor.ways.best import best_columns
@@ -59,6 +61,9 @@ class Physics:
         self._limited: dict[tuple[float | None, float | None], Fleet] = {}
         self._side_prices: SidePrices | None = None
         self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
+        self._seen_there: dict[
+            tuple[object, ...], tuple[Work, tuple[Device, float, float, float] | None]
+        ] = {}
         self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
 
     @property
@@ -138,6 +143,8 @@ class Physics:
         if machines.is_recorded and anchors.host is not None:
             # The very device that the anchor is of: what was measured holds for it as it is.
             machines = replace(machines, devices=(anchors.host,))
+        if is_known_by_runs(job.work):
+            machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
         own = self.own_layouts(job)
         constants = self.constants
         if own is not None:
@@ -190,29 +197,17 @@ class Physics:
         return self._clusters[key]
 
     def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
-        """Return a run on accelerators of the catalogue or of one's own; None of any other."""
-        known, several = self.fleet_of(job), f"{actual.count}x" if actual.count > 1 else ""
-        try:
-            if actual.provider:
-                named = self.catalogue.instance_type(
-                    actual.instance_type, provider=actual.provider
-                )
-                fleet, row, nodes = known, named.index, actual.count
-            else:
-                group = one_group(f"{several}{actual.instance_type}", self.catalogue)
-                fleet, row = own_fleet(group, self.catalogue, known, per_node=group.node.devices)
-                nodes = group.count
-        except AdvisorError:
-            return None
+        """Return a run as the law of scaling takes it; None where it has no known device."""
+        fleet, (row,), (nodes,) = place_of(actual, self.catalogue, self.fleet_of(job))
         if fleet.device[row] < 0:
             return None
         per_node = int(fleet.per_node[row])
         return PlacedRun(
             key=key_of(fleet, row),
             device=fleet.devices[fleet.device[row]],
-            nodes=nodes,
+            nodes=int(nodes),
             per_node=per_node,
-            batch=(actual.batch or job.global_batch) / (nodes * per_node),
+            batch=(actual.batch or job.global_batch) / (int(nodes) * per_node),
             step_s=actual.step_s,
         )
 
@@ -289,22 +284,48 @@ class Physics:
             The job's.
         """
         anchors = host_anchor(job, work, self.constants)
-        bare = Anchors(core_speed=anchors.core_speed)
-        machines = self.fleet_of(job)
+        if is_known_by_runs(work):
+            return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
-            if not actual.provider:
-                continue  # of one's own machines: they show how the job scales there
-            row = self.catalogue.instance_type(actual.instance_type, provider=actual.provider)
-            case = StepCase(
-                job=job, work=work, fleet=machines, anchors=bare, constants=self.constants,
-                accelerators=self.catalogue.accelerators,
-            )  # fmt: skip
-            there = best_columns(case, np.array([row.index]), np.array([actual.count]))
-            if there.status[0] == 0:
-                anchors = anchors.with_actual(
-                    machines.devices[machines.device[row.index]],
-                    float(there.step_s[0]),
-                    actual.step_s,
-                    float(there.log_sd[0]),
-                )
+            there = self._beside(job, work, actual)
+            if there is not None:
+                anchors = anchors.with_actual(*there)
+        return anchors
+
+    def _beside(
+        self, job: Job, work: Work, actual: Actual
+    ) -> tuple[Device, float, float, float] | None:
+        """Return a run's device, the bare model's step there, the measured one, and log_sd.
+
+        None where the model has no step; kept, since every candidate asks for all of them.
+        """
+        key = (id(work), job.name, actual, actual.batch or job.global_batch)
+        if key not in self._seen_there or self._seen_there[key][0] is not work:
+            self._seen_there[key] = work, self._bare_step(job, work, actual)
+        return self._seen_there[key][1]
+
+    def _bare_step(
+        self, job: Job, work: Work, actual: Actual
+    ) -> tuple[Device, float, float, float] | None:
+        there, row, count = place_of(actual, self.catalogue, self.fleet_of(job))
+        case = StepCase(
+            job=replace(job, global_batch=actual.batch or job.global_batch), work=work,
+            fleet=there, anchors=Anchors(core_speed=host_core_speed(job)),
+            constants=self.constants, accelerators=self.catalogue.accelerators,
+        )  # fmt: skip
+        columns = best_columns(case, row, count)
+        if columns.status[0]:
+            return None
+        device = there.devices[there.device[row[0]]]
+        return device, float(columns.step_s[0]), actual.step_s, float(columns.log_sd[0])
+
+    def _anchored_on_runs(self, anchors: Anchors, job: Job, work: Work) -> Anchors:
+        """Return the anchors with the runs that the work was fitted to, one device each."""
+        runs = measured_runs(job.actuals, self.catalogue)
+        steps = steps_s(work, runs, self.constants.device)
+        bare = step_time(work, [run.device for run in runs], [1.0], self.constants.device)
+        for run, predicted_s, log_sd in zip(runs, steps, bare.log_sd, strict=True):
+            anchors = anchors.with_actual(
+                run.device, float(predicted_s), run.step_s, float(log_sd)
+            )
         return anchors

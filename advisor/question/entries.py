@@ -60,6 +60,8 @@ _JOB: Final = _entries("job", {
               "model, or its folder."),
     "cnn": ("cnn", kinds.TEXT, "A convolutional network in numbers: IMAGE:STEM:BLOCKSxWIDTH,...:"
             "KIND[:HIDDEN[:CLASSES]]; ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck."),
+    "runs": ("runs", kinds.TEXT, "Runs of the job elsewhere: a CSV with the columns machine, step "
+             "and batch; without a job, they are all that is known of it."),
     "layers": ("layers", whole(), "Layers of a transformer, with --hidden and --heads."),
     "hidden": ("hidden", whole(), "Width of the transformer's hidden states."),
     "heads": ("heads", whole(), "Attention heads of a transformer layer; with --run, the "
@@ -92,6 +94,8 @@ _JOB: Final = _entries("job", {
                   "from where the data lies: 100MB/s."),
     "results": ("result_bytes", kinds.BYTES, "Results to download at the end: 20GB (default: one "
                 "checkpoint)."),
+    "boot": ("boot_h", kinds.WAIT, "Time a rented machine takes to boot and to pull its image: "
+             "90s or 5m (default: 2m)."),
     "validation": ("validation_fraction", kinds.VALIDATION, "Time of validation at the ends of "
                    "epochs, as a share of training: 5% (default: as recorded)."),
 })  # fmt: skip
@@ -105,6 +109,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "max_nodes": ("max_nodes", whole(), "Most machines rented together (default: 8)."),
     "max_price": ("max_price_usd_per_h", kinds.USD, "Most to pay for one machine, in USD per "
                   "hour."),
+    "max_hourly": ("max_hourly_usd", kinds.USD, "Most to pay for all machines together, in USD "
+                   "per hour."),
     "spot": ("pricings", kinds.SPOT, "Consider spot prices beside on-demand ones.",
              ("--spot/--on-demand",)),
     "mixed": ("mixed", kinds.FLAG, "Consider two types of machines together, in one region."),
@@ -114,6 +120,12 @@ _CONSTRAINTS: Final = _entries("constraints", {
                       "assumed rather than known."),
     "coverage": ("coverage", kinds.COVERAGE, "Probability that an interval holds the true value: "
                  "0.5, 0.8, 0.9 or 0.95 (default: 0.9)."),
+    "confidence": ("confidence", kinds.SHARE, "Probability with which budget and deadline must "
+                   "be kept: 90% (default: the expected cost and time keep them)."),
+    "gain": ("least_gain_fraction", kinds.SHARE, "Least that a row must be faster or cheaper "
+             "than the others shown; 0% shows all that nothing beats (default: 10%)."),
+    "here_price": ("here_usd_per_h", kinds.POWER_PRICE, "What an hour of this machine costs you, "
+                   "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
     "top": ("top", whole(), "Most candidates to show (default: 10).", ("--top", "-n")),
     "probes": ("with_probes", kinds.FLAG, "Say which short real run would help most to choose.",
                ("--probe/--no-probe",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from advisor.catalogue.gpus import GpuFilter
 
 _MOST: Final = 10**12
+_POWER: Final = re.compile(r"(?P<watts>\d+(\.\d+)?)\s*W\s*@\s*(?P<price>\S+)")
 
 
 def _same(value: Any) -> Any:
@@ -156,12 +158,25 @@ def _coverage(value: Any, name: str) -> float:
     return known.pop()
 
 
+def _power_price(value: Any, name: str) -> float:
+    """Read what an hour of a machine costs: USD, or its power and the price of a kWh.
+
+    >>> _power_price("0.05", "here_price"), _power_price("200W@0.30", "here_price")
+    (0.05, 0.06)
+    """
+    found = _POWER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return quantities.parse_usd(value, option=name)
+    return float(found["watts"]) / 1000.0 * quantities.parse_usd(found["price"], option=name)
+
+
 def _quantity(parse: Callable[..., float], metavar: str, *, is_positive: bool = True) -> ValueKind:
     if is_positive:
         return ValueKind(metavar=metavar, read=partial(_positive, parse))
     return ValueKind(metavar=metavar, read=lambda value, name: parse(value, option=name))
 
 
+POWER_PRICE: Final = ValueKind(metavar="USD", read=_power_price)
 TEXT: Final = ValueKind(metavar="TEXT", read=_text)
 FLAG: Final = ValueKind(metavar="", read=_flag)
 BITS: Final = ValueKind(metavar="16|8|4", read=_bits)
@@ -171,6 +186,7 @@ COUNTS: Final = ValueKind(metavar="N,N,...", read=_counts, show=list)
 SPOT: Final = ValueKind(metavar="", read=_spot, show=lambda pricings: "spot" in pricings)
 GPUS: Final = ValueKind(metavar="GPUS", read=_gpus, show=_gpus_shown)
 HOURS: Final = _quantity(quantities.parse_hours, "DURATION")
+WAIT: Final = _quantity(quantities.parse_hours, "DURATION", is_positive=False)
 COUNT: Final = _quantity(quantities.parse_count, "COUNT")
 RATE: Final = _quantity(quantities.parse_rate, "RATE")
 BYTES: Final = _quantity(quantities.parse_bytes, "SIZE", is_positive=False)

@@ -27,7 +27,11 @@ class JobSpec:
     run, job_file, model, cnn : str or None
         At most one: a recorded run (name or folder), a job file, a Hugging Face ``config.json``
         (or its folder), a network as ``planners.step.describe_convolutions.parse_network`` reads
-        it. The latest run where neither these nor ``layers``, ``hidden``, ``heads`` are given.
+        it. The latest run where neither these nor ``layers``, ``hidden``, ``heads``, ``runs`` are
+        given.
+    runs : str or None
+        A table of the job's runs elsewhere (``jobs.actuals.read_runs``); alone, all that is known
+        of it.
     layers, hidden, heads, kv_heads, ffn, vocabulary, experts, experts_per_token : int or None
         A transformer in numbers.
     is_gated : bool or None
@@ -46,12 +50,15 @@ class JobSpec:
         Most that one machine gets from where the data lies. [bytes/s]
     validation_fraction : float or None
         What the ends of epochs take, as a share of the training steps.
+    boot_h : float or None
+        From the request of a rented machine to the start of the program. [h]
     """
 
     run: str | None = None
     job_file: str | None = None
     model: str | None = None
     cnn: str | None = None
+    runs: str | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -73,6 +80,7 @@ class JobSpec:
     data_bytes_per_s: float | None = None
     result_bytes: float | None = None
     validation_fraction: float | None = None
+    boot_h: float | None = None
 
     def __post_init__(self) -> None:
         named = [flag for name, flag in _SOURCES.items() if getattr(self, name) is not None]
@@ -121,6 +129,11 @@ class JobSpec:
         """Whether any job is named; the latest run is meant otherwise."""
         return self.is_described or self.run is not None or self.job_file is not None
 
+    @property
+    def is_known_by_runs(self) -> bool:
+        """Whether nothing is said of the job but what its runs took."""
+        return self.runs is not None and not self.names_a_job
+
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
             if getattr(self, name) is not None:
@@ -163,6 +176,8 @@ class Constraints:
         Ways to pay that are admitted.
     max_price_usd_per_h : float or None
         Of one machine.
+    max_hourly_usd : float or None
+        Of all machines together.
     saves_checkpoints : bool
         Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
     mixed : bool
@@ -171,6 +186,14 @@ class Constraints:
         Leave out machines whose network bandwidth is assumed, not known.
     coverage : float
         Of the intervals shown.
+    confidence : float or None
+        Probability with which budget and deadline are to be kept; None asks it of the expected
+        cost and time.
+    least_gain_fraction : float
+        By which two candidates shown differ at least, one faster and the other cheaper; 0 shows
+        the whole front.
+    here_usd_per_h : float
+        What this machine costs while the job runs on it.
     top : int
         Most candidates shown.
     with_probes : bool
@@ -187,10 +210,14 @@ class Constraints:
     max_nodes: int = 8
     pricings: tuple[Pricing, ...] = ("on-demand",)
     max_price_usd_per_h: float | None = None
+    max_hourly_usd: float | None = None
     saves_checkpoints: bool = True
     mixed: bool = False
     known_network: bool = False
     coverage: float = 0.9
+    confidence: float | None = None
+    least_gain_fraction: float = 0.1
+    here_usd_per_h: float = 0.0
     top: int = 10
     with_probes: bool = False
     space: SearchSpace | None = None
@@ -200,6 +227,7 @@ class Constraints:
             ("budget", self.budget_usd),
             ("deadline", self.deadline_h),
             ("max-price", self.max_price_usd_per_h),
+            ("max-hourly", self.max_hourly_usd),
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise UsageError(f"not a {name}: {value}", hint="give a positive number")
@@ -210,8 +238,17 @@ class Constraints:
         if self.coverage not in QUANTILES:
             known = ", ".join(f"{coverage:g}" for coverage in QUANTILES)
             raise UsageError(f"not a coverage: {self.coverage}", hint=f"one of: {known}")
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            raise UsageError(
+                f"not a confidence: {self.confidence}", hint="give 50% or more, below 100%"
+            )
         if self.top < 1:
             raise UsageError(f"not a number of candidates: {self.top}", hint="give 1 or more")
+
+    @property
+    def most_usd_per_h(self) -> float:
+        """Most that all machines together may cost in an hour, inf for no limit. [USD/h]."""
+        return math.inf if self.max_hourly_usd is None else self.max_hourly_usd
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -10,19 +10,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import OfferFilter
-from advisor.domain import Candidate, Recommendation
+from advisor.catalogue import OfferColumns, OfferFilter
+from advisor.domain import Candidate, ProposedChange, Recommendation
 from advisor.jobs.job import Job
 from advisor.jobs.script_notes import script_notes
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.data_costs import SideCosts
-from advisor.ranking.front import pareto_front, spread_out
+from advisor.ranking.changes import changes, relaxed
+from advisor.ranking.front import pareto_front
+from advisor.ranking.known_error import known_error
 from advisor.ranking.mixed import MixedRows, mixed_rows
+from advisor.ranking.picks import picks
 from advisor.ranking.probes import advise
 from advisor.ranking.pruning import AskedRows, promising_columns
 from advisor.ranking.request import Request
 from advisor.ranking.rows import Rows, price_rows
+from advisor.ranking.shortlist import Beliefs, alternatives, shared_reasons, shown_of, worth_a_line
 from advisor.ranking.spot_rows import with_spot_ways
+from advisor.ranking.summary import keeps, summary
 
 __all__ = ["Request", "pareto_front", "recommend"]
 
@@ -36,7 +41,9 @@ def recommend(
     request: Request | None = None,
     *,
     predictor: Predictor | None = None,
+    here: Candidate | None = None,
     prunes: bool = True,
+    with_changes: bool = True,
 ) -> Recommendation:
     """Rank what could be rented for ``job`` by training time and cost.
 
@@ -47,8 +54,12 @@ def recommend(
         No constraints and on-demand prices by default.
     predictor : Predictor, optional
         Over the bundled catalogue by default.
+    here : Candidate, optional
+        The job on this machine, which takes part where it keeps the constraints.
     prunes : bool, default True
         False searches the best layout of every row, those that cannot be on the front too.
+    with_changes : bool, default True
+        Also say what would change the answer, which asks a few more questions.
 
     Returns
     -------
@@ -67,44 +78,25 @@ def recommend(
     side = predictor.side_costs(job, offers)
     rows = price_rows(job, request, offers, side, types, columns, len(counts))
     rows = with_spot_ways(job, request, predictor, offers, side, columns, rows)
-    rejected, feasible = _reject(request, rows, columns)
+    rejected, feasible = _reject(request, rows, columns, offers)
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
-    time_h, cost = rows.time_h, rows.cost_usd
     mixed: MixedRows | None = None
     if request.mixed:
-        steady = time_h[feasible], cost[feasible]
+        steady = rows.time_h[feasible], rows.cost_usd[feasible]
         mixed = mixed_rows(job, request, predictor, offers, side, steady)
     if mixed is not None:
         # Mixed clusters are numbered behind those of equal machines.
-        feasible = np.concatenate([feasible, len(time_h) + np.arange(len(mixed.time_h))])
-        time_h = np.concatenate([time_h, mixed.time_h])
-        cost = np.concatenate([cost, mixed.cost_usd])
+        feasible = np.concatenate([feasible, len(rows.offer) + np.arange(len(mixed.time_h))])
         rejected.update(mixed.rejected)
-    front = pareto_front(time_h[feasible], cost[feasible])
-    rejected["dominated"] += int(feasible.size - front.size)
-    chosen = feasible[front]
-    shown = chosen[spread_out(time_h[chosen], cost[chosen], request.top)]
-    nearest = _nearest(request, rows) if chosen.size == 0 else chosen[:0]
-
-    def candidate(row: int, rank: int) -> Candidate:
-        if mixed is not None and row >= len(rows.offer):
-            return mixed.candidate(
-                row - len(rows.offer), job, predictor, offers, side,
-                coverage=request.coverage, rank=rank,
-            )  # fmt: skip
-        return predictor.candidate(
-            job, columns, rows.completion_of(row), offers, side,
-            offer_row=int(rows.offer[row]), column=int(rows.column[row]),
-            completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
-            steady=rows.steady,
-        )  # fmt: skip
-
-    def show(places: Integers) -> tuple[Candidate, ...]:
-        made = (candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
-        return tuple(_placed(one, request, len(places)) for one in made)
-
-    ranked, missed = show(shown), show(nearest)
+    ranked = _Ranked(job, request, predictor, offers, side, columns, rows, mixed, feasible)
+    rejected["dominated"] += int(feasible.size - ranked.front.size)
+    rejected["too_little_gain"] += int(ranked.front.size - ranked.kept.size)
+    front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
+    at_hand = here if here is not None and keeps(here, request) else None
+    chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
+    rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
+    error = None if rented is None else known_error(rented, predictor.catalogue)
     return Recommendation(
         run=job.name,
         job=job.facts(),
@@ -116,16 +108,84 @@ def recommend(
         + rejected["no_price"]
         + (mixed.considered if mixed is not None else 0),
         rejected={reason: number for reason, number in rejected.items() if number},
-        front=ranked,
-        nearest=missed,
+        front=front,
+        nearest=nearest,
+        here=here,
+        picks=chosen,
+        summary=summary(front, at_hand, chosen, error),
+        shared_reasons=shared_reasons(front),
+        changes=(
+            _changes(job, request, predictor, rented, here, front, rejected)
+            if with_changes and rented is not None
+            else ()
+        ),
+        known_error=error,
         probes=(advise(request, predictor, offers, rows, columns) if request.with_probes else ()),
         notes=(
             *job.notes,
-            *script_notes(job, map(_placing, ranked or missed)),
-            *_notes(chosen.size - shown.size, columns, chosen.size == 0, predictor),
-            *_unpriced(job, side, _offers_of(rows, mixed, shown if chosen.size else nearest)),
+            *script_notes(job, map(_placing, front or nearest)),
+            *_notes(ranked.kept.size - len(front), columns, not front, predictor),
+            *_unpriced(job, side, _offers_of(rows, mixed, ranked.shown)),
         ),
     )
+
+
+def _changes(
+    job: Job, request: Request, predictor: Predictor, rented: Candidate, here: Candidate | None,
+    front: tuple[Candidate, ...], rejected: Counter[str],
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what would change the answer: the script, how it is paid, the limits that bind."""
+
+    def ask(other: Request) -> Recommendation:
+        return recommend(job, other, predictor=predictor, with_changes=False)
+
+    return (
+        *changes(job, request, predictor, rented, here),
+        *relaxed(request, rented, front, rejected, ask),
+    )
+
+
+class _Ranked:
+    """Rows that keep the constraints, those of them on the front, and those shown."""
+
+    def __init__(
+        self, job: Job, request: Request, predictor: Predictor, offers: OfferColumns,
+        side: SideCosts, columns: TimeColumns, rows: Rows, mixed: MixedRows | None,
+        feasible: Integers,
+    ) -> None:  # fmt: skip
+        self.job, self.request, self.predictor = job, request, predictor
+        self.offers, self.side, self.columns = offers, side, columns
+        self.rows, self.mixed, self.feasible = rows, mixed, feasible
+        self.beliefs = beliefs = Beliefs.of(rows, columns, mixed)
+        on_front = pareto_front(beliefs.time_h[feasible], beliefs.cost_usd[feasible])
+        self.front = feasible[on_front]
+        self.kept = worth_a_line(beliefs, self.front, request.least_gain_fraction)
+        self.shown = shown_of(beliefs, self.kept, request.top)
+        self.nearest = self.front[:0] if self.front.size else _nearest(request, rows)
+
+    def candidates(self, places: Integers) -> tuple[Candidate, ...]:
+        """Return some rows as objects, ranked in their order."""
+        made = (self._candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
+        return tuple(_placed(one, self.request, len(places)) for one in made)
+
+    def _candidate(self, row: int, rank: int) -> Candidate:
+        rows, request = self.rows, self.request
+        if self.mixed is not None and row >= len(rows.offer):
+            return self.mixed.candidate(
+                row - len(rows.offer), self.job, self.predictor, self.offers, self.side,
+                coverage=request.coverage, rank=rank,
+            )  # fmt: skip
+        found = self.predictor.candidate(
+            self.job, self.columns, rows.completion_of(row), self.offers, self.side,
+            offer_row=int(rows.offer[row]), column=int(rows.column[row]),
+            completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
+            steady=rows.steady,
+        )  # fmt: skip
+        others = alternatives(
+            self.beliefs, rows, self.columns, self.feasible, row, request.least_gain_fraction,
+            self.predictor, self.offers,
+        )  # fmt: skip
+        return replace(found, alternatives=others)
 
 
 def _offers_of(rows: Rows, mixed: MixedRows | None, places: Integers) -> Integers:
@@ -147,9 +207,12 @@ def _filter(request: Request) -> OfferFilter:
     )
 
 
-def _reject(request: Request, rows: Rows, columns: TimeColumns) -> tuple[Counter[str], Integers]:
+def _reject(
+    request: Request, rows: Rows, columns: TimeColumns, offers: OfferColumns
+) -> tuple[Counter[str], Integers]:
     """Count the rows by the first reason against them; return the counts and the rows left."""
     status = columns.status[rows.column]
+    time_h, cost = rows.with_confidence(request.confidence, request.coverage)
     rejected: Counter[str] = Counter()
     for code, reason in enumerate(STATUSES):
         if code:
@@ -157,10 +220,11 @@ def _reject(request: Request, rows: Rows, columns: TimeColumns) -> tuple[Counter
     left = status == 0
     for reason, holds in (
         ("over_quota", ~rows.is_in_quota),
+        ("over_hourly", rows.usd_per_h(offers, columns) > request.most_usd_per_h),
         ("no_checkpoints", rows.is_spot & (not request.saves_checkpoints)),
         ("dominated", rows.is_hopeless),
-        ("over_deadline", rows.time_h > (request.deadline_h or np.inf)),
-        ("over_budget", rows.cost_usd > (request.budget_usd or np.inf)),
+        ("over_deadline", time_h > (request.deadline_h or np.inf)),
+        ("over_budget", cost > (request.budget_usd or np.inf)),
     ):
         rejected[reason] += int(np.count_nonzero(left & holds))
         left &= ~holds

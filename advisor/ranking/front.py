@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -64,7 +65,9 @@ def bar_of(
     return np.concatenate([[np.inf], front_cost])[place]
 
 
-def spread_out(time: ArrayLike, cost: ArrayLike, size: int) -> NDArray[np.int64]:
+def spread_out(
+    time: ArrayLike, cost: ArrayLike, size: int, *, first: Sequence[int] = ()
+) -> NDArray[np.int64]:
     """Choose ``size`` rows that cover a front evenly, both ends among them.
 
     The next row chosen is always the one farthest from all chosen so far, in logarithms, since a
@@ -76,6 +79,8 @@ def spread_out(time: ArrayLike, cost: ArrayLike, size: int) -> NDArray[np.int64]
         Positive, in the order of the front.
     size : int
         At least 1.
+    first : sequence of int
+        Rows to choose before both ends; no more than ``size``.
 
     Returns
     -------
@@ -85,7 +90,7 @@ def spread_out(time: ArrayLike, cost: ArrayLike, size: int) -> NDArray[np.int64]
     points = np.column_stack([np.log(np.asarray(time, float)), np.log(np.asarray(cost, float))])
     if len(points) <= size:
         return np.arange(len(points))
-    chosen = [0, len(points) - 1][:size]
+    chosen = list(dict.fromkeys((*first, 0, len(points) - 1)))[:size]
     distance = np.min([np.linalg.norm(points - points[i], axis=1) for i in chosen], axis=0)
     while len(chosen) < size:
         farthest = int(np.argmax(distance))

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns
+from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.domain import Candidate
 from advisor.jobs.job import Job
 from advisor.predict import STATUSES, Predictor
-from advisor.predict.completion import SHORTEST_BILL_H, Completion, on_demand, on_spot
+from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.data_costs import SideCosts
 from advisor.predict.pair_candidates import pair_candidate
 from advisor.ranking.front import pareto_front
@@ -164,7 +165,9 @@ def _evaluated(
             replayed = on_spot(job, columns.times, spot, bands, request.coverage)
             completion = completion.with_rows(spot, replayed)
     time_h = completion.finish_h[:, 1]
-    billed_h = np.maximum(completion.billed_h[:, 1], SHORTEST_BILL_H)
+    bills = (offers.shortest_bill_h, offers.bill_step_h)
+    charges = (np.maximum(*(column[rows] for rows in clusters.offers)) for column in bills)
+    billed_h = charged_h(completion.billed_h[:, 1], *charges)
     cost = billed_h * clusters.usd_per_h + clusters.once_usd
     rejected: Counter[str] = Counter(dominated=clusters.considered - time_h.size)
     rows = _left(request, offers, clusters, columns, time_h, cost, rejected)
@@ -208,6 +211,7 @@ def _left(
     is_spot = offers.pricing[clusters.offers[0]] == "spot"
     for reason, holds in (
         ("over_quota", ~quota),
+        ("over_hourly", clusters.usd_per_h > request.most_usd_per_h),
         ("no_checkpoints", is_spot & (not request.saves_checkpoints)),
         ("over_deadline", time_h > (request.deadline_h or np.inf)),
         ("over_budget", cost > (request.budget_usd or np.inf)),

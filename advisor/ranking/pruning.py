@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns
+from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.jobs.job import Job
 from advisor.planners.core.tables import put, select
 from advisor.predict import Predictor
-from advisor.predict.completion import SHORTEST_BILL_H, Completion, on_demand, on_spot
+from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.ranking.front import bar_of, pareto_front
 from advisor.ranking.request import Request
 from advisor.ways.best import best_columns, first_look, improvable, least_step_s
@@ -73,6 +74,7 @@ class AskedRows:
         at = np.searchsorted(self.types, self.offers.type_index[rows])
         for j, count in enumerate(self.counts):
             within = self.offers.max_instances[rows] >= count
+            within &= self.offers.price_usd_per_h[rows] * count <= self.request.most_usd_per_h
             # The last of equal places wins: the cheapest.
             price[at[within], j] = self.offers.price_usd_per_h[rows[within]]
             place[at[within], j] = rows[within]
@@ -167,11 +169,11 @@ class _Search:
             return
         job, coverage = self.asked.job, self.asked.request.coverage
         some = select(self.columns, rows)
-        prices, _ = self.prices["on-demand"]
+        prices, offers = self.prices["on-demand"]
         priced = np.flatnonzero(np.isfinite(prices[rows]))
         if priced.size:
             done = on_demand(job, select(some, priced), coverage)
-            self._know(done, prices[rows[priced]] * self.count[rows[priced]])
+            self._know(done, prices[rows[priced]] * self.count[rows[priced]], offers[rows[priced]])
         prices, offers = self.prices["spot"]
         if not self.asked.request.saves_checkpoints:
             return
@@ -183,11 +185,12 @@ class _Search:
         if worth.size:
             band = self.asked.offers.spot_interruption_band[offers[rows[worth]]]
             done = on_spot(job, some, worth, band, coverage)
-            self._know(done, prices[rows[worth]] * self.count[rows[worth]])
+            self._know(done, prices[rows[worth]] * self.count[rows[worth]], offers[rows[worth]])
 
-    def _know(self, done: Completion, usd_per_h: Floats) -> None:
+    def _know(self, done: Completion, usd_per_h: Floats, offer: Integers) -> None:
         """Add what jobs take to what is known; storage and traffic out may cost a few per cent."""
-        billed = np.maximum(done.billed_h[:, 1], SHORTEST_BILL_H)
+        bills = self.asked.offers.shortest_bill_h[offer], self.asked.offers.bill_step_h[offer]
+        billed = charged_h(done.billed_h[:, 1], *bills)
         time_h = np.concatenate([self.known[0], done.finish_h[:, 1]])
         cost = np.concatenate([self.known[1], billed * usd_per_h * _BESIDE])
         front = pareto_front(time_h, cost)

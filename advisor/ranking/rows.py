@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import OfferColumns
 from advisor.jobs.job import Job
 from advisor.predict import TimeColumns
-from advisor.predict.completion import SHORTEST_BILL_H, Completion, on_demand, on_spot
+from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.data_costs import SideCosts
 from advisor.ranking.front import bar_of, pareto_front
 from advisor.ranking.request import Request
@@ -66,6 +66,32 @@ class Rows:
     def completion_row(self, row: int) -> int:
         """Return the place of ``row`` in ``completion_of(row)``."""
         return int(self.completed_at[row])
+
+    def usd_per_h(self, offers: OfferColumns, columns: TimeColumns) -> Floats:
+        """Return the price of all machines of every row [USD/h]."""
+        return np.asarray(offers.price_usd_per_h[self.offer] * columns.count[self.column])
+
+    def with_confidence(self, confidence: float | None, coverage: float) -> tuple[Floats, Floats]:
+        """Return time [h] and cost [USD] that are kept with a probability; None: as expected.
+
+        Half a log-normal on each side of the expected value, as ``Estimate.above``; ``coverage``
+        is that of the completions.
+        """
+        if confidence is None:
+            return self.time_h, self.cost_usd
+        from statistics import NormalDist
+
+        reach = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.5 + coverage / 2)
+        factors = []
+        for bounds in ("finish_h", "billed_h"):
+            factor = np.ones(self.time_h.shape)
+            for number, completion in enumerate(self.completions):
+                mine = np.flatnonzero(self.completed_by == number)
+                found = getattr(completion, bounds)[self.completed_at[mine]]
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    factor[mine] = (found[:, 2] / found[:, 1]) ** reach
+            factors.append(np.nan_to_num(factor, nan=1.0))
+        return self.time_h * factors[0], self.cost_usd * factors[1]
 
     def with_completions(self, further: Sequence[Further]) -> Rows:
         """Return the rows with other ways to complete some of them behind."""
@@ -126,7 +152,7 @@ def price_rows(
     price = hourly[offer] * columns.count[column]
     once = np.nan_to_num(side.egress_usd)[offer]
     time_h = steady.finish_h[column, 1]
-    cost = np.maximum(steady.billed_h[column, 1], SHORTEST_BILL_H) * price + once
+    cost = side.charged_h(offer, steady.billed_h[column, 1]) * price + once
     is_spot = (offers.pricing == "spot")[offer]
     hopeless = np.zeros(len(offer), dtype=bool)
     completions = [steady]
@@ -144,7 +170,7 @@ def price_rows(
             completions.append(spot)
             completed_by[replayed], completed_at[replayed] = 1, np.arange(replayed.size)
             time_h[replayed] = spot.finish_h[:, 1]
-            billed_h = np.maximum(spot.billed_h[:, 1], SHORTEST_BILL_H)
+            billed_h = side.charged_h(offer[replayed], spot.billed_h[:, 1])
             cost[replayed] = billed_h * price[replayed] + once[replayed]
     return Rows(
         offer=offer,

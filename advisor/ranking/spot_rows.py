@@ -19,7 +19,6 @@ from advisor.planners.goodput.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot.rentals import availability
 from advisor.predict import Predictor, TimeColumns
 from advisor.predict.completion import (
-    SHORTEST_BILL_H,
     Completion,
     hazards,
     restart_s,
@@ -111,6 +110,7 @@ class _Case:
         side: SideCosts, columns: TimeColumns, offer: Integers, column: Integers, spot: Integers,
     ) -> None:  # fmt: skip
         self.job, self.request, self.predictor, self.columns = job, request, predictor, columns
+        self.side = side
         self.row, self.offer, self.column = spot, offer[spot], column[spot]
         storage = np.nan_to_num(side.storage_usd_per_h)
         self.count = columns.count[self.column].astype(float)
@@ -214,7 +214,7 @@ def _replayed(
     while (left := left[front.is_open(case.least_h[left], least_usd[left])]).size:
         at, left = left[:_CHUNK], left[_CHUNK:]
         completion = complete(at)
-        billed_h = np.maximum(completion.billed_h[:, 1], SHORTEST_BILL_H)
+        billed_h = case.side.charged_h(case.offer[at], completion.billed_h[:, 1])
         cost = billed_h * price[at] + case.once[at]
         kept = np.flatnonzero(case.pays(at, completion.finish_h[:, 1], cost))
         if kept.size:

@@ -143,3 +143,20 @@ def failures(record: Mapping[str, Any]) -> list[Text | Table]:
 def _added(way: Mapping[str, Any]) -> str:
     overhead = way["overhead_fraction"]
     return "never ends" if overhead is None else f"{100 * overhead:.2f} %"
+
+
+def peers(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say how fast the peers are together, and how much of their sum that is."""
+    rate, hours = record["samples_per_s"], record["training_time_h"]
+    link = record["slowest_link_gbit_per_s"]
+    over = "at one site" if link is None else f"over links of {1e3 * link:.0f} Mbit/s"
+    lines = [
+        f"{record['peers']} peers {over}, averaging every {record['target_batch']:,.0f} samples; "
+        f"known: {record['known']}",
+        f"together {rate['value']:.4g} samples/s ({rate['low']:.4g}-{rate['high']:.4g}), "
+        f"{record['share_of_the_sum']:.0%} of their sum",
+    ]
+    if hours is not None:
+        bounds = f"{hours_text(hours['low'])}-{hours_text(hours['high'])}"
+        lines.append(f"whole job {hours_text(hours['value'])} ({bounds})")
+    return [Text(line) for line in lines]

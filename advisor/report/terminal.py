@@ -1,54 +1,64 @@
-"""A recommendation as text for a terminal of any width."""
+"""A recommendation as text for a terminal: the choice first, one screen, nothing said twice."""
 
 from __future__ import annotations
 
 import math
+import textwrap
+from typing import Final
 
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
-from advisor.domain import QUANTILES, Candidate, Offer, Recommendation
-from advisor.quantities import digits, hours_interval, usd_interval
+from advisor.domain import QUANTILES, Candidate, Offer, ProposedChange, Recommendation
+from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
+from advisor.report.explained import REJECTED, alternatives_words, waits_words
 from advisor.ways.columns import SWAPPING, WAYS
 from advisor.ways.words import degrees
 
-# From this width on the throughput has a column; below the other one the place has none.
-_WIDE = 110
-_NARROW = 100
-_REJECTED = {
-    "does_not_fit_in_memory": "do not fit in memory",
-    "fewer_samples_than_workers": "have more workers than samples in a batch",
-    "network_unknown": "have an unknown network (--known-network)",
-    "no_time_model": "have no time model",
-    "accelerator_not_supported": "have accelerators this script cannot use unchanged",
-    "runs_on_one_machine": "are several machines for a program that runs on one",
-    "over_quota": "are over your quota",
-    "no_checkpoints": "are spot machines for a job without checkpoints",
-    "over_deadline": "are over the deadline",
-    "over_budget": "are over the budget",
-    "no_price": "have no price",
-    "batch_does_not_divide": "have a number of devices that the batch does not divide over",
-    "excluded_by_layout": "have no layout of the form asked for",
-    "dominated": "are beaten in both time and cost",
+# Lines of the smallest terminal in use.
+SCREEN_LINES: Final = 24
+_LABELS: Final = {
+    "best_value": "best value",
+    "cheapest": "cheapest",
+    "fastest": "fastest worth its money",
+    "within_deadline": "cheapest that keeps the deadline",
 }
+_COMPLETIONS: Final = {
+    "spot-with-fallback": "spot, else on demand",
+    "elastic-spot": "spot, elastic",
+}
+_CHANGES: Final = 3
+_RANK: Final = 5
+_TIME: Final = 13
+_COST: Final = 16
 
-_COMPLETIONS = {"spot-with-fallback": "spot, else on demand", "elastic-spot": "spot, elastic"}
+
+def show(
+    recommendation: Recommendation, console: Console, *, most: int | None = SCREEN_LINES
+) -> None:
+    """Print the list, or the nearest misses where nothing satisfies the constraints.
+
+    ``most`` is the number of lines to stay within; None shows every row.
+    """
+    lines = text(recommendation, width=console.width, most=most)
+    styled = [Text(line, style="bold" if is_choice else "") for line, is_choice in lines]
+    console.print(Group(*styled))
 
 
-def show(recommendation: Recommendation, console: Console) -> None:
-    """Print the list, or the nearest misses where nothing satisfies the constraints."""
-    candidates = recommendation.front or recommendation.nearest
-    parts: list[RenderableType] = [_job_line(recommendation)]
-    if not recommendation.front:
-        parts.append(Text("Nothing satisfies the constraints. The nearest misses:"))
-    if candidates:
-        parts.append(_table(candidates, console.width))
-        parts.append(_reasons(candidates))
-    parts.append(_rejected(recommendation))
-    parts += [Text(f"note: {note}") for note in recommendation.notes]
-    console.print(Group(*parts))
+def text(
+    recommendation: Recommendation, *, width: int = 80, most: int | None = SCREEN_LINES
+) -> list[tuple[str, bool]]:
+    """Return the lines, and whether each is the choice itself."""
+    width = max(width, 40)
+    head = [(line, False) for line in _wrapped(job_line(recommendation), width)]
+    head += _choice(recommendation, width)
+    shared = _wrapped(_shared(recommendation), width)
+    foot = [line for one in _foot(recommendation) for line in _wrapped(one, width)]
+    rows = _rows(recommendation, width)
+    if most is not None:
+        rows = _fitting(recommendation, rows, most - len(head) - len(shared) - len(foot) - 3)
+    body = ["", *shared, _titles(recommendation, width), *(line for row in rows for line in row)]
+    return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
 
 def show_probes(recommendation: Recommendation, console: Console) -> None:
@@ -72,92 +82,173 @@ def show_probes(recommendation: Recommendation, console: Console) -> None:
     console.print(Group(*lines))
 
 
-def _job_line(recommendation: Recommendation) -> Text:
+def job_line(recommendation: Recommendation, *, with_source: bool = False) -> str:
+    """Say what the job is, and what was measured of it."""
     job = recommendation.job
     if job["is_program"] and "rounds" not in job:
-        return Text(
-            f"run {recommendation.run}: a program without training steps, "
+        return (
+            f"{recommendation.run}: a program without training steps, "
             f"{digits(job['measured_step_s'])} s on {job['measured_on']}"
         )
     steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
     if (rounds := job.get("rounds")) is not None:
         steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
-    source = job["total_steps_source"]
+    steps += f" ({job['total_steps_source']})" if with_source else ""
     if "measured_step_s" not in job:
-        return Text(f"{recommendation.run}: {steps} ({source}); described, nothing measured")
-    return Text(
-        f"run {recommendation.run}: {steps} ({source}); "
-        f"{digits(1000 * job['measured_step_s'])} ms a {what} measured on {job['measured_on']}"
+        return f"{recommendation.run}: {steps}; described, nothing measured"
+    return (
+        f"{recommendation.run}: {steps}, "
+        f"{digits(1000 * job['measured_step_s'])} ms a {what} on {job['measured_on']}"
     )
 
 
-def _table(candidates: tuple[Candidate, ...], width: int) -> Table:
-    is_wide, is_narrow = width >= _WIDE, width < _NARROW
-    coverage = candidates[0].cost_usd.coverage
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("", justify="right")
-    table.add_column("configuration", overflow="fold", ratio=3)
-    if not is_narrow:
-        table.add_column("where", overflow="fold", ratio=2)
-    table.add_column(f"time ({coverage:.0%})", justify="right")
-    table.add_column(f"cost USD ({coverage:.0%})", justify="right")
-    if is_wide:
-        table.add_column("samples/s", justify="right")
-    table.add_column("limited by")
-    for candidate in candidates:
-        time, time_range = hours_interval(candidate.training_time_h)
-        cost, cost_range = usd_interval(candidate.cost_usd)
-        cells = [str(candidate.rank), _configuration(candidate, names_place=is_narrow)]
-        if not is_narrow:
-            places = [_where(offer, candidate) for offer, _ in candidate.configuration.parts]
-            cells.append("\n".join(places))
-        cells += [f"{time}\n{time_range}", f"{cost}\n{cost_range}"]
-        if is_wide:
-            cells.append(digits(candidate.throughput_samples_per_s.value))
-        mark = " *" if candidate.is_extrapolating else ""
-        table.add_row(*(escape(cell) for cell in (*cells, candidate.bottleneck + mark)))
-    return table
+def _choice(recommendation: Recommendation, width: int) -> list[tuple[str, bool]]:
+    if not recommendation.summary:
+        if recommendation.front or recommendation.here is None:
+            return []
+        return [("Nothing satisfies the constraints. The nearest misses:", True)]
+    first, *others = recommendation.summary
+    lines = [(line, True) for line in _wrapped(first, width)]
+    return lines + [(line, False) for line in _wrapped(" ".join(others), width)]
 
 
-def _configuration(candidate: Candidate, *, names_place: bool) -> str:
-    """Return the machines, where they are if there is no column for it, and their layout."""
-    machines = []
-    for offer, count in candidate.configuration.parts:
-        place = _where(offer, candidate).replace("\n", ", ") if names_place else ""
-        machines.append(_machine(offer, count) + (f"\n  {place}" if place else ""))
-    shared = degrees(candidate.layout)
-    if candidate.way == WAYS[SWAPPING]:
-        shared = f"{shared}, {candidate.way}"
-    return "\n+ ".join(machines) + ("" if shared == "one device" else f"\n  {shared}")
+def _shared(recommendation: Recommendation) -> str:
+    """Return what holds for every row: said once."""
+    rows = recommendation.front or recommendation.nearest
+    if not rows:
+        return ""
+    said = []
+    if len({one.bottleneck for one in rows}) == 1:
+        said.append(f"Most of a step is {waits_words(rows[0].bottleneck)}.")
+    boot_s = recommendation.job["transfers"].get("boot_s")
+    if boot_s:
+        said.append(f"Times include {boot_s / 60:.3g} min to boot and to pull an image.")
+    return " ".join(said)
+
+
+def _titles(recommendation: Recommendation, width: int) -> str:
+    rows = (*recommendation.front, *recommendation.nearest)
+    if not rows:
+        return ""
+    coverage = rows[0].cost_usd.coverage
+    title = f"{'':{_RANK}}{'machines':{width - _RANK - _TIME - _COST}}"
+    return f"{title}{f'time ({coverage:.0%})':>{_TIME}}{f'cost ({coverage:.0%})':>{_COST}}"
+
+
+def _rows(recommendation: Recommendation, width: int) -> list[list[str]]:
+    """Return the lines of every row, and of this machine behind them."""
+    rows = recommendation.front or recommendation.nearest
+    labels: dict[int | str, list[str]] = {}
+    for name, place in recommendation.picks.items():
+        if not (name == "fastest" and place == recommendation.picks["best_value"]):
+            labels.setdefault(place, []).append(_LABELS[name])
+    is_alike = len({one.bottleneck for one in rows}) <= 1
+    found = [
+        _row(one, str(one.rank), labels.get(one.rank, []), width, names_wait=not is_alike)
+        for one in rows
+    ]
+    here = recommendation.here
+    if here is not None:
+        found.append(_row(here, "here", labels.get("here", []), width, names_wait=False))
+    return found
+
+
+def _row(
+    one: Candidate, name: str, labels: list[str], width: int, *, names_wait: bool
+) -> list[str]:
+    """Return two lines or three: machines, what is in them and where, what is particular."""
+    room = width - _RANK - _TIME - _COST
+    time, time_range = hours_interval(one.training_time_h)
+    is_free = one.cost_usd.high == 0
+    cost, cost_range = ("free", "") if is_free else usd_interval(one.cost_usd)
+    mark = " *" if one.is_extrapolating else ""
+    left = [" + ".join(_machine(offer, n) for offer, n in one.configuration.parts) + mark]
+    left += [_inside(offer, one) for offer, _ in one.configuration.parts]
+    shared = degrees(one.layout)
+    if one.way == WAYS[SWAPPING]:
+        shared = f"{shared}, {one.way}"
+    particular = [", ".join(labels)] if labels else []
+    particular += [shared] if shared != "one device" else []
+    particular += [f"mostly {one.bottleneck}"] if names_wait else []
+    lines = []
+    for number, words in enumerate(left):
+        right = ((time, cost), (time_range, cost_range))[number] if number < 2 else ("", "")
+        first, *rest = textwrap.wrap(words, room - 1, break_on_hyphens=False) or [""]
+        numbers = f"{right[0]:>{_TIME}}{right[1]:>{_COST}}"
+        lines.append(f"{name if not number else '':>{_RANK - 1}} {first:{room}}{numbers}")
+        lines += [f"{'':{_RANK}}{more}" for more in rest]
+    line = _particular(particular, one, width - _RANK)
+    lines += [f"{'':{_RANK}}{line}"] if line else []
+    return [line.rstrip() for line in lines]
+
+
+def _particular(pieces: list[str], one: Candidate, room: int) -> str:
+    """Return one line of what is particular; alternatives are named as far as there is room."""
+    others = (alternatives_words(one, most) for most in (2, 1, 0)) if one.alternatives else ("",)
+    for words in others:
+        line = "; ".join([*pieces, *([words] if words else [])])
+        if len(line) <= room:
+            return line
+    return textwrap.shorten("; ".join(pieces), room, placeholder=" ...")
 
 
 def _machine(offer: Offer, count: int) -> str:
-    if offer.accelerator is None:
-        inside = f"{offer.vcpus} vCPU, {offer.memory_gib:g} GiB"
-    else:
+    return "this machine" if offer.pricing == "own" else f"{count} x {offer.instance_type}"
+
+
+def _inside(offer: Offer, one: Candidate) -> str:
+    """Return what is in a machine and where it is, in one line."""
+    inside = f"{offer.vcpus} vCPU, {offer.memory_gib:.4g} GiB"
+    if offer.accelerator is not None:
         inside = f"{offer.accelerators:g} x {offer.accelerator}"
-    return f"{count} x {offer.instance_type}\n  {inside}"
+    if offer.pricing == "own":
+        return f"{offer.instance_type}, {inside}"
+    pricing = _COMPLETIONS.get(one.completion, offer.pricing)
+    price = "" if pricing == "on-demand" else f", {pricing}"
+    price += f", {offer.terms}" if offer.terms else ""
+    return f"{inside}, {offer.provider} {offer.region}{price}"
 
 
-def _where(offer: Offer, candidate: Candidate) -> str:
-    pricing = _COMPLETIONS.get(candidate.completion, offer.pricing)
-    return f"{offer.provider} {offer.region}\n{pricing}"
+def _fitting(recommendation: Recommendation, rows: list[list[str]], room: int) -> list[list[str]]:
+    """Return as many rows as fit: the best value, this machine, the other picks, the others."""
+    shown = recommendation.front or recommendation.nearest
+    places = {one.rank: place for place, one in enumerate(shown)}
+    named = [places[rank] for rank in recommendation.picks.values() if rank != "here"]
+    wanted = [*named[:1], *range(len(shown), len(rows)), *named, *range(len(shown))]
+    kept: list[int] = []
+    for place in dict.fromkeys(wanted):
+        if not kept or sum(len(rows[i]) for i in (*kept, place)) <= room:
+            kept.append(place)
+    return [rows[place] for place in sorted(kept)]
 
 
-def _reasons(candidates: tuple[Candidate, ...]) -> Text:
-    lines = [f"{c.rank}: {'; '.join(c.reasons)}" for c in candidates]
-    if any(c.is_extrapolating for c in candidates):
+def _foot(recommendation: Recommendation) -> list[str]:
+    """Return what was looked at, and where to read on."""
+    shown = recommendation.front or recommendation.nearest
+    lines = [line for change in recommendation.changes[:_CHANGES] for line in [_change(change)]]
+    lines = [*(["What would change it:"] if lines else []), *lines]
+    if any(one.is_extrapolating for one in shown):
         lines.append("* outside what the device model was fitted on: the interval is wider")
-    return Text("\n" + "\n".join(lines))
-
-
-def _rejected(recommendation: Recommendation) -> Text:
-    parts = [
-        f"{number:,} {_REJECTED.get(reason, reason)}"
-        for reason, number in sorted(recommendation.rejected.items(), key=lambda item: -item[1])
-    ]
-    return Text(
-        f"\n{recommendation.considered:,} candidates from {recommendation.catalogue_offers:,} "
-        f"offers (prices of {recommendation.catalogue_as_of}): " + ", ".join(parts)
+    looked = (
+        f"{recommendation.considered:,} candidates of {recommendation.catalogue_offers:,} offers, "
+        f"prices of {recommendation.catalogue_as_of}"
     )
+    if not recommendation.front:
+        counts = sorted(recommendation.rejected.items(), key=lambda item: -item[1])[:3]
+        said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
+        return [*lines, f"{looked}: {said}."]
+    return [*lines, f"{looked}; more: --explain {shown[0].rank}"]
+
+
+def _change(change: ProposedChange) -> str:
+    """Return what to do, and what the best value takes and costs then."""
+    time, cost = hours_text(change.training_time_h.value), usd_text(change.cost_usd.value)
+    return f"  {time}, {cost}: {change.do}"
+
+
+def _wrapped(words: str, width: int, *, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from advisor.planners.elastic.hydrozoa import (
     WorkerScaling,
     elastic_plan,
 )
-from advisor.report.charts import Chart, Series
+from advisor.shown.charts import Chart, Series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

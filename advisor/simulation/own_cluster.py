@@ -250,7 +250,7 @@ def _estimates(
 
     The data is taken to lie on the cluster.
     """
-    job = replace(job, transfers=replace(job.transfers, data_bytes=None))
+    job = replace(job, transfers=replace(job.transfers, data_bytes=None, boot_s=None))
     nodes = -(-devices // group.node.devices)
     machines, row = own_fleet(
         group, predictor.catalogue, predictor.fleet, per_node=devices // nodes

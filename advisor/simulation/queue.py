@@ -22,7 +22,7 @@ from advisor.planners.queueing.nouns import (
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
 from advisor.records.job_tables import ClusterTrace
-from advisor.report.charts import Chart, Series
+from advisor.shown.charts import Chart, Series
 
 SAMPLES = 500
 LEVELS = (0.1, 0.5, 0.9)

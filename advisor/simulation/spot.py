@@ -24,33 +24,14 @@ from advisor.planners.spot.forecast import (
 from advisor.planners.spot.replay import SpotHistory, refuse_without_checkpoints, spot_completion
 from advisor.planners.spot.strategies import STRATEGIES, replay_strategy, strategy
 from advisor.records.traces import packaged_spot_history
-from advisor.report.charts import Chart, Series
+from advisor.shown.charts import Chart, Series
+from advisor.simulation.spot_plan import PLANNED, plan_anywhere, plan_on_trace
+from advisor.simulation.spot_question import STARTS, SpotQuestion
 
 LEVELS = (0.1, 0.5, 0.9)
-STARTS = 200
 # A record is repeated until it is this many times as long as the job, so that jobs can end.
 REPEATS = 40
 MAXIMUM_REPEATS = 400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpotQuestion:
-    """A job on spot nodes, its prices and limits.
-
-    Prices are of one node; ``checkpoint_interval_s`` is None for a job that saves nothing;
-    ``least_nodes`` can still run it.
-    """
-
-    work_s: float
-    nodes: int = 1
-    restart_s: float = 300.0
-    checkpoint_interval_s: float | None = 1800.0
-    checkpoint_s: float = 0.0
-    warning_s: float | None = None
-    deadline_s: float | None = None
-    price_usd_per_h: float = 1.0
-    spot_price_usd_per_h: float = 0.3
-    least_nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +124,8 @@ def spot_answer(
         price, spot = question.price_usd_per_h, question.spot_price_usd_per_h
         cost = run.cost_usd(spot * question.nodes, price * question.nodes)
         ways.append(_way("restart, on demand in time", run.finish_s, cost, question))
+        in_time = plan_on_trace(trace, others, job, question, long, start)
+        ways.append(_way(PLANNED, *in_time, question))
     if spells.up_start_s.size:
         ways.append(_from_now(trace, job, question, others))
     return SpotAnswer(
@@ -194,6 +177,9 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
         mean_cost_usd=float(table.billed_mean_s[0] * dollars),
         miss_probability=late,
     )
+    ways = [_on_demand(job, question), restart]
+    if question.deadline_s is not None:
+        ways.append(_way(PLANNED, *plan_anywhere(history, job, question), question))
     lengths = np.array([spells.end_s for spells in history.spells])
     up = np.array([spells.availability for spells in history.spells])
     return SpotAnswer(
@@ -201,7 +187,7 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
         days=float(lengths.sum()) / HOUR_S / 24,
         availability=float(up.mean()),
         question=question,
-        ways=[_on_demand(job, question), restart],
+        ways=ways,
     )
 
 

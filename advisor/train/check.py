@@ -23,6 +23,7 @@ import typer
 from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
+from advisor.measurements import HIVEMIND
 from advisor.train.model_folder import ABOUT, METRICS, day_of
 
 # Folder -> the command that fits it, in the order in which one uses the constants of another.
@@ -33,9 +34,17 @@ COMMANDS: Final = {
     "memory": "advisor train memory",
     "scaling": "advisor train scaling",
     "campaign": "advisor train campaigns",
+    "peers": "advisor train peers",
     "runs": "advisor train models --data datasets/runs --quiet",
+    "runs_cost": "advisor train models --data datasets/runs --target cost_over_anchor --quiet",
 }
-QUICK: Final = ("memory", "scaling", "campaign", "runs")  # under half a minute of CPU each
+QUICK: Final = (
+    "memory",
+    "scaling",
+    "campaign",
+    "runs",
+    "runs_cost",
+)  # under half a minute of CPU each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +84,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit the shipped models again by the commands on their cards and compare the files."""
-    wanted = names or [n for n in COMMANDS if n in QUICK or not quick]
+    wanted = names or [n for n in COMMANDS if (n in QUICK or not quick) and _is_possible(n)]
     found = []
     for name in wanted:
         checked = check(folder_of(name), day_of(day) if replace else None)
@@ -90,6 +99,15 @@ def command(
         typer.echo(json.dumps({"schema_version": 1, "models": models}, indent=2))
     if not replace and any(c.differences for c in found):
         raise typer.Exit(1)
+
+
+def _is_possible(name: str) -> bool:
+    """Whether a model's measurements are here: those of one do not ship."""
+    if name != "peers" or HIVEMIND.is_in(data.measurements()):
+        return True
+    typer.echo("peers is left out: its recordings are not here (advisor data fetch hivemind)",
+               err=True)  # fmt: skip
+    return False
 
 
 def folder_of(name: str) -> Path:

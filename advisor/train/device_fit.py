@@ -21,20 +21,21 @@ import typer
 
 from advisor import data as folders
 from advisor.collectors import bounded
-from advisor.machines import devices
+from advisor.machines import devices, residuals
 from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.train import model_folder
-from advisor.train.described_columns import Array, DescribedRows
+from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_residuals import (
     fitted_correlations,
     fitted_spreads,
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import read_described
+from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel
 from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
+from advisor.train.residual_fit import fit_residual
 
 NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
@@ -55,26 +56,29 @@ def command(
     target = model_folder.target(out, NAME)
     measurements = folders.measurements(data)
     with reads.collected() as inputs:
-        rows = read_described(measurements)
+        steps = read_steps(measurements)
         processors = processor_rows(measurements)
     origin = model_folder.origin("device-model", inputs, day, model_folder.option("--data", data))
+    rows = columns(steps)
     fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     folds = left_out_fits(rows, fitted)
-    residuals = residuals_of(rows, folds)
+    errors = residuals_of(rows, folds)
     plain = residuals_of(rows, folds, has_deviations=False)
     record = bounded.read_json(folders.root("trained_models") / NAME / "parameters.json")
     update(record, fitted.constants, fitted_spreads(rows, plain), rows)
     _update_uncertainty(record, rows, plain["device"], processors)
     record["as_of"] = origin.day
-    table = residual_table(rows, residuals)
+    table = residual_table(rows, errors)
+    process = fit_residual(steps, devices.parameters_of(record))
     written = model_folder.FittedModel(
         name=NAME,
         origin=origin,
         files={
             "parameters.json": json.dumps(record, indent=1) + "\n",
+            residuals.FILE: json.dumps(residuals.to_record(process)) + "\n",
             "residuals.csv": table.to_csv(index=False, lineterminator="\n"),
         },
-        metrics={"rows": int(rows.log_s.size), "left_out": _by_suite(rows, residuals)},
+        metrics={"rows": int(rows.log_s.size), "left_out": _by_suite(rows, errors)},
     )
     model_folder.write(written, target)
     typer.echo(f"wrote {target}")

@@ -22,10 +22,11 @@ from advisor.jobs.actuals import Actual, append_actual, read_actuals
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
 from advisor.predict import Predictor
-from advisor.predict.learned import machines_of
 from advisor.ranking import Request, recommend
 from advisor.records import append_record
+from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import profile, record
+from advisor.train import drift
 from advisor.train.labelled import OWN_RUNS
 
 _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer than its machine
@@ -138,11 +139,13 @@ def note_run(
     earlier = len(read_actuals(path.parent, path.name))
     append_actual(path.parent, actual)
     _append_record(path.parent, job, actual, predictor, row.index, earlier)
-    return Comparison(
+    found = Comparison(
         run=path.name, provider=row.provider, instance_type=row.name, count=count,
         predicted_h=before.training_time_h, predicted_usd=before.cost_usd, time_h=time_h,
         cost_usd=cost_usd, step_s=step_s,
     )  # fmt: skip
+    drift.keep(path.parent, found.to_record())
+    return found
 
 
 def _check(time_h: float | None, step_s: float | None, cost_usd: float | None) -> None:

@@ -119,7 +119,8 @@ def _coverage(trained: Any) -> list[str]:
         "## Where it is used",
         "",
         "`advisor recommend` asks it about a candidate whose job, profile and machines lie in the "
-        "ranges below (and those of the other features that `features.json` lists), on an "
+        "ranges below (and those of the other features that `features.json` lists), or as near to "
+        "them as left-out programs lie to the others (`reach`, in ranges of a feature), on an "
         "accelerator of which it has seen runs. There it multiplies the physical estimate of the "
         "step, and its error is added to the interval.",
         "",
@@ -127,7 +128,8 @@ def _coverage(trained: Any) -> list[str]:
     for place, has_rows in enumerate(hull["has_rows"]):
         if has_rows:
             bounds = [_range(hull, place, name) for name in _RANGES]
-            lines.append(f"- {_KINDS[place]}: {', '.join(b for b in bounds if b)}")
+            reach = f"reach {hull['reach'][place]:.2f}"
+            lines.append(f"- {_KINDS[place]}: {', '.join([*(b for b in bounds if b), reach])}")
     runs: Mapping[str, int] = trained.about["accelerators"]
     accelerators = ", ".join(n or "none" for n, count in runs.items() if count >= LEAST_ROWS)
     return [

@@ -14,7 +14,7 @@ import typer
 from advisor import data
 from advisor.errors import ModelError, UsageError
 from advisor.measurements import reads
-from advisor.predict.learned import NAME
+from advisor.predict.learned import COST, NAME
 from advisor.records import RunRecord
 from advisor.train import model_folder
 from advisor.train.backends import workers
@@ -43,7 +43,11 @@ def command(
     ] = AUTO,
     model: Annotated[str, typer.Option(help=f"Predictor to fit: {', '.join(MODELS)}.")] = "auto",
     target: Annotated[
-        str, typer.Option(help="What is learned: over_analytic, over_anchor, time or cost.")
+        str,
+        typer.Option(
+            help="What is learned: over_analytic, over_anchor, cost_over_anchor (`predict` shows "
+            "it beside the bill), time or cost."
+        ),
     ] = "over_analytic",
     split: Annotated[
         str, typer.Option(help=f"What is left out to choose and to score: {', '.join(SPLITS)}.")
@@ -105,7 +109,7 @@ def _save(
     trained: Any, results: Any, origin: model_folder.Origin, out: Path | None,
     told: Callable[[Any], str], as_json: bool,
 ) -> None:  # fmt: skip
-    folder = out or data.own_models() / NAME
+    folder = out or data.own_models() / trained.name
     stated = replace(trained, metrics=origin.to_record() | dict(trained.metrics))
     stated.save(folder, told(stated))
     record = {"schema_version": 1, "model": str(folder), **results}
@@ -196,7 +200,7 @@ def train(
     if split == "both":
         metrics["both"] = _both(asked, model, has_series=has_series, n_jobs=n_jobs, seed=seed)
     trained = TrainedModel(
-        name=NAME,
+        name=COST if asked.target == "cost_over_anchor" else NAME,
         estimator=guarded,
         target=asked.target,
         has_series=has_series,

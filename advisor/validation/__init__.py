@@ -22,6 +22,7 @@ __all__ = [
 # Protocol -> (module, the question it answers).
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "spot": ("spot", "When a 10 h job on spot nodes ends: second halves of traces from first."),
+    "spot-plan": ("spot_plan", "What does a job on spot nodes pay by a deadline, over the least?"),
     "queue": ("queue", "Completion times of jobs on a shared cluster, against Tiresias."),
     "failures": ("failures", "What do saves, restarts and faults cost?"),
     "instance": ("instance", "How long does a profiled job take on an unseen instance type?"),
@@ -36,7 +37,6 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
     "gpu-mlperf": ("gpu_mlperf", "How fast are MLPerf's jobs on an unseen accelerator?"),
     "campaigns": ("campaigns", "How many GPU-hours does a whole training run take?"),
-    "job": ("job", "How long does an unseen program take, given one run of it on the anchor?"),
     "series": ("series", "How long does a run take, given its first minute?"),
     "cluster": ("cluster", "How fast are several nodes, given each alone?"),
     "own": ("own", "How long do our own runs take, their program unseen?"),
@@ -45,7 +45,6 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
     "scaling-nominal": ("scaling_nominal", "The same, knowing one GPU and the links as sold?"),
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
-    "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
 }
 # Protocols on the runs that come with the package.
 ON_OUR_RUNS: Final = ("own", "thesis", "campaigns")

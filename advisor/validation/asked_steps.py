@@ -19,8 +19,9 @@ from advisor.catalogue import Accelerator
 from advisor.jobs.described import described_job
 from advisor.machines.fleet import lone_fleet
 from advisor.machines.parts import inferred_flop_per_s
-from advisor.planners.core.nouns import Device, Layout
+from advisor.planners.core.nouns import Layout
 from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import unmeasured
 from advisor.predict import Predictor
 from advisor.train.measured_step import MeasuredStep
 from advisor.ways.model_parallel import on_machine
@@ -61,7 +62,7 @@ def answer(asking: Predictor, step: MeasuredStep, *, is_left_out: bool) -> Answe
     is_left_out : bool
         Nothing of the device may be known but its specifications.
     """
-    device = _unmeasured(step.device) if is_left_out else step.device
+    device = unmeasured(step.device) if is_left_out else step.device
     known = asking.catalogue.accelerators
     fleet = lone_fleet(device, 1, known.get(device.name))
     job = described_job(step.work, name=step.model)
@@ -90,10 +91,6 @@ def answer(asking: Predictor, step: MeasuredStep, *, is_left_out: bool) -> Answe
         law=SHAPES if on.problem.layer_table is None else OPERATORS,
         operators_s=operators_s,
     )
-
-
-def _unmeasured(device: Device) -> Device:
-    return replace(device, sustained_fp32_flop_per_s=None, sustained_fp16_flop_per_s=None)
 
 
 def _unmeasured_rows(rows: Mapping[str, Accelerator]) -> dict[str, Accelerator]:

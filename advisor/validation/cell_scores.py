@@ -13,23 +13,28 @@ import numpy as np
 import pandas as pd
 
 from advisor.errors import ModelError
-from advisor.learned.device_gp import DeviceProcess
 from advisor.machines.devices import suite_device
 from advisor.validation.device_cells import CellTable, cell_table
-from advisor.validation.scores import Group, Scores, Validation, compare, score
+from advisor.validation.known_jobs import left_out
+from advisor.validation.scores import (
+    THE_PRODUCT,
+    Group,
+    Scores,
+    Validation,
+    compare,
+    score,
+)
 
 Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 # Beyond this ratio to what other devices measured, no device is that fast: the units are wrong.
 # (The worst known slip of a published table is a factor of 14.)
 IMPLAUSIBLE: Final = 50.0
 SEEN: Final = (
-    "nothing of the table, if it was never looked at; the process was chosen on Lambda's",
+    "nothing of the table, if it was never looked at; what is usual of jobs is Lambda's",
 )
 
 
-def score_cells(
-    protocol: str, table: pd.DataFrame, reference: pd.DataFrame | None, process: DeviceProcess
-) -> Validation:
+def score_cells(protocol: str, table: pd.DataFrame, reference: pd.DataFrame | None) -> Validation:
     """Score a table of cells.
 
     Parameters
@@ -38,7 +43,6 @@ def score_cells(
         The suite's name.
     table, reference : DataFrame
         Columns gpu, precision, model, throughput, batch, count; see ``cell_table``.
-    process : DeviceProcess
 
     Raises
     ------
@@ -48,14 +52,7 @@ def score_cells(
     joined = cell_table(_joined(table, reference))
     is_scored = joined.frame["is_scored"].to_numpy(bool)
     device = joined.frame["device"].to_numpy()
-    mean, sd = np.full(len(device), np.nan), np.full(len(device), np.nan)
-    for name in np.unique(device[is_scored]):
-        out = device == name
-        if out.all():
-            continue
-        process.amplitudes_.clear()  # of the last fit, which knew the device
-        found, deviation = process.fit_predict(joined.cells, ~out)
-        mean[out], sd[out] = found[out], deviation[out]
+    mean, sd = left_out(joined, device, is_scored)
     rows = is_scored & np.isfinite(mean)
     if not rows.any():
         raise ModelError(
@@ -63,7 +60,6 @@ def score_cells(
             hint="add rows of the same jobs on other devices, or give --data",
         )
     _refuse_implausible(joined, rows, mean)
-    intervals = sd if process.has_process else None
     unknown = int((is_scored & ~rows).sum())
     notes = (f"{unknown} rows of jobs known on no other device are not scored",) if unknown else ()
     simple, beside = compare(
@@ -75,11 +71,11 @@ def score_cells(
         protocol=protocol,
         description="throughput of known jobs, each device of the table left out",
         form="chosen with these rows in sight",
-        scores="DeviceProcess (advisor.learned.device_gp), which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
-        overall=_scores(joined, mean, intervals, rows),
+        overall=_scores(joined, mean, sd, rows),
         groups=[
-            Group(group=str(g), scores=_scores(joined, mean, intervals, rows & (device == g)))
+            Group(group=str(g), scores=_scores(joined, mean, sd, rows & (device == g)))
             for g in np.unique(device[rows])
         ],
         baselines=simple,
@@ -116,11 +112,9 @@ def _refuse_implausible(table: CellTable, rows: np.ndarray, mean: np.ndarray) ->
         )
 
 
-def _scores(table: CellTable, mean: np.ndarray, sd: np.ndarray | None, rows: np.ndarray) -> Scores:
+def _scores(table: CellTable, mean: np.ndarray, sd: np.ndarray, rows: np.ndarray) -> Scores:
     measured = np.exp(table.cells.log_throughput[rows])
-    low = high = None
-    if sd is not None:
-        low, high = (np.exp(mean[rows] + sign * Z90 * sd[rows]) for sign in (-1, 1))
+    low, high = (np.exp(mean[rows] + sign * Z90 * sd[rows]) for sign in (-1, 1))
     return score(np.exp(mean[rows]), measured, low=low, high=high)
 
 

@@ -32,6 +32,7 @@ from advisor.train.described_rows import read_steps
 from advisor.train.device_fit import parameters_of
 from advisor.train.efficiencies import Fitted, StepModel
 from advisor.train.measured_step import MeasuredStep
+from advisor.train.residual_fit import fit_residual
 from advisor.validation.asked_steps import OPERATORS, SHAPES, Answer, answer
 from advisor.validation.device_cells import chip_family
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
@@ -97,6 +98,7 @@ def run(data: Path) -> Validation:
         | _law_figures(rows, found, law, everything)
         | _figures(rows, residuals)
         | _interval_figures(devices, overall)
+        | _device_figures(devices)
         | _sibling_figures(scored, rows, everything),
         notes=(
             "layers are without optimizer and loss, NeuSight's rows without optimizer",
@@ -161,18 +163,27 @@ def left_out_answers(
         others = rows.take(~out)
         kept = {way: r[~out] for way, r in (residuals or {}).items()}
         spreads = fitted_spreads(others, kept) if kept else {}
-        asking = asking_with(fitted, spreads, others)
+        asking = asking_with(fitted, spreads, steps, rows, ~out)
         for i in np.flatnonzero(out):
             found[i] = answer(asking, steps[i], is_left_out=True)
     return found
 
 
-def asking_with(fitted: Fitted, spreads: dict[str, float], rows: DescribedRows) -> Predictor:
-    """Return the product with a fit on ``rows`` as its device model; no learned corrections."""
-    parameters = parameters_of(fitted.constants, spreads, rows)
+def asking_with(
+    fitted: Fitted,
+    spreads: dict[str, float],
+    steps: list[MeasuredStep],
+    rows: DescribedRows,
+    is_known: np.ndarray,
+) -> Predictor:
+    """Return the product with a fit on the known rows as its device model, errors included."""
+    parameters = parameters_of(fitted.constants, spreads, rows.take(is_known))
+    known = [step for step, kept in zip(steps, is_known, strict=True) if kept]
     return Predictor(
         Catalogue.load(with_overrides=False),
-        constants=replace(constants(), device=parameters),
+        constants=replace(
+            constants(), device=parameters, residual=fit_residual(known, parameters)
+        ),
         learned=None,
     )
 
@@ -223,6 +234,15 @@ def _sibling_figures(
                 f"devices {name}: MAPE": scores.mape_fraction,
                 f"devices {name}: coverage": scores.coverage or 0.0,
             }
+    return figures
+
+
+def _device_figures(devices: dict[str, Scores]) -> dict[str, float]:
+    """Return the error of every device that was left out: ``ranking.known_error`` reads them."""
+    figures: dict[str, float] = {}
+    for name, scores in devices.items():
+        figures[f"{name}: rows"] = float(scores.rows)
+        figures[f"{name}: median APE"] = scores.median_ape_fraction
     return figures
 
 

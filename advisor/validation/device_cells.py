@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from advisor.errors import ModelError
-from advisor.learned.device_gp import Cells, DeviceProcess
-from advisor.machines.devices import device_parameters, suite_device
+from advisor.machines.devices import suite_device
 from advisor.planners.core.nouns import Device
-from advisor.planners.step.device_rates import runs_as, sustained_flop_per_s
 from advisor.validation.scores import Scores, score
 
-# Boards whose nominal tensor peak is the half rate with fp32 accumulation.
-HALF_RATE = re.compile(r"RTX-[2345]0[5-9]0|^A10G$|^L40$|MaxQ")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Measured (device, job, precision) cells as columns of shape (n,), in SI units."""
+
+    log_throughput: np.ndarray
+    device: np.ndarray
+    job: np.ndarray
+    precision: np.ndarray
+    peak: np.ndarray
+    bandwidth: np.ndarray
+
+    @property
+    def output(self) -> np.ndarray:
+        """A number for each (job, precision)."""
+        return np.asarray(self.job * (int(self.precision.max()) + 1) + self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +75,13 @@ def _columns(frame: pd.DataFrame) -> Cells:
     found = [d for d in (suite_device(name) for name in frame["gpu"]) if d is not None]
     precision = (frame["precision"] == "fp16").to_numpy().astype(np.int64)
     peaks = np.array([_peak(d, int(p)) for d, p in zip(found, precision, strict=True)])
-    is_half = np.array([bool(HALF_RATE.search(d.name)) for d in found]) & (precision == 1)
-    count = frame["count"].to_numpy(float)
     return Cells(
         log_throughput=np.log(frame["throughput"].to_numpy(float)),
-        batch=frame["batch"].to_numpy(float),
-        weight=count / (count + 1.0),  # One entry counts half: its software is one draw.
         device=_codes(frame["gpu"]),
-        generation=_codes(pd.Series([d.architecture for d in found])),
         job=_codes(frame["model"]),
         precision=precision,
         peak=peaks,
-        full_peak=np.where(is_half, 2 * peaks, peaks),
-        sustained_peak=np.array(
-            [_sustained(d, int(p)) for d, p in zip(found, precision, strict=True)]
-        ),
-        vector_peak=np.array([d.fp32_flop_per_s or _peak(d, 0) for d in found]),
         bandwidth=np.array([d.memory_bytes_per_s for d in found]),
-        memory=np.array([d.memory_bytes for d in found]),
     )
 
 
@@ -97,13 +97,6 @@ def _peak(device: Device, is_half_precision: int) -> float:
     if peak is None:
         raise ModelError(f"{device.name} has no peak in the device sheet", hint="add it")
     return peak
-
-
-def _sustained(device: Device, is_half_precision: int) -> float:
-    """Return what arithmetic and power let a board sustain, nothing measured on it known."""
-    unmeasured = replace(device, sustained_fp16_flop_per_s=None, sustained_fp32_flop_per_s=None)
-    precision = runs_as(device, "fp16" if is_half_precision else "tf32")
-    return sustained_flop_per_s(unmeasured, precision, device_parameters())
 
 
 # Chip families by a board's name, the first that matches; a board of no pattern is its own.
@@ -125,87 +118,6 @@ def chip_family(device: Device) -> str:
         if re.search(pattern, device.name):
             return chip
     return device.name
-
-
-def left_out(
-    process: DeviceProcess, table: CellTable, groups: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of ln(throughput) of each cell with its group left out."""
-    mean = np.full(len(groups), np.nan)
-    sd = np.full(len(groups), np.nan)
-    for group in np.unique(groups):
-        is_out = groups == group
-        process.amplitudes_.clear()  # of the last fit, which knew the group
-        found, deviation = process.fit_predict(table.cells, ~is_out)
-        mean[is_out], sd[is_out] = found[is_out], deviation[is_out]
-    return mean, sd
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """A process among which the nested choice chooses.
-
-    Attributes
-    ----------
-    name : str
-    build : callable
-        Returns an unfitted process.
-    has_weights : bool
-        Whether a cell of many entries counts more than one of a single entry.
-    """
-
-    name: str
-    build: Callable[[], DeviceProcess]
-    has_weights: bool = True
-
-    def fit_predict(self, cells: Cells, is_known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of every cell by a fresh fit on the known ones."""
-        if not self.has_weights:
-            cells = replace(cells, weight=np.ones_like(cells.weight))
-        return self.build().fit_predict(cells, is_known)
-
-
-def nested_choice(
-    variants: Sequence[Variant], table: CellTable
-) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
-    """Predict each device by the variant that errs least on other generations, left out in turn.
-
-    Nothing of a device's generation has a part in choosing its variant, nothing of the device in
-    fitting it.
-
-    Returns
-    -------
-    mean, sd : arrays of shape (n,)
-        Of ln(throughput).
-    chosen : dict of str to str
-        Name of the variant by generation.
-    """
-    cells = table.cells
-    mean, sd = np.full((2, len(cells.device)), np.nan)
-    chosen: dict[str, str] = {}
-    for generation in np.unique(cells.generation):
-        here = cells.generation == generation
-        variant = min(variants, key=lambda v, out=here: _inner_error(v, cells, out))  # type: ignore[misc]
-        label = suite_device(str(table.frame["gpu"][here].iloc[0]))
-        chosen[label.architecture if label else str(generation)] = variant.name
-        for device in np.unique(cells.device[here]):
-            out = cells.device == device
-            found, deviation = variant.fit_predict(cells, ~out)
-            mean[out], sd[out] = found[out], deviation[out]
-    return mean, sd, chosen
-
-
-def _inner_error(variant: Variant, cells: Cells, out: np.ndarray) -> float:
-    """Return the mean absolute log error on each generation outside ``out`` by the others."""
-    errors = []
-    for generation in np.unique(cells.generation[~out]):
-        left = ~out & (cells.generation == generation)
-        if (~out & ~left).any():
-            found, _ = variant.fit_predict(cells, ~out & ~left)
-            errors.append(np.abs(found - cells.log_throughput)[left])
-    known = np.concatenate(errors) if errors else np.zeros(0)
-    known = known[np.isfinite(known)]
-    return float(np.mean(known)) if known.size else 0.0
 
 
 def ratio_baselines(

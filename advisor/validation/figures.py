@@ -31,12 +31,10 @@ QUESTIONS: Final = {
     "described": "a model that was only described, asked as a user asks, its GPU left out",
     "neusight": "NeuSight's suite: described models, their GPU left out",
     "instance": "one run on a T4, the step on a V100 and a K80 never seen",
-    "job": "an unseen program from one run of it on the anchor",
     "series": "a run from its first minute",
     "cluster": "several nodes from each alone",
     "scaling": "more than four GPUs from at most four",
     "scaling-nominal": "the same from one GPU and the links as sold, the cluster left out",
-    "series-mlperf": "larger MLPerf systems from the smallest",
     "pipeline": "a pipeline job's large runs from its small ones",
     "layouts": "a transformer's step in a given layout, its source table left out",
     "finetune": "a fine-tuning step, asked as a user asks",
@@ -48,6 +46,7 @@ QUESTIONS: Final = {
     "thesis": "cost and time on a random split, as the thesis judged them",
     "ranking": "the cheapest configuration for an unseen job: its cost over the best, less 1",
     "spot": "when a job on spot machines ends",
+    "spot-plan": "a job's bill on spot machines by a deadline, over the least possible, less 1",
     "failures": "what saves, restarts and faults cost",
     "queue": "completion on a shared cluster, against Tiresias' simulator",
 }
@@ -108,6 +107,12 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         ("a fifth kept free instead: failures found", ("figures", "at 80%: failures found"),
          "count"),
         ("a fifth kept free instead: false alarms", ("figures", "at 80%: false alarms"), "error"),
+    ),
+    "spot-plan": (
+        ("deadlines missed", ("figures", "deadlines missed"), "count"),
+        ("of replays", ("figures", "replays"), "count"),
+        ("saved on notice, bill over the least",
+         ("figures", "saved on notice: bill over least, mean"), "ratio"),
     ),
     "ranking": tuple(
         (f"{suite}, {who}", ("figures", f"{suite}, {who}: cost over best"), "ratio")

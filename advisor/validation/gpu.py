@@ -8,35 +8,23 @@ another name, and RTX A4000's fp16 waveglow is a slip (3,029 where its neighbour
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from advisor.learned.device_gp import DeviceProcess
 from advisor.measurements import LAMBDA
-from advisor.validation.device_cells import (
-    CellTable,
-    Variant,
-    cell_table,
-    left_out,
-    nested_choice,
-    ratio_baselines,
-)
-from advisor.validation.scores import Blind, Group, Scores, Validation, score
+from advisor.validation.device_cells import CellTable, cell_table, ratio_baselines
+from advisor.validation.known_jobs import SEEN, left_out
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
 Z90 = 1.6449  # half of a 90 % interval of a normal distribution
 COPIED_SYSTEM = "V100"
 MISLABELLED_SYSTEM = "Ada A6000"
 SLIP = ("RTX-A4000", "fp16", "waveglow")
-SEEN: Final = (
-    "lengths, members and shrinkage: chosen on this table by left-out GPUs",
-    "scales of the amplitudes' priors",
-)
 
 
 def run(data: Path) -> Validation:
-    """Score the device process on the suite under ``data``.
+    """Ask the product for every cell of the suite under ``data``, its GPU left out.
 
     Raises
     ------
@@ -46,11 +34,10 @@ def run(data: Path) -> Validation:
     rows = LAMBDA.read("throughputs", data)
     rows = rows[rows["accelerators"] == 1]
     table = cell_table(one_device_cells(rows))
-    process = DeviceProcess()
-    mean, sd = left_out(process, table, table.frame["device"].to_numpy())
-    family, _ = left_out(DeviceProcess(), table, table.frame["chip"].to_numpy())
+    mean, sd = left_out(table, table.frame["device"].to_numpy())
+    family, _ = left_out(table, table.frame["chip"].to_numpy())
     clean = cell_table(one_device_cells(_cleaned(rows)))
-    clean_mean, _ = left_out(DeviceProcess(), clean, clean.frame["device"].to_numpy())
+    clean_mean, _ = left_out(clean, clean.frame["device"].to_numpy())
     figures: dict[str, float] = {}
     for precision in ("fp16", "fp32"):
         mask = (table.frame["precision"] == precision).to_numpy()
@@ -65,6 +52,7 @@ def run(data: Path) -> Validation:
         Group(group=str(g), scores=_scores(table, mean, sd, (table.frame["gpu"] == g).to_numpy()))
         for g in sorted(table.frame["gpu"].unique())
     ]
+    figures |= _by_sibling(table, mean, sd)
     figures["worst GPU's coverage"] = min(g.scores.coverage or 0.0 for g in groups)
     everything = np.ones(len(table.frame), bool)
     simple, beside = ratio_baselines(table, mean)
@@ -72,7 +60,7 @@ def run(data: Path) -> Validation:
         protocol="gpu",
         description="throughput of known jobs, each GPU type left out (both precisions at once)",
         form="chosen with these rows in sight",
-        scores="DeviceProcess (advisor.learned.device_gp), which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
         overall=_scores(table, mean, sd, everything),
         groups=groups,
@@ -81,48 +69,27 @@ def run(data: Path) -> Validation:
         figures=figures,
         notes=(
             "labels as in the table; 'cleaned' drops a copied V100 and a slip, renames a board",
-            "lengths, members and shrinkage were chosen on this table by left-out GPUs",
+            "asked as `--runs`: the same job's steps on the other GPUs, at the batch run there",
             *table.notes,
         ),
     )
 
 
-# What was chosen on this table by left-out GPUs, and neighbours of it.
-VARIANTS: Final = (
-    Variant(name="as shipped", build=DeviceProcess),
-    Variant(name="rooflines alone", build=lambda: DeviceProcess(has_process=False)),
-    Variant(name="half the shrinkage", build=lambda: DeviceProcess(shrinkage=0.3)),
-    Variant(name="twice the shrinkage", build=lambda: DeviceProcess(shrinkage=1.2)),
-    Variant(name="twice the lengths", build=lambda: DeviceProcess(lengths=(0.72, 3.0))),
-)
-
-
-def blind(data: Path, shipped: Validation) -> Blind:
-    """Score the process with its hyper-parameters chosen on other generations of chips.
-
-    Raises
-    ------
-    ModelError
-        As ``run``.
-    """
-    rows = LAMBDA.read("throughputs", data)
-    table = cell_table(one_device_cells(rows[rows["accelerators"] == 1]))
-    mean, sd, chosen = nested_choice(VARIANTS, table)
-    everything = np.ones(len(table.frame), bool)
-    return Blind(
-        overall=_scores(table, mean, sd, everything),
-        groups=[
-            Group(
-                group=str(g), scores=_scores(table, mean, sd, (table.frame["gpu"] == g).to_numpy())
-            )
-            for g in sorted(table.frame["gpu"].unique())
-        ],
-        changed=(
-            "members, shrinkage and lengths, chosen on the other generations: "
-            + ", ".join(f"{name} for {generation}" for generation, name in chosen.items()),
-        ),
-        still_seen=("the form: rooflines and a Gaussian process of their errors", SEEN[1]),
-    )
+def _by_sibling(table: CellTable, mean: np.ndarray, sd: np.ndarray) -> dict[str, float]:
+    """Score apart the GPUs whose chip no other card of the table has."""
+    cards = table.frame.groupby("chip")["device"].nunique()
+    is_alone = (table.frame["chip"].map(cards) == 1).to_numpy()
+    figures: dict[str, float] = {}
+    for name, mask in (("without a sibling", is_alone), ("with a sibling", ~is_alone)):
+        if mask.any():
+            scores = _scores(table, mean, sd, mask)
+            figures |= {
+                f"GPUs {name}: rows": float(scores.rows),
+                f"GPUs {name}: median APE": scores.median_ape_fraction,
+                f"GPUs {name}: MAPE": scores.mape_fraction,
+                f"GPUs {name}: coverage": scores.coverage or 0.0,
+            }
+    return figures
 
 
 def _cleaned(rows: pd.DataFrame) -> pd.DataFrame:

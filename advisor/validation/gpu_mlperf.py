@@ -1,41 +1,31 @@
 """Protocol ``gpu-mlperf``: MLPerf's throughput per accelerator, whole accelerator types left out.
 
-Submissions are tuned by different organisations and rounds, so that residuals belong to software
-more than to devices: the rooflines stand alone, without the Gaussian process (which was tried:
-13 %), and a median of many entries counts more than a single one.
+Submissions are tuned by different organisations and rounds, so that errors belong to software more
+than to devices. Every cell is asked of the product as a job that is known by its runs on the other
+accelerators (``known_jobs``).
 """
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from advisor.learned.device_gp import DeviceProcess
 from advisor.machines.devices import suite_device
 from advisor.measurements import MLPERF
-from advisor.validation.device_cells import (
-    Variant,
-    cell_table,
-    left_out,
-    nested_choice,
-    ratio_baselines,
-)
-from advisor.validation.scores import Blind, Group, Validation, score
+from advisor.validation.device_cells import cell_table, ratio_baselines
+from advisor.validation.known_jobs import SEEN, left_out
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
+Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 # Tinygrad's submissions: 2 to 2.4 times slower than the boards' other software.
 UNUSUAL_SOFTWARE = frozenset({"RTX-4090", "RX-7900XTX", "MI325X"})
-SEEN: Final = (
-    "that the process stays out and entries weigh n/(n+1): decided on this table",
-    "shrinkage and noise: chosen on Lambda's",
-)
 
 
 def run(data: Path) -> Validation:
-    """Score the rooflines on the entries under ``data``.
+    """Ask the product for every cell of the entries under ``data``, its accelerator left out.
 
     Raises
     ------
@@ -43,26 +33,29 @@ def run(data: Path) -> Validation:
         If the table is not there or has other columns.
     """
     table = cell_table(cells(MLPERF.read("entries", data)))
-    process = DeviceProcess(has_process=False, has_step_cost=(False,))
-    mean, _ = left_out(process, table, table.frame["device"].to_numpy())
+    mean, sd = left_out(table, table.frame["device"].to_numpy())
     gpu = table.frame["gpu"]
     rows = np.isfinite(mean)
     predicted, measured = np.exp(mean), np.exp(table.cells.log_throughput)
-    usual = rows & ~gpu.isin(UNUSUAL_SOFTWARE).to_numpy()
-    plain = score(predicted[usual], measured[usual])
+    low, high = (np.exp(mean + sign * Z90 * sd) for sign in (-1, 1))
+
+    def scored(mask: np.ndarray) -> Scores:
+        return score(predicted[mask], measured[mask], low=low[mask], high=high[mask])
+
+    plain = scored(rows & ~gpu.isin(UNUSUAL_SOFTWARE).to_numpy())
     simple, beside = ratio_baselines(table, mean)
     groups = []
     for name in sorted(gpu.unique()):
         mask = rows & (gpu == name).to_numpy()
         if mask.any():
-            groups.append(Group(group=str(name), scores=score(predicted[mask], measured[mask])))
+            groups.append(Group(group=str(name), scores=scored(mask)))
     return Validation(
         protocol="gpu-mlperf",
         description="samples/s per accelerator of known jobs, each accelerator type left out",
         form="chosen with these rows in sight",
-        scores="DeviceProcess (advisor.learned.device_gp), which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
-        overall=score(predicted[rows], measured[rows]),
+        overall=scored(rows),
         groups=groups,
         baselines=simple,
         beside=beside,
@@ -72,51 +65,9 @@ def run(data: Path) -> Validation:
         },
         notes=(
             "GPUs of stated type; TPU, IPU, Gaudi and accelerators of unknown size are not scored",
-            "that the process stays out and entries weigh n/(n+1) was decided on this table",
-            "no interval: rooflines without a process have none",
+            "asked as `--runs`: the same job's steps on the other accelerators",
             *table.notes,
         ),
-    )
-
-
-# What was decided on this table, and what was decided against.
-VARIANTS: Final = tuple(
-    Variant(
-        name=f"{'with' if has_process else 'without'} a process, "
-        f"{'weighted' if has_weights else 'not weighted'}",
-        build=partial(DeviceProcess, has_process=has_process, has_step_cost=(False,)),
-        has_weights=has_weights,
-    )
-    for has_process in (False, True)
-    for has_weights in (True, False)
-)
-
-
-def blind(data: Path, shipped: Validation) -> Blind:
-    """Score the rooflines with what was decided on this table decided on other generations.
-
-    Raises
-    ------
-    ModelError
-        As ``run``.
-    """
-    table = cell_table(cells(MLPERF.read("entries", data)))
-    mean, _, chosen = nested_choice(VARIANTS, table)
-    rows = np.isfinite(mean)
-    predicted, measured = np.exp(mean), np.exp(table.cells.log_throughput)
-    gpu = table.frame["gpu"].to_numpy()
-    return Blind(
-        overall=score(predicted[rows], measured[rows]),
-        groups=[
-            Group(group=str(g), scores=score(predicted[mask], measured[mask]))
-            for g in np.unique(gpu[rows])
-            if (mask := rows & (gpu == g)).any()
-        ],
-        changed=(
-            "the process and the weights, chosen on the other generations: "
-            + ", ".join(f"{name} for {generation}" for generation, name in chosen.items()),
-        ),
-        still_seen=("the form of the rooflines", SEEN[1]),
     )
 
 

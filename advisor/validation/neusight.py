@@ -113,7 +113,7 @@ def blind(data: Path, shipped: Validation) -> Blind:
     model, value = StepModel(rows), np.full(rows.log_s.size, np.nan)
     for device in np.unique(rows.device[ours]):
         out = rows.device == device
-        asking = asking_with(model.fit(~out), {}, rows.take(~out))
+        asking = asking_with(model.fit(~out), {}, steps, rows, ~out)
         for i in np.flatnonzero(out & ours):
             value[i] = answer(asking, steps[i], is_left_out=True).step_s
 
@@ -184,9 +184,9 @@ def _left_out(
         fitted = model.fit(~out, start)
         equation[out] = np.exp(model.log_s(fitted)[out])
         # The spreads of the intervals stay as packaged.
-        asking = asking_with(fitted, {}, rows.take(~out))
+        asking = asking_with(fitted, {}, steps, rows, ~out)
         nothing = model.fit(~out & ~ours, start)
-        without = asking_with(nothing, {}, rows.take(~out & ~ours))
+        without = asking_with(nothing, {}, steps, rows, ~out & ~ours)
         for i in np.flatnonzero(out & ours):
             known[int(i)] = answer(asking, steps[i], is_left_out=True)
             zero[i] = answer(without, steps[i], is_left_out=True).step_s

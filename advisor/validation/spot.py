@@ -48,8 +48,19 @@ SEEN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Half:
-    """One trace cut in the middle, with the state at each start of the second half."""
+class Half:
+    """One trace cut in the middle, with the state at each start of the second half.
+
+    Attributes
+    ----------
+    trace : SpotTrace
+    known, future : Spells
+        Of the first half, and of the whole.
+    start_s, age_s : ndarray of shape (n,)
+        Submissions, and how long the zone has been up or down then. [s]
+    is_up : ndarray of shape (n,)
+        1 where it is up.
+    """
 
     trace: SpotTrace
     known: Spells
@@ -59,7 +70,8 @@ class _Half:
     age_s: Column
 
     @classmethod
-    def of(cls, trace: SpotTrace) -> _Half:
+    def of(cls, trace: SpotTrace) -> Half:
+        """Cut a trace, submissions an hour apart in its second half."""
         middle = trace.end_s / 2
         whole = trace.spells(trace.nodes)
         start = np.arange(middle, trace.end_s - 1.0, HOUR_S)
@@ -108,7 +120,7 @@ def run(data: Path) -> Validation:
     UsageError
         If the table holds no trace of four days with nodes in both halves.
     """
-    halves = _halves(data)
+    halves = halves_of(data)
     parameters = ForecastParameters()
     runner = finish_runner(JOB)
     libraries = [
@@ -160,7 +172,7 @@ def run(data: Path) -> Validation:
 
 
 def _rolling(
-    at: int, halves: Sequence[_Half], libraries: Sequence[Library],
+    at: int, halves: Sequence[Half], libraries: Sequence[Library],
     parameters: ForecastParameters, days: float = RECENT_DAYS,
 ) -> Forecast:  # fmt: skip
     """Forecast each day's starts from the ``days`` before that day."""
@@ -179,10 +191,17 @@ def _rolling(
     return Forecast(quantiles=table, mean=table[:, 1])
 
 
-def _halves(data: Path) -> list[_Half]:
+def halves_of(data: Path) -> list[Half]:
+    """Return every trace that is long enough, cut in the middle.
+
+    Raises
+    ------
+    UsageError
+        If the table holds no trace of four days with nodes in both halves.
+    """
     path = SPOT.path("intervals", data)
     traces = read_spot_traces(path, left_out=[])
-    cuts = [_Half.of(t) for t in traces if t.end_s >= MINIMUM_DAYS * 24 * HOUR_S]
+    cuts = [Half.of(t) for t in traces if t.end_s >= MINIMUM_DAYS * 24 * HOUR_S]
     usable = [h for h in cuts if h.known.up_start_s.size]
     if not usable:
         raise UsageError(
@@ -193,14 +212,14 @@ def _halves(data: Path) -> list[_Half]:
 
 
 def _forecast(
-    at: int, halves: Sequence[_Half], libraries: Sequence[Library], parameters: ForecastParameters
+    at: int, halves: Sequence[Half], libraries: Sequence[Library], parameters: ForecastParameters
 ) -> Forecast:
     others = [lib for k, lib in enumerate(libraries) if k != at]
     half = halves[at]
     return forecast(libraries[at], others, half.is_up, half.age_s, parameters)
 
 
-def _result(half: _Half, predicted: Forecast) -> _Result:
+def _result(half: Half, predicted: Forecast) -> _Result:
     low, middle, high = predicted.quantiles.T
     actual = replay(half.future, JOB, half.start_s)
     return _Result(
@@ -235,7 +254,7 @@ def _pooled(results: Sequence[_Result]) -> Scores:
     return _scores(_joined(results), coverage=mean)
 
 
-def _memoryless(half: _Half) -> Column:
+def _memoryless(half: Half) -> Column:
     """Return the quantiles, shape (n, 3), with exponential spells of the known means [s]."""
     rng = np.random.default_rng(0)
     up, down = _means(half.known)
@@ -253,7 +272,7 @@ def _memoryless(half: _Half) -> Column:
     return quantiles
 
 
-def _mean_rate(half: _Half) -> Column:
+def _mean_rate(half: Half) -> Column:
     """Return ``W (1 + rate x loss) / availability`` as all three quantiles, shape (n, 3) [s]."""
     up, _ = _means(half.known)
     loss = JOB.checkpoint_interval_s / 2 + JOB.restart_s
@@ -267,7 +286,7 @@ def _means(spells: Spells) -> tuple[float, float]:
     return up, max((spells.end_s - spells.up_length_s.sum()) / spells.up_length_s.size, 1.0)
 
 
-def _baseline(halves: Sequence[_Half], quantiles: Callable[[_Half], Column]) -> Scores:
+def _baseline(halves: Sequence[Half], quantiles: Callable[[Half], Column]) -> Scores:
     results = []
     for half in halves:
         table = quantiles(half)
@@ -275,7 +294,7 @@ def _baseline(halves: Sequence[_Half], quantiles: Callable[[_Half], Column]) -> 
     return _pooled(results)
 
 
-def _cost_errors(halves: Sequence[_Half], parameters: ForecastParameters) -> dict[str, float]:
+def _cost_errors(halves: Sequence[Half], parameters: ForecastParameters) -> dict[str, float]:
     """Return the error of the expected cost with fall-back, mean over traces, by deadline."""
     errors = {}
     for deadline_h in DEADLINES_H:

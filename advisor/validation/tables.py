@@ -17,7 +17,6 @@ from typing import Final
 import pandas as pd
 
 from advisor.errors import ModelError, UsageError
-from advisor.learned.device_gp import DeviceProcess
 from advisor.measurements import (
     CAMPAIGNS,
     GAVEL,
@@ -50,15 +49,12 @@ class Suite:
         Of the data set; its ``tell`` are the columns that tell a user's table.
     cells : callable or None
         Makes cells (gpu, precision, model, throughput, batch, count) of its rows.
-    has_process : bool
-        Whether devices' common errors are learned beside the rooflines.
     """
 
     protocol: str
     dataset: Dataset
     table: str
     cells: Callable[[pd.DataFrame], pd.DataFrame] | None = None
-    has_process: bool = False
 
     @property
     def form(self) -> PublishedTable:
@@ -103,9 +99,7 @@ def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 SUITES: Final = (
-    Suite(
-        protocol="gpu", dataset=LAMBDA, table="throughputs", cells=lambda_cells, has_process=True
-    ),
+    Suite(protocol="gpu", dataset=LAMBDA, table="throughputs", cells=lambda_cells),
     Suite(protocol="gpu-mlperf", dataset=MLPERF, table="entries", cells=mlperf_cells),
     Suite(protocol="gavel", dataset=GAVEL, table="throughputs", cells=gavel_cells),
     Suite(
@@ -145,18 +139,13 @@ def score_table(path: Path, data: Path | None) -> Validation:
     known = None
     if data is not None and suite.dataset.has(suite.table, data):
         known = suite.cells(suite.dataset.read(suite.table, data))
-    process = (
-        DeviceProcess()
-        if suite.has_process
-        else DeviceProcess(has_process=False, has_step_cost=(False,))
-    )
     try:
         cells = suite.cells(suite.form.normalise(rows, path))
     except (KeyError, ValueError, TypeError) as error:
         raise ModelError(
             f"{path}: {error}", hint=f"the form is that of {suite.form.published}"
         ) from error
-    found = score_cells(suite.protocol, cells, known, process)
+    found = score_cells(suite.protocol, cells, known)
     beside = "the suite's published rows" if known is not None else "the table's other rows alone"
     return replace(found, notes=(*found.notes, f"known beside: {beside}"))
 

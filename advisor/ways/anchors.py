@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,13 @@ from advisor.machines.host import host_device
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.step.calibration import calibrate
 from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import measured_flop_per_s, runs_as
+from advisor.planners.step.from_runs import is_known_by_runs
+from advisor.planners.step.residual import ExpectedErrors, conditioned, expected_errors
 from advisor.ways.constants import Constants
 
 Floats = NDArray[np.float64]
+Law = Literal["operators", "transformer shapes"]
 
 # A user's own measurement of a step: its scatter from run to run on one machine, as for repeated
 # cloud measurements with the same software (reference: H100 nodes 0.7 %, same round 3 %).
@@ -38,6 +43,9 @@ class Anchors:
         Where each was measured.
     host : Device or None
         What the recorded job computed on.
+    work : Work or None
+        The job's: what published steps of jobs like it say of GPUs is heard. None for the bare
+        model.
     """
 
     core_speed: float | None
@@ -47,23 +55,71 @@ class Anchors:
     device_log_sd: tuple[float, ...] = ()
     devices: tuple[Device, ...] = ()
     host: Device | None = None
+    work: Work | None = None
 
     def calibration(
-        self, targets: Sequence[Device], log_sd: Floats, constants: Constants
+        self,
+        targets: Sequence[Device],
+        log_sd: Floats,
+        constants: Constants,
+        law: Law = "operators",
     ) -> tuple[Floats, Floats]:
-        """Return what to add to ln(predicted) on each target, and the error that remains."""
-        if not self.devices:
-            return np.zeros(len(targets)), log_sd
-        return calibrate(
-            self.predicted_s,
-            self.measured_s,
-            self.measured_log_sd,
-            self.devices,
-            self.device_log_sd,
-            targets,
-            log_sd,
-            constants.calibration,
-        )
+        """Return what to add to ln(predicted) on each target, and the error that remains.
+
+        On GPUs by the process of the device model's errors: published steps of jobs like this
+        one, and this job's own steps on other GPUs. On all other devices by the steps measured.
+
+        Parameters
+        ----------
+        targets : sequence of Device
+        log_sd : ndarray of shape (n_targets,)
+            Of the bare law.
+        constants : Constants
+        law : {"operators", "transformer shapes"}
+            Which was asked: published steps say how far the operators' law is off, not the other.
+        """
+        factor, left = np.zeros(len(targets)), np.array(log_sd, dtype=float)
+        is_gpu = np.array([d.kind == "gpu" for d in targets], dtype=bool)
+        by_process = is_gpu if self.work is not None else np.zeros_like(is_gpu)
+        rest = np.flatnonzero(~by_process)
+        if self.devices and rest.size:
+            factor[rest], left[rest] = calibrate(
+                self.predicted_s,
+                self.measured_s,
+                self.measured_log_sd,
+                self.devices,
+                self.device_log_sd,
+                [targets[i] for i in rest],
+                left[rest],
+                constants.calibration,
+            )
+        rows = np.flatnonzero(by_process)
+        if rows.size:
+            on = [targets[i] for i in rows]
+            factor[rows], left[rows] = self._by_process(on, left[rows], constants, law)
+        return factor, left
+
+    def _by_process(
+        self, targets: Sequence[Device], log_sd: Floats, constants: Constants, law: Law
+    ) -> tuple[Floats, Floats]:
+        """Return the same on GPUs, by published steps and by the steps measured on GPUs."""
+        assert self.work is not None
+        seen = [i for i, d in enumerate(self.devices) if d.kind == "gpu"]
+        devices = [*targets, *(self.devices[i] for i in seen)]
+        bare_sd = np.r_[log_sd, [self.device_log_sd[i] for i in seen]]
+        prior = expected_errors(self.work, devices, constants.residual)
+        if law == "operators":
+            prior = _widened(prior, self.work, devices, bare_sd, constants)
+            if is_known_by_runs(self.work):
+                prior = _fitted_to(prior, len(targets), [d.name for d in devices])
+        else:
+            scale = bare_sd / prior.log_sd
+            prior = ExpectedErrors(
+                mean=np.zeros(len(devices)), covariance=prior.covariance * np.outer(scale, scale)
+            )
+        errors = np.log([self.measured_s[i] / self.predicted_s[i] for i in seen])
+        noise = np.array([self.measured_log_sd[i] for i in seen])
+        return conditioned(prior, len(targets), errors, noise)
 
     def with_actual(
         self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float
@@ -79,6 +135,34 @@ class Anchors:
         )
 
 
+def _widened(
+    prior: ExpectedErrors, work: Work, devices: Sequence[Device], log_sd: Floats,
+    constants: Constants,
+) -> ExpectedErrors:  # fmt: skip
+    """Return the process's errors, wider by what it has not seen: kinds, families, distances."""
+    known = constants.device
+    is_guessed = [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
+    within = known.log_sd**2 + np.where(is_guessed, known.unmeasured_rate_log_sd**2, 0.0)
+    beyond = np.sqrt(np.maximum(np.square(log_sd) - within, 0.0))
+    names = np.array([d.name for d in devices])
+    covariance = prior.covariance * constants.residual.spread**2
+    covariance = covariance + np.outer(beyond, beyond) * (names[:, None] == names)
+    return ExpectedErrors(mean=prior.mean, covariance=covariance)
+
+
+# Variance that a step fitted to n runs adds on a device that none was on, times n: what is left
+# of errors on Lambda's suite (25 GPUs, one left out) with 1, 2, 3 and 6 runs of a job drawn.
+_OF_FEW_RUNS: Final = 0.4
+
+
+def _fitted_to(prior: ExpectedErrors, targets: int, names: Sequence[str]) -> ExpectedErrors:
+    """Return errors of a step that was fitted to runs, wider where none of them was."""
+    runs = names[targets:]
+    is_elsewhere = np.array([name not in runs for name in names], dtype=float)
+    added = np.diag(is_elsewhere * _OF_FEW_RUNS / max(len(runs), 1))
+    return ExpectedErrors(mean=prior.mean, covariance=prior.covariance + added)
+
+
 def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """Set the job's measured step on the host beside the model's.
 
@@ -86,16 +170,16 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     waited for data or for other ranks: none of it was computing.
     """
     if job.measured is None:
-        return Anchors(core_speed=None)
+        return Anchors(core_speed=None, work=work)
     at = job.measured
     device = host_device(at.host, at.threads, at.device)
     if device is None:
-        return Anchors(core_speed=host_core_speed(job))
+        return Anchors(core_speed=host_core_speed(job), work=work)
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
     if computing_s <= 0:
-        return Anchors(core_speed=host_core_speed(job), host=device)
+        return Anchors(core_speed=host_core_speed(job), host=device, work=work)
     return Anchors(
         core_speed=host_core_speed(job),
         predicted_s=(float(columns.micro_batch_s[0, 0] * passes + columns.optimizer_s[0]),),
@@ -104,6 +188,7 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
         device_log_sd=(float(columns.log_sd[0]),),
         devices=(device,),
         host=device,
+        work=work,
     )
 
 

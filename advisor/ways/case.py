@@ -16,6 +16,7 @@ from advisor.machines.fleet import Fleet
 from advisor.planners.core.nouns import Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.links.scaling_fit import ScalingFit
+from advisor.planners.step.from_runs import is_known_by_runs
 from advisor.planners.step.input_pipeline import relative_speed
 from advisor.ways.anchors import Anchors
 from advisor.ways.columns import CODE
@@ -85,16 +86,27 @@ class StepCase:
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]
+        if is_known_by_runs(self.work):
+            self._refuse_unlike_runs(status, type_index, count)
         return status
+
+    def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
+        """Refuse what runs on one accelerator tell nothing of: several, and processors."""
+        is_lone = self.fleet.per_node[type_index] * count == 1
+        status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
+        seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
+        if not seen_cpu and self.anchors.devices:
+            status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]
 
     def is_network_assumed(self, type_index: Integers, count: Integers) -> NDArray[np.bool_]:
         """Return the rows of several machines whose network nobody states."""
         return np.asarray(self.fleet.is_network_assumed[type_index] & (count > 1))
 
     def startup_s(self, type_index: Integers) -> Floats:
-        """Return how long the program takes to its first step on these machines [s]."""
+        """Return how long these machines take to boot and the program to its first step [s]."""
         speed = relative_speed(self.anchors.core_speed, self.fleet.core_speed[type_index])
-        return np.asarray(self.job.startup_s / speed)
+        boot_s = self.fleet.boot_s(self.job.transfers.boot_s)
+        return np.asarray(boot_s + self.job.startup_s / speed)
 
     def data_in_s(self, type_index: Integers) -> Floats:
         """Return how long bringing in the data takes [s]."""

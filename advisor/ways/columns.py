@@ -5,7 +5,7 @@ Rows that cannot run keep their reason in ``status``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -87,6 +87,17 @@ class TimeColumns:
     is_extrapolating: Booleans
     is_network_assumed: Booleans
     is_learned: Booleans | None = None
+
+    def select(self, rows: Integers) -> TimeColumns:
+        """Return some rows, in their order."""
+
+        def at(value: Any) -> Any:
+            return value[rows] if isinstance(value, np.ndarray) and value.ndim else value
+
+        columns: dict[str, Any] = {f.name: at(getattr(self, f.name)) for f in fields(self)}
+        columns["shares"] = {name: part[rows] for name, part in self.shares.items()}
+        parts = {f.name: at(getattr(self.layouts, f.name)) for f in fields(self.layouts)}
+        return TimeColumns(**columns | {"layouts": Layouts(**parts)})
 
     @property
     def dp(self) -> Integers:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 
 from advisor.machines import devices
+from advisor.machines.residuals import residual_parameters
 from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.planners.memory.layout_memory import MemoryConstants
 from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.planners.step.calibration import CalibrationParameters
 from advisor.planners.step.device_parameters import DeviceParameters
+from advisor.planners.step.residual import ResidualParameters
 from advisor.ways import parameters
 from advisor.ways.layout_model import LayoutModel, load
 
@@ -20,6 +22,7 @@ class Constants:
     """Parameter records of the planners."""
 
     device: DeviceParameters
+    residual: ResidualParameters
     calibration: CalibrationParameters
     scaling: ScalingParameters
     memory: MemoryParameters
@@ -45,6 +48,7 @@ def constants() -> Constants:
     """
     return Constants(
         device=devices.device_parameters(),
+        residual=residual_parameters(),
         calibration=devices.calibration_parameters(),
         scaling=parameters.scaling(),
         memory=parameters.memory(),

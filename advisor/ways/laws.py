@@ -2,18 +2,21 @@
 
 - The law of the shapes (``planners.step.transformer_step``): products, attention and elementwise
   traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
-  DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on, large
-  products in 16 bits or less (or TF32).
-- The law of the operators (``planners.step.device``): a roofline over every operator of the step.
-  It holds everywhere else: processors, other makers' accelerators, fp32.
+  DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on whose
+  rate of large products was measured, in 16 bits or less (or TF32).
+- The law of the operators (``planners.step.device``): a roofline over every operator of the step,
+  with what measured steps say of its errors (``planners.step.residual``). It holds everywhere
+  else: processors, other makers' accelerators, fp32, and cards of known families whose rate
+  nobody measured, on which the shapes err by a quarter and the operators by a tenth
+  (``advisor validate described``).
 
-On published layouts left out by table the first errs less than half as much (``docs/planners.md``
-says how much, ``advisor validate layouts`` and ``described`` score both).
+On published layouts left out by table, all on measured cards, the first errs less than half as
+much (``docs/planners.md`` says how much, ``advisor validate layouts`` scores both).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -40,7 +43,10 @@ _FORWARD_LAUNCHES: Final = 1 / 3
 
 
 def shapes_law(
-    device: Device, work: Work, accelerators: Mapping[str, Accelerator]
+    device: Device,
+    work: Work,
+    accelerators: Mapping[str, Accelerator],
+    by_operators: Collection[str] = (),
 ) -> tuple[AcceleratorPart, int] | None:
     """Return what the law of the shapes needs of a device, or None where it does not hold.
 
@@ -51,6 +57,9 @@ def shapes_law(
         Whose precision is asked for.
     accelerators : mapping of str to Accelerator
         Of the catalogue.
+    by_operators : collection of str
+        Chip families that the law of the operators was fitted on: it answers for their cards
+        whose rate nobody measured.
 
     Returns
     -------
@@ -67,6 +76,8 @@ def shapes_law(
     try:
         known = part(row)
     except CatalogueError:
+        return None
+    if known.is_inferred and row.architecture in by_operators:
         return None
     if not shared:
         return known, code

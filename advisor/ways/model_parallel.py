@@ -145,7 +145,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     fleet, work, constants = case.fleet, case.work, case.constants
     assert work.transformer is not None
     device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, work, case.accelerators)
+    law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     bare_sd = np.zeros(1)
     if known is None or known.is_inferred:
@@ -156,7 +156,9 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
         of_law = constants.layout.log_half_width(known.generation, 0.9) / REACH
         bare_sd = np.maximum(bare_sd, of_law)
-    factor, log_sd = case.anchors.calibration([device], bare_sd, constants)
+    factor, log_sd = case.anchors.calibration(
+        [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
+    )
     if case.own is not None:
         factor = factor + case.own.log_device(device)
     problem = LayoutProblem(
@@ -188,7 +190,7 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
     """Return the machines of one type as (scalar) columns of the layout model."""
     fleet, constants = case.fleet, case.constants
     device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, case.work, case.accelerators)
+    law = shapes_law(device, case.work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     network = float(fleet.network_bytes_per_s[row])
     if not fleet.is_rdma[row]:

@@ -106,7 +106,8 @@ def program_columns(
         layouts=integer_layouts(len(count)),
         host_bytes=zeros,
         memory_bytes=np.full(len(count), needed),
-        startup_s=np.nan_to_num(job.startup_s * host_core_speed / speed),
+        startup_s=fleet.boot_s(job.transfers.boot_s)
+        + np.nan_to_num(job.startup_s * host_core_speed / speed),
         data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         is_extrapolating=zeros > 0,
         is_network_assumed=zeros > 0,

@@ -56,7 +56,7 @@ class RunDelay:
         ``others_ns`` is then the same of the slowest thread but the main one. A thread that was
         not there before has waited since its birth, in the first interval since the process's.
         """
-        begin = time.monotonic_ns()
+        begin = time.thread_time_ns()
         main = str(os.getpid())
         seen = {}
         largest = slowest_other = 0
@@ -75,8 +75,9 @@ class RunDelay:
         self._threads = seen
         self.pool_ns += largest
         self.others_ns += slowest_other
-        end = time.monotonic_ns()
-        self._next_pool_ns = end + int((end - begin) / self._POOL_SHARE)
+        # By the wall, a reading that had to wait for a core would put the next off for ever.
+        cost = time.thread_time_ns() - begin
+        self._next_pool_ns = time.monotonic_ns() + int(cost / self._POOL_SHARE)
         return self.pool_ns
 
     def _close(self) -> None:

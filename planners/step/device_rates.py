@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from advisor.planners.core.errors import PlanningError
@@ -155,6 +156,11 @@ def measured_flop_per_s(device: Device, precision: str) -> float | None:
     if device.sustained_fp16_flop_per_s and peak:
         return device.sustained_fp16_flop_per_s * peak / _half_peak(device)
     return None
+
+
+def unmeasured(device: Device) -> Device:
+    """Return the device with nothing measured on it known: specifications alone."""
+    return replace(device, sustained_fp32_flop_per_s=None, sustained_fp16_flop_per_s=None)
 
 
 def _half_peak(device: Device) -> float:

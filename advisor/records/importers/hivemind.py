@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.records import Fact, Instances, JobFacts, ResourceSeries, RunRecord
+from advisor.records.importers.hivemind_sites import sites_of, slowest_link_gbit_per_s
 from advisor.records.importers.rows import Row, located, read_parquet, read_rows
 from advisor.records.importers.series import Floats, gauge, grid, resource_series
 
@@ -40,10 +41,18 @@ _GPUS: Final = {
 }  # fmt: skip
 # Trainable parameters of the models, in millions: their published sizes.
 PARAMETERS_MILLION: Final = {
-    "resnet18": 11.69, "resnet50": 25.56, "resnet152": 60.19, "wideresnet101": 126.89,
-    "wrn101": 126.89, "convnext_large": 197.77, "roberta_mlm_base": 124.65,
-    "roberta_mlm_large": 355.36, "roberta_mlm_xlm": 278.04, "whisper-tiny": 37.76,
-    "whisper-base": 72.59, "whisper-small": 241.73,
+    "resnet18": 11.69, "resnet50": 25.56, "resnet152": 60.19, "wide_resnet101_2": 126.89,
+    "convnext_large": 197.77, "roberta_mlm_base": 124.65, "roberta_mlm_large": 355.36,
+    "roberta_mlm_xlm": 278.04, "whisper_tiny": 37.76, "whisper_base": 72.59,
+    "whisper_small": 241.73,
+}  # fmt: skip
+# Other names of the same, as recordings, torchvision and Hugging Face have them.
+_ALIASES: Final = {
+    "wrn101": "wide_resnet101_2", "wideresnet101": "wide_resnet101_2",
+    "wide_resnet101": "wide_resnet101_2", "roberta_base": "roberta_mlm_base",
+    "roberta_large": "roberta_mlm_large", "xlm_roberta_base": "roberta_mlm_xlm",
+    "rxlm": "roberta_mlm_xlm", "resnet_18": "resnet18", "resnet_50": "resnet50",
+    "resnet_152": "resnet152", "convnext_l": "convnext_large",
 }  # fmt: skip
 
 
@@ -79,6 +88,22 @@ class NodeRecording:
     used_bytes: Floats
 
 
+def model_parameters(name: str) -> float | None:
+    """Return the parameters of a model by any of its names; None for one that is not known.
+
+    Examples
+    --------
+    >>> model_parameters("torchvision.models.wide_resnet101_2") == model_parameters("wrn101")
+    True
+    >>> model_parameters("my-own-net") is None
+    True
+    """
+    bare = name.rpartition("/")[2].removeprefix("torchvision.models.")
+    plain = bare.strip().lower().replace("-", "_")
+    millions = PARAMETERS_MILLION.get(_ALIASES.get(plain, plain))
+    return None if millions is None else millions * 1e6
+
+
 def read(path: Path) -> list[RunRecord]:
     """Read the folder's experiments that have a model and a rate.
 
@@ -93,8 +118,13 @@ def read(path: Path) -> list[RunRecord]:
         rate = _rate(row)
         if rate is None or not row.label("model_final"):
             continue  # two recordings of the original have no model, some no full epoch
+        parameters = model_parameters(row.text("model_final"))
+        if parameters is None:  # a size that is left out would be taken for none at all
+            known = ", ".join(sorted(PARAMETERS_MILLION))
+            what = f"the size of {row.text('model_final')!r} is not known; it is of: {known}"
+            raise row.error("model_final", what)
         with located(row.path, row.number):
-            records.append(_record(row, rate, nodes.get(row.text("exp"), [])))
+            records.append(_record(row, rate, parameters, nodes.get(row.text("exp"), [])))
     return records
 
 
@@ -162,21 +192,25 @@ def _rate(row: Row) -> float | None:
     return rate if rate is not None and rate > 0 else None
 
 
-def _record(row: Row, rate: float, nodes: list[NodeRecording]) -> RunRecord:
+def _record(row: Row, rate: float, parameters: float, nodes: list[NodeRecording]) -> RunRecord:
     model = row.text("model_final")
     facts: dict[str, Fact] = {"model_source": row.label("model_source")}
     job: dict[str, Fact] = {}
-    if model in PARAMETERS_MILLION:
-        job["parameters"] = PARAMETERS_MILLION[model] * 1e6
+    job["parameters"] = parameters
     if (target := row.known("tbs_nearest")) is not None and target > 0:
         job["target_batch"] = target
-    regions = row.label("label_region_gpu").count("+") + 1
+    machines = node_counts(row.text("node_types"), row)
+    types = [name for name, _ in machines]
+    sites = sites_of(row.text("exp"), types, row.label("label_region_gpu"))
+    layout: dict[str, Fact] = {"dp": float(row.count("n_nodes")), "regions": float(len(sites))}
+    if (link := slowest_link_gbit_per_s(sites)) is not None:
+        layout["slowest_link_gbit_per_s"] = link
     return RunRecord(
         record_id=f"hivemind/{row.text('exp')}",
         source="hivemind-multi-cloud",
         job=JobFacts(job_id=f"{model}-{job.get('target_batch', 0)}", family=model, facts=job),
-        configuration=tuple(_machines(t, c) for t, c in node_counts(row.text("node_types"), row)),
-        layout={"dp": float(row.count("n_nodes")), "regions": float(regions)},
+        configuration=tuple(_machines(t, c) for t, c in machines),
+        layout=layout,
         time_s=1e6 / rate,
         time_kind="per_million_samples",
         series=_series(nodes),

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from advisor.errors import RunError
 from advisor.records import Fact, Instances, RunRecord
-from advisor.records.importers.tracked import positive, read_object, real, run_record
+from advisor.records.importers.tracked import (
+    UNKNOWN,
+    known_machines,
+    positive,
+    read_object,
+    real,
+    run_record,
+)
 
 STATE: Final = "trainer_state.json"
 _OBSERVED: Final = {
@@ -25,8 +32,8 @@ _OBSERVED: Final = {
 }
 
 
-def read(path: Path) -> list[RunRecord]:
-    """Read every run under a folder, or one ``trainer_state.json``.
+def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
+    """Read every run under a folder, or one ``trainer_state.json``; ``machines`` made them.
 
     Raises
     ------
@@ -42,14 +49,14 @@ def read(path: Path) -> list[RunRecord]:
         run = folder.parent if folder.name.startswith("checkpoint-") else folder
         if run not in newest or _step(file) >= _step(newest[run]):
             newest[run] = file
-    return [_record(run, file) for run, file in newest.items()]
+    return [_record(run, file, machines) for run, file in newest.items()]
 
 
 def _step(file: Path) -> float:
     return real(read_object(file).get("global_step")) or 0.0
 
 
-def _record(run: Path, file: Path) -> RunRecord:
+def _record(run: Path, file: Path, machines: Instances | None) -> RunRecord:
     state = read_object(file)
     closing = _closing(state)
     for name in ("all_results.json", "train_results.json"):
@@ -69,7 +76,7 @@ def _record(run: Path, file: Path) -> RunRecord:
         run_id=run.resolve().name,
         family=run.resolve().name,
         settings=state,
-        machines=Instances(provider="", instance_type="unknown"),
+        machines=known_machines(Instances(provider="", instance_type=UNKNOWN), machines),
         time_s=positive(closing["train_runtime"], file, "train_runtime"),
         status="ok",
         facts=facts,

@@ -1,14 +1,20 @@
-"""MLflow runs from its file store: ``<run>/meta.yaml``, ``params/``, ``metrics/system/``.
+"""MLflow runs from a file store (``mlruns``) or a SQLite database, read with MLflow's own client.
 
-Times come from ``meta.yaml`` (milliseconds), settings from ``params/``, readings from the metrics
-that ``log_system_metrics`` writes. A metric file has lines ``timestamp value step``. Network
-counters are megabytes since the start of the logging, CPU is percent of all cores.
+Times come from the run (milliseconds), settings from its parameters, readings from the metrics
+that ``log_system_metrics`` writes: network counters are megabytes since the start of the logging,
+CPU is percent of all cores, whose number MLflow does not keep: it is that of the machine that the
+user names. A run that has not ended was killed, or still runs: its time so far is a lower bound
+(``censored``).
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,10 +22,19 @@ from advisor.errors import RunError
 from advisor.records import Instances, ResourceSeries, RunRecord
 from advisor.records.importers.rows import located
 from advisor.records.importers.series import Floats, gauge, grid, rate, resource_series
-from advisor.records.importers.tracked import positive, real, run_record
+from advisor.records.importers.tracked import (
+    UNKNOWN,
+    known_machines,
+    library,
+    real,
+    run_record,
+)
 from advisor.records.nouns import Status
 
+DATABASE: Final = "mlflow.db"
 _MB: Final = 1e6
+_PREFIX: Final = "system/"
+_CPU: Final = "cpu_utilization_percentage"
 _GAUGES: Final = {
     "memory_bytes": ("system_memory_usage_megabytes", _MB),
     "gpu_fraction": ("gpu_0_utilization_percentage", 0.01),
@@ -30,102 +45,144 @@ _COUNTERS: Final = {
     "network_received_bytes_per_s": ("network_receive_megabytes", _MB),
     "network_sent_bytes_per_s": ("network_transmit_megabytes", _MB),
 }
-# The store writes the number of the state, other exports its name.
 _STATES: Final[dict[str, Status]] = {
-    "3": "ok", "FINISHED": "ok", "4": "failed", "FAILED": "failed",
-    "5": "censored", "KILLED": "censored",
+    "FINISHED": "ok", "FAILED": "failed", "KILLED": "censored", "RUNNING": "censored",
 }  # fmt: skip
 
 
-def read(path: Path) -> list[RunRecord]:
-    """Read every run under a folder: one with ``meta.yaml`` and ``metrics/``.
+def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
+    """Read every run of a store: ``mlruns``, a folder in it, a database; ``machines`` made them.
 
     Raises
     ------
     RunError
-        Naming the file, row and column of a bad value.
+        If it is no store, MLflow is not installed, or a run makes no sense.
     """
-    folders = sorted(f.parent for f in path.rglob("meta.yaml") if (f.parent / "metrics").is_dir())
-    if not folders:
-        raise RunError(f"no run with meta.yaml in {path}", hint="name the mlruns folder")
-    return [_record(folder) for folder in folders]
+    client = _client(path)
+    records = [
+        _record(client, run, path, machines) for run in _runs(client, path) if _has_begun(run)
+    ]
+    if not records:
+        raise RunError(f"no run in {path}", hint="name the mlruns folder, or mlflow.db")
+    return records
 
 
-def _record(folder: Path) -> RunRecord:
-    meta_file = folder / "meta.yaml"
-    meta = _flat_yaml(meta_file)
-    began = positive(meta.get("start_time"), meta_file, "start_time")
-    ended = positive(meta.get("end_time"), meta_file, "end_time")
-    tags = _texts(folder / "tags")
-    source = Path(tags.get("mlflow.source.name", "") or meta.get("run_name", "run")).stem
-    status = _STATES.get(meta.get("status", ""))
-    if status is None:
+def _client(path: Path) -> Any:
+    """Return a client of the store; one that is not there is never made."""
+    database = path if path.is_file() else path / DATABASE
+    if database.is_file():
+        _check_database(database)
+        uri = f"sqlite:///{database.resolve()}"
+    elif path.is_dir() and any(path.rglob("meta.yaml")):
+        uri = _root(path).resolve().as_uri()
+        # Newer versions read a file store only where that is asked for.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    else:
         raise RunError(
-            f"{meta_file}: status: {meta.get('status')!r} has not ended",
-            hint="import the run when it has",
+            f"no run with meta.yaml and no {DATABASE} in {path}", hint="name the mlruns folder"
         )
-    vcpus = real(_texts(folder / "params").get("cpu_count"))
-    with located(meta_file, 1):
+    return library("mlflow.tracking").MlflowClient(tracking_uri=uri)
+
+
+def _check_database(path: Path) -> None:
+    """Refuse a file that is no MLflow database: MLflow would make one of it."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            tables = database.execute("select name from sqlite_master where type = 'table'")
+            names = {name for (name,) in tables}
+    except sqlite3.Error as error:
+        raise RunError(f"cannot read {path}: {error}", hint="name MLflow's database") from error
+    if not {"runs", "metrics", "params", "experiments"} <= names:
+        raise RunError(f"{path} is no database of MLflow", hint="name mlflow.db, or mlruns")
+
+
+def _root(path: Path) -> Path:
+    """Return the store that a folder is, or is in: a run, an experiment, or ``mlruns``."""
+    if (path / "mlruns").is_dir():
+        return path / "mlruns"
+    if (path / "meta.yaml").is_file():
+        return path.parents[1] if (path / "metrics").is_dir() else path.parent
+    return path
+
+
+def _runs(client: Any, path: Path) -> Iterator[Any]:
+    """Yield the runs of a store; of an experiment's or a run's folder only its own."""
+    error = library("mlflow.exceptions").MlflowException
+    named = path.name if (path / "meta.yaml").is_file() else None
+    try:
+        experiments = [one.experiment_id for one in client.search_experiments()]
+        token = None
+        while experiments:
+            page = client.search_runs(experiments, page_token=token)
+            for run in page:
+                if named in (None, run.info.run_id, run.info.experiment_id):
+                    yield run
+            token = page.token
+            if not token:
+                return
+    except error as problem:
+        raise RunError(
+            f"MLflow cannot read {path}: {str(problem).splitlines()[0][:200]}",
+            hint="an older database needs: mlflow db upgrade sqlite:///mlflow.db",
+        ) from problem
+
+
+def _has_begun(run: Any) -> bool:
+    return run.info.status in _STATES and bool(run.info.start_time)
+
+
+def _record(client: Any, run: Any, path: Path, said: Instances | None) -> RunRecord:
+    began_s = run.info.start_time / 1e3
+    tags, params = run.data.tags, run.data.params
+    seen = Instances(
+        provider="",
+        instance_type=tags.get("instance_type") or UNKNOWN,
+        vcpus=real(params.get("cpu_count")),
+    )
+    machines = known_machines(seen, said)
+    readings = {
+        name: _history(client, run.info.run_id, name, began_s) for name in run.data.metrics
+    }
+    ended_s = (run.info.end_time or 0) / 1e3
+    last_s = max((float(t[-1]) for t, _ in readings.values() if t.size), default=0.0)
+    time_s = ended_s - began_s if ended_s else last_s
+    with located(path, 1):
         return run_record(
             source="mlflow",
-            run_id=meta.get("run_id", folder.name),
-            family=source or "run",
-            settings=_texts(folder / "params"),
-            machines=Instances(
-                provider="", instance_type=tags.get("instance_type", "unknown"), vcpus=vcpus
-            ),
-            time_s=(ended - began) / 1e3,
-            status=status,
-            series=_series(folder / "metrics" / "system", began / 1e3, vcpus),
+            run_id=run.info.run_id,
+            family=Path(tags.get("mlflow.source.name", "") or run.info.run_name or "run").stem,
+            settings=params,
+            machines=machines,
+            time_s=time_s,
+            status=_STATES[run.info.status],
+            series=_series(readings, machines.vcpus),
         )
 
 
-def _flat_yaml(path: Path) -> dict[str, str]:
-    """Read ``name: value`` lines: all that a run's ``meta.yaml`` has."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"cannot read {path}: {error}", hint="copy the run again") from error
-    pairs = (line.split(":", 1) for line in lines if ":" in line and not line.startswith(" "))
-    return {name.strip(): value.strip().strip("'\"") for name, value in pairs}
+def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Floats, Floats]:
+    """Return the times since the start [s] and the values of a metric, in order of time."""
+    points = sorted((m.timestamp, m.value) for m in client.get_metric_history(run_id, name))
+    table = np.array(points, dtype=float).reshape(-1, 2)
+    return table[:, 0] / 1e3 - began_s, table[:, 1]
 
 
-def _texts(folder: Path) -> dict[str, str]:
-    files = folder.iterdir() if folder.is_dir() else ()
-    return {f.name: f.read_text(encoding="utf-8").strip() for f in files if f.is_file()}
-
-
-def _series(folder: Path, began_s: float, vcpus: float | None) -> ResourceSeries | None:
-    names = {n: theirs for n, (theirs, _) in (_GAUGES | _COUNTERS).items()}
+def _series(
+    readings: dict[str, tuple[Floats, Floats]], vcpus: float | None
+) -> ResourceSeries | None:
+    names = {name: f"{_PREFIX}{theirs}" for name, (theirs, _) in (_GAUGES | _COUNTERS).items()}
+    factors = {name: factor for name, (_, factor) in (_GAUGES | _COUNTERS).items()}
     if vcpus:
-        names["cpu_cores"] = "cpu_utilization_percentage"
-    found = {n: _metric(folder / t, began_s) for n, t in names.items() if (folder / t).is_file()}
+        names["cpu_cores"], factors["cpu_cores"] = f"{_PREFIX}{_CPU}", vcpus / 100.0
+    found = {name: readings[theirs] for name, theirs in names.items() if theirs in readings}
     longest = max((t for t, _ in found.values()), key=len, default=np.empty(0))
     if longest.size < 2:
         return None
     interval_s = max(float(np.median(np.diff(longest))), 0.1)
     ticks = grid(float(longest[-1]), interval_s)
-    channels = {}
-    for name, (t_s, values) in found.items():
-        fill = rate if name in _COUNTERS else gauge
-        factor = (vcpus or 1.0) / 100.0 if name == "cpu_cores" else _factor(name)
-        channels[name] = factor * fill(t_s, values, ticks)
-    return resource_series(channels, interval_s)
-
-
-def _factor(name: str) -> float:
-    return (_GAUGES | _COUNTERS)[name][1]
-
-
-def _metric(path: Path, began_s: float) -> tuple[Floats, Floats]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        parts = [real(part) for part in line.split()]
-        if len(parts) < 2 or parts[0] is None or parts[1] is None:
-            raise RunError(
-                f"{path}: row {number}: value: {line!r} is not 'timestamp value step'",
-                hint="copy the run again",
-            )
-        rows.append((parts[0] / 1e3 - began_s, parts[1]))
-    table = np.array(rows, dtype=float).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+    return resource_series(
+        {
+            name: factors[name] * (rate if name in _COUNTERS else gauge)(t_s, values, ticks)
+            for name, (t_s, values) in found.items()
+        },
+        interval_s,
+    )

@@ -1,8 +1,14 @@
-"""What the importers of experiment trackers share: a run of one machine with its readings."""
+"""What the importers of experiment trackers share: a run of equal machines with its readings.
+
+A tracker is read by its own library, which need not be installed here: what is missing is said
+with the command that installs it.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +17,10 @@ from advisor.errors import RunError
 from advisor.records import Fact, Instances, JobFacts, ResourceSeries, RunRecord
 from advisor.records.nouns import Status
 
+# The type of a machine that nobody names.
+UNKNOWN: Final = "unknown"
 # Settings of a job that mean the same to every tracker -> our fact.
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "batch_size": "batch",
     "per_device_train_batch_size": "batch",
     "train_batch_size": "batch",
@@ -23,6 +31,24 @@ _SETTINGS: Final = {
     "max_steps": "steps",
     "parameters": "parameters",
 }
+
+
+def library(name: str) -> Any:
+    """Return a module of a tracker's library.
+
+    Raises
+    ------
+    RunError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise RunError(
+            f"these runs are read with {package}, which is not installed here ({error})",
+            hint="pip install 'cloud-config-advisor[trackers]'",
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -70,11 +96,23 @@ def real(value: object) -> float | None:
 def job_facts(settings: Mapping[str, object]) -> dict[str, Fact]:
     """Return the settings that the models know, under our names."""
     facts: dict[str, Fact] = {}
-    for theirs, ours in _SETTINGS.items():
+    for theirs, ours in SETTINGS.items():
         number = real(settings.get(theirs))
         if number is not None and number > 0:
             facts.setdefault(ours, number)
     return facts
+
+
+def known_machines(seen: Instances, said: Instances | None) -> Instances:
+    """Return what a run ran on: as the user says, and what the tracker saw where nobody does.
+
+    A price alone (of an unknown machine) is put on the machine that was seen.
+    """
+    if said is None:
+        return seen
+    if said.instance_type == UNKNOWN:
+        return replace(seen, price_usd_per_h=said.price_usd_per_h)
+    return said
 
 
 def run_record(
@@ -88,10 +126,17 @@ def run_record(
     status: Status,
     series: ResourceSeries | None = None,
     facts: Mapping[str, Fact] | None = None,
+    cost_usd: float | None = None,
 ) -> RunRecord:
-    """Return the record of a tracked run: its job goes by program and settings."""
+    """Return the record of a tracked run: its job goes by program and settings.
+
+    Where the price of its machines is known and its cost is not, it cost its time.
+    """
     known = job_facts(settings)
     name = "-".join([family, *(f"{k}{v:g}" for k, v in sorted(known.items()) if k != "steps")])
+    price = machines.price_usd_per_h
+    if cost_usd is None and price is not None and time_s is not None:
+        cost_usd = price * machines.count * time_s / 3600.0
     return RunRecord(
         record_id=f"{source}/{run_id}",
         source=source,
@@ -99,7 +144,8 @@ def run_record(
         configuration=(machines,),
         time_s=time_s,
         time_kind="job",
+        cost_usd=cost_usd,
         status=status,
-        series=(series,) if series is not None else (),
+        series=(series,) if series is not None and series.readings else (),
         facts=facts or {},
     )

@@ -1,9 +1,11 @@
-"""Weights & Biases runs: summary, metadata and, where exported, the system metrics.
+"""Weights & Biases runs: offline runs as they are on disk, or the files that its API exports.
 
-A run's folder (``files/`` of a local run, or the files downloaded through its API) with
-``wandb-summary.json``; ``wandb-metadata.json`` tells the machine, ``config.json`` the settings,
-and ``wandb-events.jsonl`` or ``system_metrics.csv`` (``run.history(stream="events").to_csv()``)
-the readings. Network counters are cumulative since the start, CPU is percent of all cores.
+An offline run is a folder with ``run-<id>.wandb`` (``wandb_log`` reads it). An exported one is a
+folder with ``wandb-summary.json``; ``wandb-metadata.json`` tells the machine, ``config.json`` the
+settings, and ``wandb-events.jsonl`` or ``system_metrics.csv``
+(``run.history(stream="events").to_csv()``) the readings. Network counters are cumulative since the
+start, CPU is percent of all cores. A run without an end was killed, or still runs: its time so far
+is a lower bound (``censored``).
 """
 
 from __future__ import annotations
@@ -17,9 +19,18 @@ from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records import Instances, ResourceSeries, RunRecord
 from advisor.records.importers.series import gauge, grid, rate, resource_series
-from advisor.records.importers.tracked import positive, read_object, real, run_record
+from advisor.records.importers.tracked import (
+    UNKNOWN,
+    known_machines,
+    positive,
+    read_object,
+    real,
+    run_record,
+)
+from advisor.records.importers.wandb_log import LoggedRun, read_log
 from advisor.records.nouns import Status
 
+LOG: Final = ".wandb"
 SUMMARY: Final = "wandb-summary.json"
 EVENTS: Final = ("wandb-events.jsonl", "system_metrics.csv")
 _MB: Final = 1e6
@@ -42,44 +53,76 @@ _STATES: Final[dict[str, Status]] = {
 }  # fmt: skip
 
 
-def read(path: Path) -> list[RunRecord]:
-    """Read every run under a folder.
+def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
+    """Read every run under a folder, or one file of a run; ``machines`` made them.
 
     Raises
     ------
     RunError
         Naming the file, row and column of a bad value.
     """
-    summaries = [path] if path.is_file() else sorted(path.rglob(SUMMARY))
-    if not summaries:
-        raise RunError(f"no {SUMMARY} in {path}", hint="download the run's files")
-    return [_record(file.parent, file) for file in summaries]
+    logs, summaries = _found(path, f"*{LOG}"), _found(path, SUMMARY)
+    logged = {log.parent for log in logs}
+    summaries = [one for one in summaries if one.parent.parent not in logged]
+    if not logs and not summaries:
+        raise RunError(
+            f"no *{LOG} and no {SUMMARY} in {path}",
+            hint="name the folder wandb/ of the script, or download the run's files",
+        )
+    records = [_record(log.stem.removeprefix("run-"), log, read_log(log), machines)
+               for log in logs]  # fmt: skip
+    return records + [
+        _record(_run_id(file.parent), file, _exported(file.parent), machines) for file in summaries
+    ]
 
 
-def _record(folder: Path, file: Path) -> RunRecord:
-    summary = read_object(file)
+def _found(path: Path, pattern: str) -> list[Path]:
+    """Return the files of a kind; the link to the latest run leads to one that is there."""
+    if path.is_file():
+        return [path] if path.match(pattern) else []
+    return sorted({file.resolve() for file in path.rglob(pattern)})
+
+
+def _run_id(folder: Path) -> str:
+    return folder.parent.name if folder.name == "files" else folder.name
+
+
+def _exported(folder: Path) -> LoggedRun:
     metadata = _optional(folder / "wandb-metadata.json")
-    config = _optional(folder / "config.json")
-    settings = {k: v["value"] if isinstance(v, dict) and "value" in v else v
-                for k, v in config.items()}  # fmt: skip
-    state = str(metadata.get("state", summary.get("state", "finished"))).lower()
-    run_id = folder.parent.name if folder.name == "files" else folder.name
-    program = Path(str(metadata.get("program", "") or run_id)).stem
-    machines = _machines(metadata)
+    summary = read_object(folder / SUMMARY)
+    metadata.setdefault("state", summary.get("state", "finished"))
+    config = {k: v["value"] if isinstance(v, dict) and "value" in v else v
+              for k, v in _optional(folder / "config.json").items()}  # fmt: skip
+    file = next((folder / name for name in EVENTS if (folder / name).is_file()), None)
+    return LoggedRun(
+        summary=summary,
+        metadata=metadata,
+        config=config,
+        events=[] if file is None else _rows(file),
+    )
+
+
+def _record(run_id: str, file: Path, run: LoggedRun, said: Instances | None) -> RunRecord:
+    state = str(run.metadata.get("state", "killed")).lower()
+    machines = known_machines(_machines(run.metadata), said)
     return run_record(
         source="wandb",
         run_id=run_id,
-        family=program,
-        settings=settings,
+        family=Path(str(run.metadata.get("program", "") or run_id)).stem,
+        settings=run.config,
         machines=machines,
-        time_s=positive(summary.get("_runtime"), file, "_runtime"),
+        time_s=positive(run.summary.get("_runtime"), file, "_runtime"),
         status=_STATES.get(state, "failed"),
-        series=_series(folder, machines.vcpus),
+        series=_series(file, run.events, real(_cores(run.metadata)) or machines.vcpus),
     )
 
 
 def _optional(path: Path) -> dict[str, Any]:
     return read_object(path) if path.is_file() else {}
+
+
+def _cores(metadata: dict[str, Any]) -> Any:
+    return metadata.get("cpu_count_logical") or metadata.get("cpu_count")
 
 
 def _machines(metadata: dict[str, Any]) -> Instances:
@@ -91,19 +134,15 @@ def _machines(metadata: dict[str, Any]) -> Instances:
     gpu = str(metadata.get("gpu") or "") if gpus else ""
     return Instances(
         provider="",
-        instance_type=str(metadata.get("host") or "unknown"),
-        vcpus=real(metadata.get("cpu_count_logical")) or real(metadata.get("cpu_count")),
+        instance_type=str(metadata.get("host") or UNKNOWN),
+        vcpus=real(_cores(metadata)),
         memory_gib=gib,
         accelerator=gpu,
         accelerators=gpus if gpu else 0,
     )
 
 
-def _series(folder: Path, vcpus: float | None) -> ResourceSeries | None:
-    file = next((folder / name for name in EVENTS if (folder / name).is_file()), None)
-    if file is None:
-        return None
-    rows = _rows(file)
+def _series(file: Path, rows: list[dict[str, Any]], vcpus: float | None) -> ResourceSeries | None:
     t_s = [_cell(row, "_runtime", file, n) for n, row in enumerate(rows, start=1)]
     if len(t_s) < 2:
         return None

@@ -1,0 +1,100 @@
+"""``advisor runs compare``: what was predicted against what real runs took, over time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from advisor.train.drift import Compared, Drift
+
+
+def command(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="Only this recorded run (default: all of them)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Compare predictions with what real runs took, oldest first; warn where errors drift.
+
+    `advisor runs actual` notes the runs; each is compared with what was predicted before.
+    """
+    from advisor.collectors import store
+    from advisor.train.drift import drift, read
+
+    folder = store.local_folder()
+    found = read(folder)
+    if run is not None:
+        name = store.find_run(run).name
+        found = tuple(one for one in found if one.run == name)
+    summary = drift(found)
+    if as_json:
+        record: dict[str, Any] = {
+            "schema_version": 1,
+            "runs": [one.to_record() for one in found],
+            "drift": summary.to_record(),
+        }
+        typer.echo(json.dumps(record, indent=2))
+        return
+    if not found:
+        typer.echo(
+            "no real run was noted yet; advisor runs actual RUN g5.xlarge --time 3h12m", err=True
+        )
+        return
+    typer.echo("\n".join([*_table(found), *_verdict(summary)]))
+
+
+def _table(found: Sequence[Compared]) -> list[str]:
+    """Return a line a comparison under a header."""
+    from advisor.quantities import hours_interval, hours_text
+    from advisor.shown.words import Bounds
+
+    rows = [("day", "run", "machines", "predicted", "took", "error", "")]
+    for one in found:
+        value, bounds = hours_interval(
+            Bounds(value=one.predicted_h, low=one.low_h, high=one.high_h)
+        )
+        rows.append(
+            (
+                one.noted_at[:10],
+                one.run,
+                f"{one.count} x {one.instance_type}",
+                f"{value} ({bounds})",
+                hours_text(one.actual_h),
+                f"{one.error_fraction:+.0%}",
+                "" if one.is_inside else "outside",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _verdict(summary: Drift) -> list[str]:
+    inside = summary.looked_at - summary.outside
+    lines = [
+        f"the last {summary.looked_at}: {inside} inside their interval, "
+        f"median error {summary.median_error:+.0%}"
+    ]
+    return lines + warning(summary)
+
+
+def warning(summary: Drift) -> list[str]:
+    """Return what to say of a drift, and what to do; nothing where there is none."""
+    if not summary.is_drifting:
+        return []
+    from advisor.train.drift import RETRAINING
+
+    way = "too long" if summary.median_error > 0 else "too short"
+    return [
+        f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
+        f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
+        f"learn from them: {RETRAINING}",
+    ]

@@ -1,0 +1,287 @@
+"""How fast peers train that gather a batch together: from each one's rate, or their first minute.
+
+The one function behind ``advisor simulate peers``, Python and the protocols ``cluster`` and
+``series``; the constants are fitted by ``advisor train peers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor import data
+from advisor.collectors import bounded
+from advisor.domain import QUANTILES, Estimate
+from advisor.errors import ModelError, UsageError
+from advisor.planners.links.peers import (
+    FirstMinutes,
+    PeerParameters,
+    Peers,
+    rate_after_a_minute,
+    rate_of_parts,
+)
+
+Array = NDArray[np.float64]
+NAME: Final = "peers"
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRate:
+    """Constants, and how wrong they are on models that were left out of their fit.
+
+    Attributes
+    ----------
+    constants : PeerParameters
+    half_widths : mapping of bool to (mapping of float to float)
+        Whether links between sites are crossed -> coverage -> half the interval of ln(rate).
+    """
+
+    constants: PeerParameters
+    half_widths: Mapping[bool, Mapping[float, float]]
+
+    def half_width(self, peers: Peers, coverage: float) -> Array:
+        """Return half the interval of ln(rate), shape (n,)."""
+        far, near = (self.half_widths[is_far][coverage] for is_far in (True, False))
+        return np.where(np.isfinite(peers.link_bytes_per_s), far, near)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerModel:
+    """What answers: ``parts`` by each peer's own rate, ``minute`` by running peers' first one."""
+
+    parts: FittedRate
+    minute: FittedRate
+
+    def rates(self, asked: Peers | FirstMinutes, coverage: float = 0.9) -> Array:
+        """Return low, value and high of the samples/s of each row, shape (n, 3).
+
+        Raises
+        ------
+        UsageError
+            If there are no intervals of such a coverage.
+        """
+        if coverage not in QUANTILES:
+            raise UsageError(
+                f"a coverage of {coverage} is not on offer",
+                hint=f"one of: {', '.join(str(one) for one in QUANTILES)}",
+            )
+        if isinstance(asked, Peers):
+            fitted, peers = self.parts, asked
+            rate = rate_of_parts(asked, fitted.constants)
+        else:
+            fitted, peers = self.minute, asked.peers
+            rate = rate_after_a_minute(asked, fitted.constants)
+        spread = np.exp(fitted.half_width(peers, coverage))
+        return np.column_stack([rate / spread, rate, rate * spread])
+
+    def to_text(self) -> str:
+        """Return ``parameters.json``."""
+        import json
+        from dataclasses import asdict
+
+        def record(fitted: FittedRate) -> dict[str, Any]:
+            return {
+                "constants": asdict(fitted.constants),
+                "half_widths": {
+                    _KINDS[is_far]: {str(c): w for c, w in widths.items()}
+                    for is_far, widths in fitted.half_widths.items()
+                },
+            }
+
+        content = {"schema_version": SCHEMA_VERSION, "parts": record(self.parts),
+                   "minute": record(self.minute)}  # fmt: skip
+        return json.dumps(content, indent=2) + "\n"
+
+    @classmethod
+    def load(cls, folder: Path | None = None) -> PeerModel:
+        """Read the constants; ``folder`` takes the place of the packaged one.
+
+        Raises
+        ------
+        ModelError
+            If the file is missing, not JSON, of another version, or lacks a constant.
+        """
+        path = (folder or data.root("trained_models") / NAME) / "parameters.json"
+        try:
+            record = bounded.read_json(path)
+            if record["schema_version"] != SCHEMA_VERSION:
+                raise ValueError(f"schema version {record['schema_version']!r}")  # noqa: TRY301
+            return cls(parts=_fitted(record["parts"]), minute=_fitted(record["minute"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"cannot read {path}: {error}", hint="fit it again: advisor train peers"
+            ) from error
+
+
+_KINDS: Final = {True: "several sites", False: "one site"}
+
+
+def _fitted(record: Mapping[str, Any]) -> FittedRate:
+    widths = record["half_widths"]
+    return FittedRate(
+        constants=PeerParameters(**{k: float(v) for k, v in record["constants"].items()}),
+        half_widths={
+            is_far: {coverage: float(widths[kind][str(coverage)]) for coverage in QUANTILES}
+            for is_far, kind in _KINDS.items()
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGroup:
+    """Equal peers at one site.
+
+    Attributes
+    ----------
+    count : int
+    samples_per_s : float
+        Of one of them alone. [1/s]
+    site : str
+    """
+
+    count: int
+    samples_per_s: float
+    site: str = ""
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 < self.samples_per_s < np.inf:
+            raise UsageError(
+                f"{self.count} peers of {self.samples_per_s} samples/s make no sense",
+                hint="give counts of 1 or more and positive rates",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAnswer:
+    """What peers reach together.
+
+    Attributes
+    ----------
+    samples_per_s : Estimate
+    alone_per_s : float
+        Were nothing ever averaged: the sum of the peers. [1/s]
+    peers : Peers
+        One row: what was asked.
+    training_time_h : Estimate or None
+        None where the length of the job was not given.
+    is_from_minute : bool
+    """
+
+    samples_per_s: Estimate
+    alone_per_s: float
+    peers: Peers
+    training_time_h: Estimate | None
+    is_from_minute: bool
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record of ``advisor simulate peers``."""
+        link = float(self.peers.link_bytes_per_s[0])
+        hours = self.training_time_h
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "known": "the first minute" if self.is_from_minute else "each peer alone",
+            "peers": int(self.peers.peers[0]),
+            "target_batch": float(self.peers.target_samples[0]),
+            "parameters": 1e9 * float(self.peers.parameters_gb[0]),
+            "slowest_link_gbit_per_s": link * 8e-9 if np.isfinite(link) else None,
+            "samples_per_s": self.samples_per_s.to_record(),
+            "sum_of_peers_per_s": self.alone_per_s,
+            "share_of_the_sum": self.samples_per_s.value / self.alone_per_s,
+            "training_time_h": None if hours is None else hours.to_record(),
+        }
+
+
+def answer(
+    asked: Peers | FirstMinutes, *, samples: float | None = None, coverage: float = 0.9,
+    model: PeerModel | None = None,
+) -> PeerAnswer:  # fmt: skip
+    """Return what peers reach together; ``asked`` has one row.
+
+    Parameters
+    ----------
+    asked : Peers or FirstMinutes
+        Each peer's own rate, or what was seen of them together.
+    samples : float, optional
+        Of the whole job.
+    coverage : float
+    model : PeerModel, optional
+        The shipped one by default.
+
+    Raises
+    ------
+    UsageError
+        If a quantity makes no sense.
+    ModelError
+        If the model cannot be read.
+    """
+    is_minute = isinstance(asked, FirstMinutes)
+    peers = asked.peers if isinstance(asked, FirstMinutes) else asked
+    positive = [peers.target_samples, peers.samples_per_s, peers.parameters_gb]
+    if not all((column > 0).all() for column in positive) or (samples or 1.0) <= 0:
+        raise UsageError(
+            "the target batch, the rates, the parameters and the samples must be positive",
+            hint="e.g. --target-batch 32768 --parameters 198M --peer 4x85",
+        )
+    low, value, high = (model or PeerModel.load()).rates(asked, coverage)[0].tolist()
+    rate = Estimate(value=value, low=low, high=high, coverage=coverage)
+    hours = None
+    if samples is not None:
+        hours = Estimate(
+            value=samples / value / 3600.0, low=samples / high / 3600.0,
+            high=samples / low / 3600.0, coverage=coverage,
+        )  # fmt: skip
+    return PeerAnswer(
+        samples_per_s=rate,
+        alone_per_s=float(peers.samples_per_s[0]),
+        peers=peers,
+        training_time_h=hours,
+        is_from_minute=is_minute,
+    )
+
+
+def peers_of(
+    groups: Sequence[PeerGroup], *, target_batch: float, parameters: float,
+    links: Mapping[frozenset[str], float],
+) -> Peers:  # fmt: skip
+    """Return groups of peers as the one row that is asked about.
+
+    Parameters
+    ----------
+    groups : sequence of PeerGroup
+    target_batch : float
+        Samples.
+    parameters : float
+    links : mapping of two sites to float
+        [bytes/s]
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two peers, or a link between two of their sites is not given.
+    """
+    count = sum(group.count for group in groups)
+    if count < 2:
+        raise UsageError("one peer averages with nobody", hint="name all: --peer 4x85@us")
+    sites = sorted({group.site for group in groups})
+    slowest = np.inf
+    for place, one in enumerate(sites):
+        for other in sites[place + 1 :]:
+            if frozenset((one, other)) not in links:
+                raise UsageError(
+                    f"the link between the sites {one or '(no name)'} and {other} is not given",
+                    hint=f"measure it (iperf) and say --link {one or 'a'},{other}=210Mbps",
+                )
+            slowest = min(slowest, links[frozenset((one, other))])
+    return Peers(
+        target_samples=np.array([float(target_batch)]),
+        samples_per_s=np.array([sum(g.count * g.samples_per_s for g in groups)]),
+        parameters_gb=np.array([parameters / 1e9]),
+        peers=np.array([float(count)]),
+        link_bytes_per_s=np.array([slowest]),
+    )

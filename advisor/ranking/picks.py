@@ -1,0 +1,182 @@
+"""Which rows of a front are worth a line, and which of them is the one to choose.
+
+here         meaning, unit
+t_i, c_i     predicted time [h] and cost [USD] of row i; the time counts from ten minutes before
+             the start, in which somebody rents the machines and brings the script there
+g            least gain that a row must have over another: a stated share, 10 % by default
+s_ij         standard deviation of the error of ln(t_i / t_j): what both rows share cancels
+e_ij         max(g, min(exp(s_ij) - 1, 1/4)): what two rows must differ by to be told apart; where
+             nothing similar was measured the model can say little, but a quarter is worth a line
+w            how many times the cost one pays for half the time, as a power of two
+
+Row j stands for row i where t_j <= (1 + e_ij) t_i and c_j <= (1 + e_ij) c_i: nobody would rent i
+beside j. The rows are gone through by rising t c, so that of two rows the one with the better
+product stays (epsilon-dominance: Laumanns, Thiele, Deb and Zitzler 2002, section 3). Of any two
+rows that are kept, one is faster and the other cheaper, each by more than e_ij.
+
+A pick is the row with the least t^w c, the energy-delay products of circuit design (Gonzalez and
+Horowitz 1996) with money in place of energy:
+
+================  =====  =========================================================================
+pick              w      half the time is worth
+================  =====  =========================================================================
+cheapest          0      nothing more
+best_value        1      up to twice the cost
+fastest           2      up to four times the cost: the fastest that is worth its money
+within_deadline   0      nothing more, among the rows that keep the deadline with the confidence
+                         that was asked for
+================  =====  =========================================================================
+
+A row outside what the models were fitted on takes part with the upper bounds of its intervals: it
+is picked where it would be even then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.domain import Candidate
+from advisor.learned.probing import SHARED
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Pick = int | Literal["here"]
+
+WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
+_LARGEST_NOISE: Final = 0.25
+# With which probability the pick of a deadline keeps it, where nobody says.
+CONFIDENCE: Final = 0.9
+# A person has to rent machines, bring the script there and fetch the results: nobody who has done
+# it takes less. [h]
+TROUBLE_H: Final = 10 / 60
+# A machine that is at hand is left only for one that takes half its time, that trouble included.
+LEAST_SPEED_UP: Final = 2.0
+
+
+def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: float) -> Floats:
+    """Return e_ij: by what share rows must differ to be told apart. Arguments are broadcast.
+
+    Errors are those of ``learned.probing``: rows of one job share half of their variance, rows of
+    one instance type all of it.
+
+    Parameters
+    ----------
+    first_sd, second_sd : array-like
+        Standard deviations of the errors of ln(time).
+    is_same : array-like of bool
+        Whether both run on machines of one type.
+    gain : float
+        Least gain, as a share.
+
+    Examples
+    --------
+    >>> apart(0.2, 0.2, [True, False], 0.1).round(3).tolist()
+    [0.1, 0.221]
+    """
+    one, other = np.nan_to_num(np.asarray(first_sd)), np.nan_to_num(np.asarray(second_sd))
+    covariance = np.where(is_same, 1.0, SHARED) * one * other
+    variance = np.maximum(one**2 + other**2 - 2.0 * covariance, 0.0)
+    noise = np.minimum(np.expm1(np.sqrt(variance)), _LARGEST_NOISE)
+    return np.asarray(np.maximum(gain, noise))
+
+
+def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
+    """Return the rows of a front that are worth a line, in their order.
+
+    Parameters
+    ----------
+    time_h, cost_usd : array-like of shape (n,)
+        Positive.
+    least : float array of shape (n, n)
+        e_ij of ``apart``.
+
+    Examples
+    --------
+    Eight, four and one machine for a job that starting them takes most of:
+
+    >>> distinct([25.5, 25.7, 25.9], [8.0, 4.0, 1.0], np.full((3, 3), 0.1)).tolist()
+    [2]
+    """
+    t, c = np.asarray(time_h, float) + TROUBLE_H, np.asarray(cost_usd, float)
+    kept: list[int] = []
+    for row in np.argsort(t * c, kind="stable").tolist():
+        at = np.array(kept, dtype=np.int64)
+        most = 1.0 + least[row, at]
+        if not ((t[at] <= most * t[row]) & (c[at] <= most * c[row])).any():
+            kept.append(row)
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def best(time_h: ArrayLike, cost_usd: ArrayLike, weight: float) -> int:
+    """Return the row with the least t^w c; of equal ones the cheapest."""
+    t, c = np.asarray(time_h, float) + TROUBLE_H, np.asarray(cost_usd, float)
+    return int(np.lexsort((c, weight * np.log(t) + np.log(np.maximum(c, 1e-300))))[0])
+
+
+def best_rows(time_h: ArrayLike, cost_usd: ArrayLike) -> tuple[int, ...]:
+    """Return the rows that some pick may name, the deadline's aside."""
+    return tuple({best(time_h, cost_usd, weight) for weight in WEIGHTS.values()})
+
+
+def picks(
+    front: Sequence[Candidate], here: Candidate | None, *,
+    deadline_h: float | None = None, confidence: float | None = None,
+) -> dict[str, Pick]:  # fmt: skip
+    """Return what to choose, by the name of what is wanted: a rank of ``front``, or ``"here"``.
+
+    Parameters
+    ----------
+    front : sequence of Candidate
+        Those shown.
+    here : Candidate or None
+        This machine, where it keeps the constraints.
+    deadline_h, confidence : float or None
+        Of the question.
+    """
+    found: dict[str, Pick] = {}
+    if front:
+        times, costs = zip(*(_judged(one) for one in front), strict=True)
+        found = {name: front[best(times, costs, w)].rank for name, w in WEIGHTS.items()}
+    by_rank = {one.rank: one for one in front}
+    for name in WEIGHTS if here is not None else ():
+        rented = by_rank.get(found.get(name, 0))  # type: ignore[arg-type]
+        if here is not None and (rented is None or _is_enough(name, here, rented)):
+            found[name] = "here"
+    if deadline_h is not None and (kept := _keeping(front, here, deadline_h, confidence)):
+        cheapest = min(kept, key=lambda one: (one.cost_usd.value, one.training_time_h.value))
+        found["within_deadline"] = "here" if cheapest is here else cheapest.rank
+    return found
+
+
+def _judged(one: Candidate) -> tuple[float, float]:
+    """Return the time [h] and cost [USD] a row is picked by."""
+    if one.is_extrapolating:
+        return one.training_time_h.high, one.cost_usd.high
+    return one.training_time_h.value, one.cost_usd.value
+
+
+def _is_enough(name: str, here: Candidate, rented: Candidate) -> bool:
+    """Whether this machine takes the place of a rented one."""
+    time_h, there_h = here.training_time_h.value, rented.training_time_h.value
+    cost, price = here.cost_usd.value, rented.cost_usd.value
+    if name == "cheapest":
+        return cost <= price
+    if name == "fastest":
+        return time_h <= there_h
+    there_h += TROUBLE_H
+    saves = time_h >= LEAST_SPEED_UP * there_h
+    return not saves or (cost > 0 and time_h * cost <= there_h * price)
+
+
+def _keeping(
+    front: Iterable[Candidate], here: Candidate | None, deadline_h: float,
+    confidence: float | None,
+) -> list[Candidate]:  # fmt: skip
+    """Return what keeps the deadline with the confidence that was asked for."""
+    late = 1.0 - (CONFIDENCE if confidence is None else confidence)
+    every = [*front, *([] if here is None else [here])]
+    return [one for one in every if one.training_time_h.above(deadline_h) <= late]

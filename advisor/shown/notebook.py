@@ -1,0 +1,128 @@
+"""A recommendation in a notebook: its list as a table, and time against cost as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from advisor.errors import UsageError
+from advisor.shown import words
+from advisor.shown.charts import Chart, Series, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TIME_LABEL: Final = "training time (h)"
+COST_LABEL: Final = "cost (USD)"
+_COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by")
+_STYLE: Final = "text-align:left;vertical-align:top"
+
+
+def recommendation_html(record: Mapping[str, Any]) -> str:
+    """Return the record of ``advisor recommend --json`` as HTML without scripts."""
+    shown = record["front"] or record["nearest"]
+    parts = [f"<p>{escape(headline(record))}</p>"]
+    if not record["front"]:
+        parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
+    if shown:
+        parts += [_table(shown), svg([chart(shown)])]
+    parts += [f"<p>{escape(str(note))}</p>" for note in record["notes"]]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """Return what was asked about, and how much was looked at, in one line."""
+    return (
+        f"{record['run']}: {record['job']['total_steps']:,.0f} steps; "
+        f"{len(record['front'])} of {record['considered']:,} candidates "
+        f"(prices of {record['catalogue']['as_of']})"
+    )
+
+
+def chart(candidates: Sequence[Mapping[str, Any]]) -> Chart:
+    """Return time against cost, both logarithmic, a numbered point a candidate."""
+    times, costs = ([one[name] for one in candidates] for name in ("training_time_h", "cost_usd"))
+    return Chart(
+        title="Time against cost",
+        x_label=TIME_LABEL,
+        y_label=COST_LABEL,
+        series=[
+            Series(
+                name="candidates",
+                x=[one["value"] for one in times],
+                y=[one["value"] for one in costs],
+                x_bounds=[(one["low"], one["high"]) for one in times],
+                y_bounds=[(one["low"], one["high"]) for one in costs],
+                labels=[str(one["rank"]) for one in candidates],
+                shape="points",
+            )
+        ],
+        is_x_logarithmic=True,
+        is_y_logarithmic=True,
+    )
+
+
+def plot(candidates: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
+    """Draw time against cost with matplotlib; return the axes.
+
+    Parameters
+    ----------
+    candidates : sequence of records
+    axes : matplotlib.axes.Axes, optional
+        New ones by default.
+
+    Raises
+    ------
+    UsageError
+        If matplotlib is not installed, or there is nothing to draw.
+    """
+    if not candidates:
+        raise UsageError("there is no candidate to plot", hint="relax the constraints")
+    axes = _new_axes() if axes is None else axes
+    time, cost = ([one[name] for one in candidates] for name in ("training_time_h", "cost_usd"))
+    x, y = ([one["value"] for one in column] for column in (time, cost))
+    axes.errorbar(x, y, xerr=_reach(time), yerr=_reach(cost), fmt="o", elinewidth=0.8, capsize=2)
+    for one, at_x, at_y in zip(candidates, x, y, strict=True):
+        label = f"{one['rank']} {words.machines(one['configuration'])}"
+        axes.annotate(label, (at_x, at_y), xytext=(5, 5), textcoords="offset points", fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel=TIME_LABEL, ylabel=COST_LABEL)
+    return axes
+
+
+def _new_axes() -> Axes:
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise UsageError(
+            "plots need matplotlib, which is not installed",
+            hint="pip install 'cloud-config-advisor[plot]'",
+        ) from error
+    _, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
+    return axes
+
+
+def _reach(estimates: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float]]:
+    """Return how far the intervals reach below and above."""
+    below = [one["value"] - one["low"] for one in estimates]
+    return below, [one["high"] - one["value"] for one in estimates]
+
+
+def _table(candidates: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f'<th style="{_STYLE}">{name}</th>' for name in _COLUMNS)
+    rows = "".join(f"<tr>{_cells(one)}</tr>" for one in candidates)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(candidate: Mapping[str, Any]) -> str:
+    parts = candidate["configuration"]
+    cells = (
+        str(candidate["rank"]),
+        words.machines(parts),
+        words.where(parts, candidate["completion"]),
+        words.time_text(candidate),
+        words.cost_text(candidate),
+        candidate["bottleneck"] + (" *" if candidate["extrapolating"] else ""),
+    )
+    title = escape("; ".join(candidate["reasons"]), quote=True)
+    return "".join(f'<td style="{_STYLE}" title="{title}">{escape(cell)}</td>' for cell in cells)

@@ -1,0 +1,121 @@
+"""Jobs that are known by their runs on other devices, asked as a user asks (``--runs``).
+
+Every cell of a table is asked of the product: the runs of the same job in the same precision on
+the other devices are all that it is given (``predict.known_job``), and the step on the device left
+out, at the batch that was run there, is the answer. Of that device only its specifications are
+known, and no published step on it, nor on the devices left out with it, is in the process of the
+device model's errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from advisor.catalogue import Catalogue
+from advisor.jobs.actuals import Actual
+from advisor.machines.devices import suite_device
+from advisor.machines.fleet import lone_fleet
+from advisor.planners.core.nouns import Device, Precision
+from advisor.planners.step.device_rates import unmeasured
+from advisor.predict import Predictor
+from advisor.predict.known_job import job_from_runs
+from advisor.train.residual_fit import without
+from advisor.validation.device_cells import CellTable
+from advisor.ways.constants import Constants, constants
+
+Floats = NDArray[np.float64]
+# What a framework does where fp32 is asked: TF32 where the chip has it.
+_PRECISIONS: Final[dict[str, Precision]] = {"fp16": "fp16"}
+SEEN: Final = (
+    "the usual shares of a step that is known by runs, and what few runs leave open",
+    "the constants of the device model: fitted on some rows of these suites among others",
+)
+
+
+def left_out(
+    table: CellTable, groups: NDArray[np.str_], scored: NDArray[np.bool_] | None = None
+) -> tuple[Floats, Floats]:
+    """Return mean and deviation of ln(throughput) of each cell, its group of devices left out.
+
+    Parameters
+    ----------
+    table : CellTable
+    groups : array of shape (n,)
+        What is left out together: devices, or chips.
+    scored : mask of shape (n,), optional
+        Cells that are asked for; all by default.
+
+    Returns
+    -------
+    mean, log_sd : arrays of shape (n,)
+        nan where the job was run on no device outside the group, or is not asked for.
+    """
+    frame = table.frame
+    catalogue = Catalogue.load(with_overrides=False)
+    mean, log_sd = np.full((2, len(frame)), np.nan)
+    asked = np.ones(len(frame), bool) if scored is None else scored
+    for group in np.unique(groups[asked]):
+        out = groups == group
+        asking = Predictor(
+            catalogue, constants=_without(constants(), frame["device"][out]), learned=None
+        )
+        for i in np.flatnonzero(out & asked):
+            cell = frame.iloc[i]
+            same = (frame["model"] == cell["model"]) & (frame["precision"] == cell["precision"])
+            runs = frame[same & ~out]
+            if len(runs):
+                step_s, log_sd[i] = ask(asking, runs, cell)
+                mean[i] = np.log(_batch(cell) / step_s)
+    return mean, log_sd
+
+
+def ask(asking: Predictor, runs: pd.DataFrame, cell: pd.Series) -> tuple[float, float]:
+    """Return the step on a cell's device, known the runs, and its deviation of logarithms."""
+    device = _device(str(cell["gpu"]))
+    job = job_from_runs(
+        tuple(_actual(run) for _, run in runs.iterrows()),
+        asking.catalogue,
+        asking.constants.device,
+        name=str(cell["model"]),
+        precision=_PRECISIONS.get(str(cell["precision"]), "tf32"),
+        batch=_batch(cell),
+    )
+    columns = asking.step_columns(
+        job,
+        np.array([0]),
+        np.array([1]),
+        fleet=lone_fleet(unmeasured(device), 1, asking.catalogue.accelerators.get(device.name)),
+    )
+    return float(columns.step_s[0]), float(columns.log_sd[0])
+
+
+def _actual(run: pd.Series) -> Actual:
+    batch = _batch(run)
+    return Actual(
+        run=str(run["model"]),
+        provider="",
+        instance_type=_device(str(run["gpu"])).name,
+        count=1,
+        step_s=batch / float(run["throughput"]),
+        batch=batch,
+    )
+
+
+def _batch(cell: pd.Series) -> int:
+    batch = float(cell["batch"])
+    return max(int(batch), 1) if np.isfinite(batch) else 1
+
+
+def _device(name: str) -> Device:
+    return cast(Device, suite_device(name))  # ``cell_table`` has left out what is unknown
+
+
+def _without(known: Constants, gpus: pd.Series) -> Constants:
+    names = [_device(str(gpu)).name for gpu in gpus.unique()]
+    seen = np.isin(known.residual.seen.points.device, names)
+    return replace(known, residual=without(known.residual, seen))

@@ -1,0 +1,206 @@
+"""When to be on spot, on demand, or to wait: the plan that costs least on average, by a deadline.
+
+=========================  =====================================================================
+here                       meaning, unit
+=========================  =====================================================================
+``to_go_s``         k      until the deadline. [s]
+``rest_s``          w      work left, a restart that is under way included. [s]
+state               s      up or down and for how long (``planners.spot.spell_ages``).
+mode                m      what the job is on: nothing, a spot node, an on-demand one.
+``V(k, w, s, m)``          least expected bill from here to the deadline. [USD]
+=========================  =====================================================================
+
+Backwards from the deadline, a step d at a time, every mode is tried:
+
+    V(k, w, s, m) = min over m' of  p(m') d + E[ V(k - d, w + moves(m, m') - d, s', m') ]
+
+A move to a node costs a restart, and a save where the job leaves a node that computes. A removal
+adds to w what was not saved: half of a checkpoint's stride on average, or one save where the job
+saves on notice. Where w and a restart would not fit into k - d, only on-demand is left: this is
+what ``planners.spot.controlled`` enforces exactly, so that the deadline does not hang on V.
+Linear interpolation in w; the plan is a table of modes. Dynamic programming is Bellman's; the
+problem is that of "Can't Be Late" (Wu et al., NSDI 2024), whose rule is uniform progress.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.checks import check_not_negative, check_positive
+from advisor.planners.core.units import HOUR_S
+from advisor.planners.spot.availability import Column, SpotJob
+from advisor.planners.spot.spell_ages import BINS, SpellHazards, states
+
+Modes = NDArray[np.int8]
+IDLE, ON_SPOT, ON_DEMAND = 0, 1, 2
+_STEPS: Final = 360  # from submission to the deadline
+_SHORTEST_STEP_S: Final = 60.0
+_NEVER_USD: Final = 1e12
+_WAITING: Final = 1e-4  # of the on-demand price: of plans with one bill, the one that ends first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotPolicy:
+    """A plan for every situation of one job.
+
+    Attributes
+    ----------
+    step_s : float
+        Of the table, in time and in work. [s]
+    modes : ndarray of int8, shape (steps + 1, 3, works, 2 * BINS)
+        What to be on, by steps to go, mode, steps of work left, and state.
+    expected_usd : float
+        What the job is expected to cost if it is submitted with no spot node there.
+    """
+
+    step_s: float
+    modes: Modes
+    expected_usd: float
+
+    @classmethod
+    def of(
+        cls,
+        hazards: SpellHazards,
+        job: SpotJob,
+        *,
+        deadline_s: float,
+        spot_price_usd_per_h: float,
+        price_usd_per_h: float,
+    ) -> SpotPolicy:
+        """Work the plan out.
+
+        Parameters
+        ----------
+        hazards : SpellHazards
+        job : SpotJob
+        deadline_s : float
+            From submission; the plan serves every shorter one too. [s]
+        spot_price_usd_per_h, price_usd_per_h : float
+            Of all nodes together. [USD/h]
+
+        Raises
+        ------
+        PlanningError
+            If a price is negative, or the deadline not positive.
+        """
+        check_positive("spot policy", deadline_s=deadline_s, price_usd_per_h=price_usd_per_h)
+        check_not_negative("spot policy", spot_price_usd_per_h=spot_price_usd_per_h)
+        step = max(deadline_s / _STEPS, _SHORTEST_STEP_S)
+        waiting = _WAITING * price_usd_per_h
+        prices = np.array([waiting, spot_price_usd_per_h, price_usd_per_h]) / HOUR_S
+        back = _Backwards(hazards, job, step, prices)
+        steps = range(1, round(deadline_s / step) + 1)
+        modes = [back.first_modes(), *(back.earlier(number * step) for number in steps)]
+        whole = min(round(with_saves_s(job) / step), back.rest_s.size - 1)
+        return cls(
+            step_s=step, modes=np.stack(modes), expected_usd=float(back.value[IDLE, whole, BINS])
+        )
+
+    def choose(
+        self,
+        to_go_s: float,
+        rest_s: Column,
+        mode: NDArray[np.intp],
+        is_up: NDArray[np.bool_],
+        age_s: Column,
+    ) -> NDArray[np.intp]:
+        """Return what each job should be on; ``mode`` is what it is on.
+
+        Parameters
+        ----------
+        to_go_s : float
+            [s]
+        rest_s, age_s : ndarray of shape (n,)
+            Work left with a restart under way, and age of the spell. [s]
+        """
+        step = min(int(to_go_s / self.step_s + 1e-6), len(self.modes) - 1)
+        work = np.round(rest_s / self.step_s).astype(np.intp)
+        work = np.clip(work, 1, self.modes.shape[2] - 1)  # a part of a step is not nothing
+        return self.modes[step, mode, work, states(is_up, age_s)].astype(np.intp)
+
+
+class _Backwards:
+    """The value of every situation, stepped back from the deadline."""
+
+    def __init__(self, hazards: SpellHazards, job: SpotJob, step_s: float, prices: Column) -> None:
+        self.step_s, self.prices = step_s, prices  # prices by mode [USD/s]
+        self.restart_s, self.save_s = job.restart_s, job.checkpoint_s
+        self.loss_s = _lost_s(job)
+        largest_s = with_saves_s(job) + 2.0 * (self.restart_s + self.save_s) + self.loss_s
+        self.rest_s: Column = np.arange(int(np.ceil(largest_s / step_s)) + 2) * step_s
+        self.any_way, self.staying = hazards.moves(step_s)
+        self.is_up = np.arange(2 * BINS) < BINS
+        # With no time left what is missing is bought on demand.
+        missing = np.stack([self.rest_s + self.restart_s] * 2 + [self.rest_s])
+        missing[:, 0] = 0.0
+        self.value: Column = np.repeat((missing * prices[ON_DEMAND])[..., None], 2 * BINS, axis=2)
+
+    def first_modes(self) -> Modes:
+        """Return the plan with no time left."""
+        return np.full(self.value.shape, ON_DEMAND, dtype=np.int8)
+
+    def earlier(self, to_go_s: float) -> Modes:
+        """Step back, and return what to be on with ``to_go_s`` left."""
+        kept = self.any_way[:BINS, :] - self.staying[:BINS, :]
+        idle = self.value[IDLE] @ self.any_way.T
+        on_demand = self.value[ON_DEMAND] @ self.any_way.T
+        spot = self.value[ON_SPOT] @ self.staying[:BINS].T
+        removed = self.value[IDLE] @ kept.T
+        found = [self._from(mode, to_go_s, idle, spot, removed, on_demand) for mode in range(3)]
+        self.value = np.stack([value for value, _ in found])
+        return np.stack([choice for _, choice in found])
+
+    def _from(
+        self, mode: int, to_go_s: float, idle: Column, spot: Column, removed: Column,
+        on_demand: Column,
+    ) -> tuple[Column, Modes]:  # fmt: skip
+        """Return value and choice of all situations in one mode."""
+        save = 0.0 if mode == IDLE else self.save_s
+        moving = {m: 0.0 if m == mode else save + self.restart_s for m in (ON_SPOT, ON_DEMAND)}
+        options = np.full((3, *idle.shape), _NEVER_USD)
+        # What waits or is on spot must be able to go on demand one step later.
+        slack = to_go_s - self.rest_s - self.restart_s - self.step_s
+        able = slack >= save
+        wait = self.prices[IDLE] * self.step_s + self._ahead(idle, save)
+        options[IDLE, able] = wait[able]
+        step = self.step_s
+        on = self._paid(ON_SPOT, moving[ON_SPOT]) + (
+            self._ahead(spot, moving[ON_SPOT] - step)
+            + self._ahead(removed, moving[ON_SPOT] + self.loss_s - step)
+        )
+        able = slack >= (-step if mode == ON_SPOT else moving[ON_SPOT])
+        options[ON_SPOT][np.ix_(able, self.is_up)] = on[able]
+        options[ON_DEMAND] = self._paid(ON_DEMAND, moving[ON_DEMAND])
+        options[ON_DEMAND] += self._ahead(on_demand, moving[ON_DEMAND] - step)
+        choice = options.argmin(axis=0)
+        value = options.min(axis=0)
+        value[0] = 0.0
+        return value, choice.astype(np.int8)
+
+    def _paid(self, mode: int, move_s: float) -> Column:
+        paid: Column = self.prices[mode] * np.minimum(self.rest_s + move_s, self.step_s)[:, None]
+        return paid
+
+    def _ahead(self, value: Column, shift_s: float) -> Column:
+        """Return values with ``shift_s`` more work left."""
+        place = np.clip((self.rest_s + shift_s) / self.step_s, 0.0, self.rest_s.size - 1)
+        low = np.minimum(place.astype(np.intp), self.rest_s.size - 2)
+        share = (place - low)[:, None]
+        ahead: Column = value[low] * (1.0 - share) + value[low + 1] * share
+        return ahead
+
+
+def with_saves_s(job: SpotJob) -> float:
+    """Return work and its saves at intervals, on notice or not [s]."""
+    return replace(job, warning_s=None).attempt_s
+
+
+def _lost_s(job: SpotJob) -> float:
+    """Return what a removal costs a job that computes, on average and besides the restart [s]."""
+    if job.saves_on_notice:
+        return job.checkpoint_s
+    return min(job.checkpoint_interval_s + job.checkpoint_s, with_saves_s(job)) / 2.0

@@ -1,0 +1,197 @@
+"""What a notebook shows: lines, tables and charts of the record; and the tutorial, run."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from advisor.domain import Recommendation
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
+from advisor.predict import Predictor
+from advisor.ranking import Request, recommend
+from advisor.shown import notebook, words
+
+MakeJob = Callable[..., Job]
+ROOT = Path(__file__).parents[1]
+TUTORIAL = ROOT / "examples" / "tutorial.ipynb"
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
+    return recommend(make_job(), Request(top=4), predictor=predictor)
+
+
+class _Cells(HTMLParser):
+    """The texts of a page's table cells, a list a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self._is_inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        self._is_inside = tag == "td"
+
+    def handle_data(self, data: str) -> None:
+        if self._is_inside:
+            self.rows[-1].append(data)
+            self._is_inside = False
+
+
+def _cells(html: str) -> _Cells:
+    page = _Cells()
+    page.feed(html)
+    return page
+
+
+def test_a_notebook_shows_every_candidate_with_its_bounds(answer: Recommendation) -> None:
+    page = _cells(answer._repr_html_())
+    rows = [row for row in page.rows if row]
+    assert len(rows) == len(answer.front)
+    for row, one in zip(rows, answer.front, strict=True):
+        record = one.to_record()
+        assert row[0] == str(one.rank)
+        assert words.time_text(record) in row
+        assert words.cost_text(record) in row
+        offer, count = one.configuration.parts[0]
+        assert f"{count} x {offer.instance_type}" in row
+
+
+def test_a_notebook_shows_a_chart_with_a_mark_a_candidate(answer: Recommendation) -> None:
+    html = answer._repr_html_()
+    drawn = html[html.index("<svg") : html.index("</svg>") + 6]
+    root = ET.fromstring(drawn)
+    marks = [one for one in root.iter() if one.tag.endswith("circle")]
+    assert len(marks) == len(answer.front)
+    across = [float(one.attrib["cx"]) for one in marks]
+    down = [float(one.attrib["cy"]) for one in marks]
+    # The list is fastest first and dearest first: to the right it falls.
+    assert across == sorted(across)
+    assert down == sorted(down)
+    assert "script" not in _cells(html).tags
+
+
+def test_what_others_wrote_is_escaped(answer: Recommendation) -> None:
+    nasty = "<script>alert(1)</script>"
+    html = replace(answer, run=nasty, notes=(nasty,))._repr_html_()
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") == 2
+
+
+def test_nothing_found_shows_the_nearest_misses(make_job: MakeJob, predictor: Predictor) -> None:
+    missed = recommend(make_job(), Request(top=3, budget_usd=1e-6), predictor=predictor)
+    assert not missed.front
+    page = _cells(missed._repr_html_())
+    assert len([row for row in page.rows if row]) == len(missed.nearest)
+    assert "nearest misses" in missed._repr_html_()
+
+
+def test_every_repr_is_readable(
+    make_job: MakeJob, predictor: Predictor, answer: Recommendation
+) -> None:
+    first = answer.front[0]
+    offer, count = first.configuration.parts[0]
+    shown = repr(first)
+    assert "\n" not in shown
+    assert f"{count} x {offer.instance_type}" in shown
+    assert offer.region in shown
+    assert words.cost_text(first.to_record()) in shown
+    assert len(repr(answer).splitlines()) == 1 + len(answer.front)
+    job = repr(make_job())
+    assert "resnet50" in job
+    assert "450,000 steps of 256 samples" in job
+    assert "described" in repr(replace(make_job(), measured=None))
+    assert len(job) < 200
+    assert f"{len(predictor.catalogue.types):,} instance types" in repr(predictor)
+    assert len(repr(predictor)) < 200
+
+
+def test_a_plot_has_a_point_and_a_name_a_candidate(answer: Recommendation) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    axes = answer.plot()
+    texts = [text.get_text() for text in axes.texts]
+    assert len(texts) == len(answer.front)
+    for text, one in zip(texts, answer.front, strict=True):
+        offer, count = one.configuration.parts[0]
+        assert text == f"{one.rank} {count} x {offer.instance_type}"
+    points = axes.lines[0].get_xydata()
+    assert points[:, 0].tolist() == [one.training_time_h.value for one in answer.front]
+    assert points[:, 1].tolist() == [one.cost_usd.value for one in answer.front]
+    assert answer.plot(axes) is axes
+    assert "(h)" in axes.get_xlabel()
+    assert "USD" in axes.get_ylabel()
+
+
+def test_without_matplotlib_the_error_says_how_to_install_it(
+    answer: Recommendation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UsageError) as error:
+        answer.plot()
+    assert error.value.hint == "pip install 'cloud-config-advisor[plot]'"
+    assert "[plot]" in error.value.hint
+
+
+def test_nothing_to_plot_is_said() -> None:
+    with pytest.raises(UsageError, match="no candidate"):
+        notebook.plot([])
+
+
+def test_the_tutorial_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a reader would run it: every cell, in a kernel of its own, in an empty folder."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    book = nbformat.read(TUTORIAL, as_version=4)
+    client = NotebookClient(book, timeout=None, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    shown = "".join(str(cell.get("outputs", "")) for cell in cells)
+    assert "text/html" in shown
+    assert "image/png" in shown
+    assert "Recommendation" in shown
+
+
+def test_the_tutorial_is_kept_without_outputs() -> None:
+    """What a cell shows depends on the machine and the prices: it is run, not stored."""
+    import nbformat
+
+    book = nbformat.read(TUTORIAL, as_version=4)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs for cell in code)
+    assert all(cell.execution_count is None for cell in code)
+    nbformat.validate(book)

@@ -1,0 +1,340 @@
+"""Laws of the choice: what is worth a line, what is picked, and when nothing is rented."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.domain import Candidate, Configuration, Estimate, Offer, Recommendation
+from advisor.jobs.job import Job
+from advisor.jobs.loading import job_of
+from advisor.planners.core.nouns import Layout
+from advisor.predict import Predictor
+from advisor.predict.at_hand import at_hand
+from advisor.question import JobSpec
+from advisor.ranking import Request, recommend
+from advisor.ranking.front import pareto_front
+from advisor.ranking.known_error import known_error, stored_errors
+from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
+from advisor.ranking.picks import picks as picks_of
+from advisor.report import explained, terminal
+
+MakeJob = Callable[..., Job]
+
+AMOUNTS = st.floats(0.01, 1000.0)
+ROWS = st.lists(st.tuples(AMOUNTS, AMOUNTS), min_size=1, max_size=30)
+GAIN = 0.1
+
+
+def front_of(rows: list[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    time, cost = (np.array(column) for column in zip(*rows, strict=True))
+    kept = pareto_front(time, cost)
+    return time[kept], cost[kept]
+
+
+def candidate(
+    time_h: float, cost_usd: float, rank: int = 1, provider: str = "verda", sd: float = 0.1
+) -> Candidate:
+    offer = Offer(
+        provider=provider, instance_type="t", region="r", pricing="on-demand",
+        price_usd_per_h=1.0, accelerator=None, accelerators=0.0, vcpus=2, memory_gib=4.0,
+    )  # fmt: skip
+    time = Estimate.lognormal(time_h, sd)
+    return Candidate(
+        rank=rank, configuration=Configuration(parts=((offer, 1),)), layout=Layout(),
+        step_time_s=time, throughput_samples_per_s=time, training_time_h=time,
+        cost_usd=Estimate(value=cost_usd, low=cost_usd, high=cost_usd), memory_gib=1.0,
+        bottleneck="compute", shares={"compute": 1.0}, reasons=(), is_extrapolating=False,
+        way="program",
+    )  # fmt: skip
+
+
+@given(rows=ROWS, sds=st.lists(st.floats(0.0, 0.5), min_size=30, max_size=30))
+def test_of_two_rows_one_is_clearly_faster_and_the_other_clearly_cheaper(
+    rows: list[tuple[float, float]], sds: list[float]
+) -> None:
+    time, cost = front_of(rows)
+    sd = np.array(sds[: len(time)])
+    least = apart(sd[:, None], sd[None, :], np.eye(len(sd), dtype=bool), GAIN)
+    kept = distinct(time, cost, least).tolist()
+    for i in kept:
+        for j in kept:
+            if time[i] < time[j]:
+                factor = (1.0 + least[i, j]) * (1 - 1e-9)
+                assert time[j] > factor * time[i]
+                assert cost[i] > factor * cost[j]
+
+
+@given(rows=ROWS)
+def test_a_row_that_is_left_out_has_one_in_its_place(rows: list[tuple[float, float]]) -> None:
+    time, cost = front_of(rows)
+    kept = distinct(time, cost, np.full((len(time), len(time)), GAIN))
+    for i in set(range(len(time))) - set(kept.tolist()):
+        stands_in = (time[kept] <= 1.1 * time[i]) & (cost[kept] <= 1.1 * cost[i])
+        assert stands_in.any()
+
+
+@given(rows=ROWS)
+def test_the_best_product_is_never_left_out(rows: list[tuple[float, float]]) -> None:
+    time, cost = front_of(rows)
+    kept = distinct(time, cost, np.full((len(time), len(time)), GAIN))
+    product = (time + TROUBLE_H) * cost
+    assert product[kept].min() == product.min()
+
+
+@given(rows=ROWS)
+def test_who_pays_more_for_time_is_sooner_done(rows: list[tuple[float, float]]) -> None:
+    time, cost = front_of(rows)
+    chosen = [best(time, cost, weight) for weight in sorted(WEIGHTS.values())]
+    assert time[chosen].tolist() == sorted(time[chosen], reverse=True)
+    assert cost[chosen].tolist() == sorted(cost[chosen])
+
+
+@given(rows=ROWS, data=st.data())
+def test_an_error_of_a_fifth_costs_no_more_than_it_can(
+    rows: list[tuple[float, float]], data: st.DataObject
+) -> None:
+    """Time and cost err together: the true product is within 1.2^4 of the best one."""
+    time, cost = front_of(rows)
+    factor = np.array(
+        data.draw(st.lists(st.floats(1 / 1.2, 1.2), min_size=len(time), max_size=len(time)))
+    )
+    chosen = best(time * factor, cost * factor, 1.0)
+    product = (time + TROUBLE_H) * cost
+    assert product[chosen] <= 1.2**4 * (1 + 1e-9) * product.min()
+
+
+def test_machines_that_only_share_the_start_up_are_one_row() -> None:
+    """Eight machines for a job that boots for two minutes and computes for ten seconds."""
+    count = np.array([8, 4, 2, 1])
+    time, cost = 120 + 10 / count, count * (120 + 10 / count)
+    assert distinct(time, cost, np.full((4, 4), GAIN)).tolist() == [3]
+
+
+@given(AMOUNTS, AMOUNTS)
+def test_this_machine_is_left_only_for_half_the_time_trouble_included(
+    here_h: float, there_h: float
+) -> None:
+    here = replace(candidate(here_h, 0.0, rank=0))
+    found = picks_of([candidate(there_h, 1.0)], here)
+    is_left = here_h >= LEAST_SPEED_UP * (there_h + TROUBLE_H)
+    assert found["best_value"] == (1 if is_left else "here")
+    assert found["cheapest"] == "here"
+    assert found["fastest"] == ("here" if here_h <= there_h else 1)
+
+
+def test_a_machine_at_hand_with_a_price_competes_by_it() -> None:
+    rented = candidate(1.0, 1.0)
+    assert picks_of([rented], candidate(10.0, 0.01, rank=0))["best_value"] == "here"
+    assert picks_of([rented], candidate(10.0, 5.0, rank=0))["best_value"] == 1
+
+
+def test_the_deadline_is_kept_with_the_confidence_asked_for() -> None:
+    rows = [candidate(1.0, 4.0, 1), candidate(1.8, 2.0, 2), candidate(2.0, 1.0, 3)]
+    within = {
+        confidence: picks_of(rows, None, deadline_h=2.0, confidence=confidence)["within_deadline"]
+        for confidence in (0.5, 0.8, 0.9)
+    }
+    assert within == {0.5: 3, 0.8: 2, 0.9: 1}
+    assert "within_deadline" not in picks_of(rows, None, deadline_h=0.5)
+
+
+def test_what_nothing_similar_was_measured_of_has_to_win_at_its_worst() -> None:
+    known, unknown = candidate(2.0, 2.0, 2), candidate(1.0, 1.5, 1, sd=0.2)
+    assert picks_of([unknown, known], None)["best_value"] == 1
+    unknown = replace(unknown, is_extrapolating=True)
+    assert picks_of([unknown, known], None)["best_value"] == 1
+    unsure = replace(candidate(1.0, 3.0, 1, sd=0.6), is_extrapolating=True)
+    assert picks_of([unsure, known], None)["best_value"] == 2
+
+
+def test_nothing_rented_and_nothing_here_has_no_pick() -> None:
+    assert picks_of([], None) == {}
+    assert picks_of([], candidate(1.0, 0.0, rank=0))["best_value"] == "here"
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
+    job = make_job()
+    return recommend(job, predictor=predictor, here=at_hand(predictor, job))
+
+
+def test_picks_name_rows_that_are_shown(answer: Recommendation) -> None:
+    ranks = {one.rank for one in answer.front} | {"here"}
+    assert set(answer.picks.values()) <= ranks
+    assert set(answer.picks) == set(WEIGHTS)
+    assert answer.to_record()["picks"] == answer.picks
+
+
+def test_rows_of_the_catalogue_differ_by_the_gain(answer: Recommendation) -> None:
+    for slower, faster in zip(answer.front[1:], answer.front, strict=False):
+        assert slower.training_time_h.value > 1.1 * faster.training_time_h.value
+        assert faster.cost_usd.value > 1.1 * slower.cost_usd.value
+
+
+def test_without_a_gain_the_whole_front_is_there(make_job: MakeJob, predictor: Predictor) -> None:
+    every = recommend(make_job(), Request(least_gain_fraction=0.0, top=500), predictor=predictor)
+    some = recommend(make_job(), Request(top=500), predictor=predictor)
+    assert "too_little_gain" not in every.rejected
+    merged = some.rejected["too_little_gain"]
+    assert len(every.front) == len(some.front) + merged > merged > 0
+
+
+def test_alternatives_are_as_good_within_what_can_be_told(answer: Recommendation) -> None:
+    found = [(one, other) for one in answer.front for other in one.alternatives]
+    assert found
+    for one, other in found:
+        assert other.configuration != one.configuration
+        most = 1 + float(apart(0.7, 0.7, is_same=False, gain=GAIN))
+        assert other.training_time_h <= most * one.training_time_h.value
+        assert other.cost_usd <= most * one.cost_usd.value
+
+
+def test_machines_boot_where_they_are_rented_and_not_here(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job()
+    slow = replace(job, transfers=replace(job.transfers, boot_s=3600.0))
+    at_once = predictor.predict(job, "g5.xlarge").training_time_h.value
+    assert predictor.predict(slow, "g5.xlarge").training_time_h.value >= at_once + 1.0
+    assert at_hand(predictor, slow) == at_hand(predictor, job)
+
+
+def test_a_confidence_is_kept_by_every_row(make_job: MakeJob, predictor: Predictor) -> None:
+    free = recommend(make_job(), predictor=predictor)
+    deadline = sorted(one.training_time_h.value for one in free.front)[len(free.front) // 2]
+    sure = recommend(make_job(), Request(deadline_h=deadline, confidence=0.9), predictor=predictor)
+    assert sure.front
+    for one in sure.front:
+        assert one.training_time_h.above(deadline) <= 0.1 + 1e-9
+    even = recommend(make_job(), Request(deadline_h=deadline), predictor=predictor)
+    assert even.front[-1].cost_usd.value <= sure.front[-1].cost_usd.value
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("steps", [16.0, 3000.0, 450_000.0])
+def test_the_answer_is_one_screen(
+    make_job: MakeJob, predictor: Predictor, width: int, steps: float
+) -> None:
+    job = replace(make_job(), total_steps=steps)
+    answer = recommend(job, predictor=predictor, here=at_hand(predictor, job))
+    lines = [line for line, _ in terminal.text(answer, width=width)]
+    assert len(lines) <= terminal.SCREEN_LINES
+    assert max(map(len, lines)) <= width
+    assert sum(is_choice for _, is_choice in terminal.text(answer, width=width)) >= 1
+
+
+def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(
+    answer: Recommendation,
+) -> None:
+    for one in answer.front:
+        said = explained.text(answer, one.rank)
+        assert all(name in said for name in ("layout", "where time and cost go"))
+        parts = sum(part.time_h for part in one.breakdown.values())
+        assert math.isclose(parts, one.training_time_h.value, rel_tol=1e-9)
+    with pytest.raises(Exception, match="no row 99"):
+        explained.text(answer, 99)
+
+
+def test_the_hourly_price_of_all_machines_together_is_bounded(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    free = recommend(make_job(), Request(least_gain_fraction=0.0, top=500), predictor=predictor)
+    hourly = [one.configuration.price_usd_per_h for one in free.front]
+    most = sorted(hourly)[len(hourly) // 2]
+    bound = recommend(
+        make_job(), Request(least_gain_fraction=0.0, top=500, max_hourly_usd=most),
+        predictor=predictor,
+    )  # fmt: skip
+    assert bound.rejected["over_hourly"] > 0
+    assert all(one.configuration.price_usd_per_h <= most for one in bound.front)
+    kept = [one.cost_usd for one, usd in zip(free.front, hourly, strict=True) if usd <= most]
+    assert {one.value for one in kept} <= {one.cost_usd.value for one in bound.front}
+
+
+def test_every_spot_row_says_how_often_it_is_interrupted(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    request = Request(pricings=("on-demand", "spot"))
+    answer = recommend(make_job(), request, predictor=predictor)
+    offers = [offer for one in answer.front for offer, _ in one.configuration.parts]
+    assert any(offer.pricing == "spot" for offer in offers)
+    assert all(("interrupt" in offer.terms) == (offer.pricing == "spot") for offer in offers)
+    shown = "\n".join(line for line, _ in terminal.text(answer, most=None))
+    assert shown.count("interrupt") >= sum(offer.pricing == "spot" for offer in offers)
+
+
+def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job()
+    answer = recommend(job, predictor=predictor)
+    chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    by_name = {change.name: change for change in answer.changes}
+    assert "batch" in by_name
+    offer, count = chosen.configuration.parts[0]
+    twice = job_of(JobSpec(batch=2 * job.global_batch), job=job)
+    same = predictor.predict(
+        twice, offer.instance_type, count=count, provider=offer.provider, region=offer.region
+    )
+    assert by_name["batch"].training_time_h == same.training_time_h
+    assert by_name["batch"].cost_usd == same.cost_usd
+    assert by_name["batch"].time_factor == pytest.approx(
+        same.training_time_h.value / chosen.training_time_h.value
+    )
+    for change in answer.changes:
+        assert min(change.time_factor, change.cost_factor) < 1.0
+
+
+def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Predictor) -> None:
+    free = recommend(make_job(), predictor=predictor, with_changes=False)
+    budget = sorted(one.cost_usd.value for one in free.front)[0] * 1.5
+    bound = recommend(make_job(), Request(budget_usd=budget), predictor=predictor)
+    more = recommend(make_job(), Request(budget_usd=2 * budget), predictor=predictor)
+    change = next(one for one in bound.changes if one.name == "budget")
+    assert change.training_time_h == more.front[0].training_time_h
+    assert change.training_time_h.value < bound.front[0].training_time_h.value
+    assert not [one for one in free.changes if one.name in ("budget", "deadline")]
+
+
+def test_the_error_to_expect_is_the_stored_one_of_the_family(predictor: Predictor) -> None:
+    figures, day = stored_errors()
+    one = candidate(1.0, 1.0)
+    offer, _ = one.configuration.parts[0]
+    card = replace(offer, accelerator="V100-SXM2-16GB", accelerators=1.0)
+    found = known_error(
+        replace(one, configuration=Configuration(parts=((card, 1),))), predictor.catalogue
+    )
+    assert found is not None
+    assert found.day == day
+    family = [
+        value
+        for name, value in figures.items()
+        if name.endswith(": median APE") and name.startswith("V100")
+    ]
+    assert found.accelerators >= len(family) > 0
+    assert 0 < found.median_ape_fraction <= max(figures[n] for n in figures if "median APE" in n)
+    assert known_error(one, predictor.catalogue) is None
+
+
+def test_the_best_value_is_among_the_rows_of_the_screen(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = replace(make_job(), total_steps=450_000.0)
+    answer = recommend(job, Request(least_gain_fraction=0.01), predictor=predictor)
+    assert len(answer.front) > 5
+    lines = [line for line, _ in terminal.text(answer)]
+    best_row = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    name = best_row.configuration.parts[0][0].instance_type
+    assert any(line.startswith(f"{best_row.rank:>4} ") and name in line for line in lines)

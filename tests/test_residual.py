@@ -1,0 +1,175 @@
+"""The process of the device model's errors: what published and own steps say of other devices."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.errors import ModelError
+from advisor.jobs.job import Job
+from advisor.machines import residuals
+from advisor.machines.devices import accelerator_devices
+from advisor.planners.core.nouns import Transformer, Work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.residual import (
+    AMPLITUDES,
+    ExpectedErrors,
+    SeenErrors,
+    conditioned,
+    covariance,
+    error_points,
+    errors_at,
+    expected_errors,
+)
+from advisor.predict import Predictor
+from advisor.train.residual_fit import fit_errors, left_out, without
+from advisor.ways.anchors import Anchors
+from advisor.ways.constants import constants
+
+SHEET = accelerator_devices()
+GPUS = ("T4", "V100-SXM2-16GB", "A100-SXM4-40GB", "RTX-3090", "RTX-4090", "H100-SXM5-80GB", "L4")
+
+
+def work(hidden: int = 1024, layers: int = 12) -> Work:
+    model = Transformer(layers=layers, hidden=hidden, heads=8, sequence=512, vocabulary=32000)
+    return transformer_work(model, micro_batch=8, precision="fp16")
+
+
+def made_up(jobs: tuple[Work, ...], error: Callable[[int, int], float]) -> SeenErrors:
+    """Errors of jobs on ``GPUS`` (synthetic), by number of the job and of the card."""
+    works = [one for one in jobs for _ in GPUS]
+    cards = [SHEET[name] for _ in jobs for name in GPUS]
+    values = np.array([error(j, g) for j in range(len(jobs)) for g in range(len(GPUS))])
+    return SeenErrors(points=error_points(works, cards), of_peaks=values, of_rates=values)
+
+
+def test_blocks_of_the_inverse_are_fits_without_the_group() -> None:
+    """An oracle: leaving a device out by blocks is asking a process that never saw it."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.1, (2, len(GPUS)))
+    seen = made_up((work(), work(2048)), lambda j, g: 0.1 * g + noise[j, g])
+    process = fit_errors(seen, np.arange(len(seen.points)))
+    mean, log_sd = left_out(process, seen.points.device)
+    for name in GPUS:
+        out = seen.points.device == name
+        asked = errors_at(
+            seen.points.take(out), np.zeros(int(out.sum()), bool), without(process, out)
+        )
+        np.testing.assert_allclose(asked.mean, mean[out], atol=1e-8)
+        np.testing.assert_allclose(np.hypot(asked.log_sd, 0.02), log_sd[out], atol=1e-6)
+
+
+def test_an_error_that_a_job_has_everywhere_is_expected_on_a_card_never_seen() -> None:
+    seen = made_up((work(), work(256, layers=2)), lambda j, g: 0.3 if j == 0 else -0.2)
+    process = fit_errors(seen, np.arange(len(seen.points)))
+    for one, truth in ((work(), 0.3), (work(256, layers=2), -0.2)):
+        found = expected_errors(one, [SHEET["RTX-A6000"]], process)
+        assert found.mean[0] == pytest.approx(truth, abs=0.05)
+
+
+def test_a_job_unlike_all_that_were_seen_is_left_to_physics() -> None:
+    seen = made_up((work(),), lambda j, g: 0.3)
+    process = fit_errors(seen, np.arange(len(seen.points)))
+    other = work(64, layers=200)
+    found = expected_errors(other, [SHEET["RTX-A6000"]], process)
+    assert abs(found.mean[0]) < 0.01
+    prior = covariance(*[error_points([other], [SHEET["RTX-A6000"]])] * 2, process)
+    assert found.log_sd[0] == pytest.approx(math.sqrt(prior[0, 0]), rel=1e-3)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=4), st.floats(0.001, 0.2))
+def test_what_is_measured_never_widens_and_moves_towards_it(
+    errors: list[float], noise: float
+) -> None:
+    cards = [SHEET["RTX-A6000"], *(SHEET[name] for name in GPUS[: len(errors)])]
+    prior = expected_errors(work(), cards, constants().residual)
+    mean, log_sd = conditioned(prior, 1, np.array(errors), np.full(len(errors), noise))
+    assert log_sd[0] <= prior.log_sd[0] + 1e-9
+    if len(errors) == 1:
+        assert (mean[0] - prior.mean[0]) * (errors[0] - prior.mean[1]) >= -1e-12
+
+
+def test_a_precise_measurement_on_the_very_card_is_believed() -> None:
+    card = SHEET["RTX-A6000"]
+    prior = expected_errors(work(), [card, card], constants().residual)
+    mean, log_sd = conditioned(prior, 1, np.array([0.7]), np.array([1e-4]))
+    assert mean[0] == pytest.approx(0.7, abs=0.01)
+    assert log_sd[0] < 0.02
+
+
+def test_kept_and_read_again_the_process_is_the_same(tmp_path: Path) -> None:
+    process = constants().residual
+    path = tmp_path / residuals.FILE
+    path.write_text(json.dumps(residuals.to_record(process)))
+    again = residuals.residual_parameters(path)
+    assert residuals.to_record(again) == residuals.to_record(process)
+    one, two = (expected_errors(work(), [SHEET["L4"]], p) for p in (process, again))
+    np.testing.assert_array_equal(one.mean, two.mean)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.pop("seen"),
+        lambda r: r.update(schema_version=9),
+        lambda r: r.update(spread=0.0),
+        lambda r: r["seen"]["of_peaks"].pop(),
+        lambda r: r["seen"]["job"][0].append(1.0),
+        lambda r: r["amplitudes"].pop(AMPLITUDES[0]),
+        lambda r: r["seen"]["of_rates"].__setitem__(0, float("nan")),
+    ],
+)
+def test_a_spoilt_process_is_refused(tmp_path: Path, spoil: Callable[[dict], object]) -> None:
+    record = residuals.to_record(constants().residual)
+    spoil(record)
+    path = tmp_path / residuals.FILE
+    path.write_text(json.dumps(record))
+    with pytest.raises(ModelError, match="cannot be read"):
+        residuals.residual_parameters(path)
+
+
+def test_what_published_steps_say_is_in_the_answer_on_a_gpu(make_job: Callable[..., Job]) -> None:
+    """Shifted errors of steps like this job's shift the answer by as much; not on a processor."""
+    job = make_job()
+    assert job.work is not None
+    cards = [SHEET[name] for name in GPUS]
+    points = error_points([job.work] * len(cards), cards)
+    asked = {}
+    for shift in (0.0, 0.4):
+        seen = SeenErrors(points=points, of_peaks=np.full(len(cards), shift),
+                          of_rates=np.full(len(cards), shift))  # fmt: skip
+        process = replace(constants().residual, seen=seen)
+        predictor = Predictor(constants=replace(constants(), residual=process), learned=None)
+        for name in ("g5.xlarge", "c7i.4xlarge"):
+            asked[name, shift] = predictor.predict(job, name).step_time_s.value
+    assert math.log(asked["g5.xlarge", 0.4] / asked["g5.xlarge", 0.0]) > 0.2
+    assert asked["c7i.4xlarge", 0.4] == asked["c7i.4xlarge", 0.0]
+
+
+def test_the_bare_model_hears_nobody() -> None:
+    factor, log_sd = Anchors(core_speed=None).calibration(
+        [SHEET["L4"]], np.array([0.3]), constants()
+    )
+    assert factor[0] == 0.0
+    assert log_sd[0] == pytest.approx(0.3)
+
+
+def test_the_law_of_the_shapes_is_not_corrected_by_errors_of_the_other() -> None:
+    anchors = Anchors(core_speed=None, work=work())
+    by_shapes, _ = anchors.calibration(
+        [SHEET["L4"]], np.array([0.1]), constants(), "transformer shapes"
+    )
+    assert by_shapes[0] == 0.0
+
+
+def test_expected_errors_have_positive_deviations() -> None:
+    found = expected_errors(work(), [SHEET[name] for name in GPUS], constants().residual)
+    assert isinstance(found, ExpectedErrors)
+    assert np.all(np.linalg.eigvalsh(found.covariance) > -1e-9)
+    assert np.all(found.log_sd > 0)
