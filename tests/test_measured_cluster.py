@@ -100,9 +100,10 @@ def test_too_few_runs_or_another_network_change_nothing(predictor: Predictor, wo
     assert name.startswith("T4")
     assert network == pytest.approx(50e9 / 8)
     unknown = tuple(
-        replace(a, instance_type=a.instance_type.replace("T4", "V100")) for a in three.actuals
+        replace(a, instance_type=a.instance_type.replace("T4", "NoCard")) for a in three.actuals
     )
-    assert not predictor.case(replace(three, actuals=unknown)).clusters
+    with pytest.raises(UsageError, match="NoCard"):
+        predictor.case(replace(three, actuals=unknown))
 
 
 def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(
