@@ -18,12 +18,12 @@ from advisor import data
 from advisor.learned.choice import Runs, anchor_of, scores
 from advisor.learned.linear import Ridge
 from advisor.planners.core.units import GIB
+from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
 from advisor.planners.spot.availability import Spells
 from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
 from advisor.train.campaigns import CampaignColumns
 from advisor.train.memory_model import MemoryRows, read_memory
-from advisor.train.scaling_fit import MeasuredPlacements
 from advisor.train.scaling_runs import ClusterRuns
 from advisor.validation import (
     campaigns,
@@ -65,7 +65,13 @@ def a_cluster(beyond: float) -> ClusterRuns:
 
 
 def test_large_placements_are_predicted_from_small_ones_alone() -> None:
-    one, other = (next(scaling._four_blind("aws", a_cluster(f))).predicted_s for f in (1.0, 2.0))
+    work = scaling.work_of("bert")
+    assert work is not None
+    one, other = (
+        scaling._asked("aws", "bert", work, *scaling._halves(a_cluster(factor), 0)).predicted_s
+        for factor in (1.0, 2.0)
+    )
+    assert one.size == 6
     assert np.array_equal(one, other)
 
 

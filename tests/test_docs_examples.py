@@ -12,11 +12,13 @@ import pytest
 from documentation import ROOT, Block, blocks, pages
 
 from advisor.catalogue import Catalogue
+from advisor.jobs.actuals import read_runs
 from advisor.jobs.described import read_model
 from advisor.machines.cluster_text import read_cluster
 from advisor.planners.spot.availability import SpotTrace
-from advisor.question import ENTRIES, Question, read_project, read_question
+from advisor.question import ENTRIES, Question, read_question
 from advisor.question.entries import ALIASES
+from advisor.question.sources import stated
 from advisor.records import read_records
 from advisor.records.job_tables import read_cluster_trace
 from advisor.records.traces import read_spot_traces
@@ -93,17 +95,17 @@ def catalogue() -> Catalogue:
 
 @pytest.mark.parametrize("name", ["advisor.toml", "pyproject.toml"])
 def test_project_files(tmp_path: Path, name: str) -> None:
-    answers, path = parsed(tmp_path, name, lambda _: read_project(tmp_path))
-    assert path == tmp_path / name
-    question = Question.read(answers, names=ENTRIES)
+    (found,) = parsed(tmp_path, name, lambda _: stated(tmp_path, {}))
+    assert found.place.endswith(name)
+    question = Question.read(found.answers, names=ENTRIES)
     assert question.job.model == "llama/" or question.constraints.budget_usd == 1500.0
 
 
 def test_the_project_file_of_the_page_on_asking(tmp_path: Path) -> None:
     (block,) = [b for b in blocks("toml") if b.page == "docs/question.md"]
     (tmp_path / "advisor.toml").write_text(block.text)
-    answers, _ = read_project(tmp_path)
-    assert Question.read(answers, names=ENTRIES).constraints.max_nodes == 8
+    (found,) = stated(tmp_path, {})
+    assert Question.read(found.answers, names=ENTRIES).constraints.max_nodes == 8
 
 
 def test_question_files(tmp_path: Path) -> None:
@@ -185,6 +187,13 @@ def test_the_run_record_of_the_page_is_one(tmp_path: Path) -> None:
     (record,) = read_records(path)
     assert record.job.family == "resnet"
     assert record.cost_usd == 0.00407
+
+
+def test_runs_of_a_job(tmp_path: Path) -> None:
+    runs = parsed(tmp_path, "runs.csv", read_runs)
+    assert [(one.instance_type, one.step_s, one.batch) for one in runs] == [
+        ("g5.xlarge", 0.31, 32), ("V100-SXM2-16GB", 0.22, 32)
+    ]  # fmt: skip
 
 
 def test_every_titled_block_is_read_by_a_test() -> None:

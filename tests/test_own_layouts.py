@@ -41,8 +41,8 @@ from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.layouts.runnable import layout_columns
 from advisor.predict import Predictor
 from advisor.ranking.given import PlanQuestion, plan
-from advisor.train.layout_feedback import note_layout_run
 from advisor.train.layout_tables import read_all
+from advisor.train.step_feedback import note_layout_run
 from advisor.validation.own_layouts import after_runs
 from advisor.ways.layout_model import load
 
@@ -252,7 +252,7 @@ def test_what_no_layout_search_answers_is_refused(predictor: Predictor, tmp_path
     with pytest.raises(UsageError, match="dimensions"):
         note_layout_run(network, CLUSTER, step_s=1.0, root=tmp_path)
     huge = find_job(layers=96, hidden=12288, heads=96, batch=8)
-    with pytest.raises(UsageError, match="fit"):
+    with pytest.raises(UsageError, match="fit in memory"):
         note_layout_run(huge, "1x1xA100-80GB", step_s=1.0, root=tmp_path)
     assert not (tmp_path / FILE_NAME).exists()
 

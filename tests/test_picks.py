@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.collectors.told import Told
 from advisor.domain import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
@@ -222,6 +223,21 @@ def test_a_confidence_is_kept_by_every_row(make_job: MakeJob, predictor: Predict
     assert even.front[-1].cost_usd.value <= sure.front[-1].cost_usd.value
 
 
+def test_a_row_that_is_sure_of_the_deadline_is_always_shown(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    whole = Request(least_gain_fraction=0.0, top=500)
+    for deadline in (2.0, 5.0, 20.0):
+        every = recommend(make_job(), replace(whole, deadline_h=deadline), predictor=predictor)
+        sure = [one for one in every.front if (one.late_probability or 0.0) <= 0.1]
+        answer = recommend(make_job(), Request(deadline_h=deadline), predictor=predictor)
+        found = answer.picks.get("within_deadline")
+        assert (found is None) == (not sure)
+        if isinstance(found, int):
+            costs = min(one.cost_usd.value for one in sure)
+            assert answer.front[found - 1].cost_usd.value == costs
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("steps", [16.0, 3000.0, 450_000.0])
 def test_the_answer_is_one_screen(
@@ -294,7 +310,26 @@ def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
         same.training_time_h.value / chosen.training_time_h.value
     )
     for change in answer.changes:
-        assert min(change.time_factor, change.cost_factor) < 1.0
+        assert change.name == "ddp" or min(change.time_factor, change.cost_factor) < 1.0
+
+
+def test_a_script_is_told_what_the_choice_assumes_of_it(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    told = Told(reason="--no-cuda", change="leave --no-cuda out")
+    job = replace(make_job(), told=told)
+    here = at_hand(predictor, job)
+    answer = recommend(job, predictor=predictor, here=here)
+    chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    named = {change.name: change for change in answer.changes}
+    assert here is not None
+    assert named["device"].training_time_h == here.training_time_h
+    assert "leave --no-cuda out" in named["device"].do
+    assert ("ddp" in named) == (
+        chosen.layout.devices > 1 and any(one.layout.devices == 1 for one in answer.front)
+    )
+    able = recommend(replace(job, told=Told(spreads=("DDP",))), predictor=predictor, here=here)
+    assert not {"ddp", "device"} & {change.name for change in able.changes}
 
 
 def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Predictor) -> None:

@@ -535,3 +535,35 @@ class TestCommands:
         found = runner.invoke(app, words)
         assert isinstance(found.exception, UsageError)
         assert what in str(found.exception)
+
+
+def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calibrating anew for each of hundreds of programs took most of a training's time."""
+    from advisor.learned import selection
+    from advisor.learned.stack import Stack
+
+    calls: list[int] = []
+    real = selection.calibrate
+
+    def counted(X: Any, errors: Any, groups: Any, **more: Any) -> Any:
+        calls.append(len(errors))
+        return real(X, errors, groups, **more)
+
+    monkeypatch.setattr(selection, "calibrate", counted)
+    for programs in (12, 60):
+        runs = [
+            record(f"program{i}", name=f"{i}-{k}", cores=cores, time_s=20.0 + i % 5 + k)
+            for i in range(programs)
+            for k, cores in enumerate((0.25, 0.5, 1.0))
+        ]
+        asked = problem(runs)
+        stack = Stack((("ridge", Ridge()),), folds=3, static_columns=len(features.FEATURES))
+        asked.fit(stack, slice(None))
+        calls.clear()
+        found = selection.contest(asked, stack)
+        assert len(found) == 2
+        assert len(calls) == 2 * 12
+        # Each row is scored by errors of other programs alone.
+        assert sum(len(asked.records) - n for n in calls) == 2 * len(asked.records)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import ModelError
+from advisor.planners.links.scaling_fit import MeasuredPlacements, cluster_terms, fit_cluster
 from advisor.planners.links.scaling_law import (
     ApplicationTerms,
     ClusterTerms,
     Placements,
     step_parts,
 )
-from advisor.train.scaling_fit import MeasuredPlacements, cluster_terms, fit_cluster
 from advisor.train.scaling_runs import read_clusters
 
 CLUSTER = ClusterTerms(

@@ -9,18 +9,20 @@ import typer
 
 from advisor.cli.asking import LAYOUT, SETUP, asks
 from advisor.cli.quantity_types import HOURS, SECONDS_WITH_UNIT, USD, quantity
+from advisor.cli.runs_compare import warn_of_drift
 from advisor.errors import UsageError
 from advisor.question import Question
 
 if TYPE_CHECKING:
     from advisor.train.feedback import Comparison
-    from advisor.train.layout_feedback import LayoutComparison
+    from advisor.train.step_feedback import StepComparison
 
 
 # What says which transformer ran, in which layout and with which software, and on what.
 _TRANSFORMER: Final = ("model", "layers", "hidden", "heads", "kv_heads", "ffn", "gated",
                        "vocabulary", "experts", "experts_per_token", "sequence", "batch",
                        "precision")  # fmt: skip
+_NO_STEP: Final = UsageError("how long a step took is missing", hint="give --step-time 5.2s")
 _LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
 
 
@@ -66,10 +68,14 @@ def command(
 
     A transformer that was never profiled is named by --model (or --layers, --hidden, --heads),
     what it ran on by --cluster, its layout by --tp, --pp, ...; its steps calibrate `plan` and
-    `recommend` for every transformer.
+    `recommend` for every transformer. With a recorded RUN, --cluster and --batch, three runs on
+    several numbers of machines show how the job scales there.
     """
+    found: Comparison | StepComparison
     if run is None:
-        found: Comparison | LayoutComparison = _layout_run(question, step_time)
+        found = _layout_run(question, step_time)
+    elif question.cluster.machines is not None:
+        found = _cluster_run(run, question, step_time)
     else:
         _refuse_described(question)
         from advisor.train.feedback import note_run
@@ -83,13 +89,13 @@ def command(
             step_s=step_time,
             cost_usd=cost,
         )
-    from advisor.train.layout_feedback import LayoutComparison
+    from advisor.train.step_feedback import StepComparison
 
     if as_json:
         typer.echo(json.dumps(found.to_record(), indent=2))
     else:
-        typer.echo(_layout_text(found) if isinstance(found, LayoutComparison) else _text(found))
-    _warn_of_drift()
+        typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+    warn_of_drift()
 
 
 def _refuse_described(question: Question) -> None:
@@ -99,10 +105,20 @@ def _refuse_described(question: Question) -> None:
         )
 
 
-def _layout_run(question: Question, step_s: float | None) -> LayoutComparison:
+def _cluster_run(run: str, question: Question, step_s: float | None) -> StepComparison:
+    from advisor.train.step_feedback import note_cluster_run
+
+    _refuse_described(question)
+    if step_s is None:
+        raise _NO_STEP
+    machines = str(question.cluster.machines)
+    return note_cluster_run(run, machines, step_s=step_s, batch=question.job.batch)
+
+
+def _layout_run(question: Question, step_s: float | None) -> StepComparison:
     from advisor import api
     from advisor.question.layout import layout_space
-    from advisor.train.layout_feedback import note_layout_run
+    from advisor.train.step_feedback import note_layout_run
     from advisor.ways.case import SPACE
 
     if not question.job.is_described:
@@ -112,7 +128,7 @@ def _layout_run(question: Question, step_s: float | None) -> LayoutComparison:
     if question.cluster.machines is None:
         raise UsageError("what did it run on?", hint="--cluster 4x8xA100-80GB:nvlink@1600Gbps")
     if step_s is None:
-        raise UsageError("how long a step took is missing", hint="give --step-time 5.2s")
+        raise _NO_STEP
     return note_layout_run(
         api.job_of(question.job, question.setup),
         question.cluster.machines,
@@ -121,33 +137,22 @@ def _layout_run(question: Question, step_s: float | None) -> LayoutComparison:
     )
 
 
-def _layout_text(found: LayoutComparison) -> str:
+def _layout_text(found: StepComparison) -> str:
     from advisor.quantities import digits
 
-    known, layout, error = found.predicted_s, found.run.layout, found.error_fraction
-    runs = "this run calibrates" if found.known == 1 else f"{found.known} runs calibrate"
+    known, layout, error = found.predicted_s, found.layout, found.error_fraction
+    runs = "this run" if found.known == 1 else f"{found.known} such runs"
     return "\n".join(
         [
-            f"{found.run.name} on {found.run.machines}: dp {layout.dp} x tp {layout.tp} x pp "
-            f"{layout.pp} x cp {layout.cp}, micro-batch {layout.micro_batch}, "
-            f"recompute {layout.recompute}",
+            f"{found.name} on {found.machines}: dp {layout.dp} x tp {layout.tp} x pp {layout.pp} "
+            f"x cp {layout.cp}, micro-batch {layout.micro_batch}, recompute {layout.recompute}",
             f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
-            f"), took {digits(found.run.step_s)} s: {abs(error):.0%} "
+            f"), took {digits(found.step_s)} s: {abs(error):.0%} "
             f"{'over' if error > 0 else 'under'}, "
             f"{'inside' if found.is_inside else 'outside'} the interval",
-            f"noted: {runs} the layouts of every transformer from now on",
+            f"noted: the next estimates start from {runs}",
         ]
     )
-
-
-def _warn_of_drift() -> None:
-    """Say on stderr where the latest runs left their intervals too often, and what to do."""
-    from advisor.cli.runs_compare import warning
-    from advisor.collectors import store
-    from advisor.train.drift import drift, read
-
-    for line in warning(drift(read(store.local_folder()))):
-        typer.echo(line, err=True)
 
 
 def _text(found: Comparison) -> str:

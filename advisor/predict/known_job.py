@@ -15,6 +15,7 @@ from advisor.jobs import loading
 from advisor.jobs.actuals import Actual, read_runs
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
+from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import accelerator_devices, suite_device
 from advisor.machines.fleet import Fleet, lone_fleet
 from advisor.machines.fleet import fleet as all_machines
@@ -45,6 +46,11 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
             precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
         )  # fmt: skip
         return loading.job_of(replace(spec, runs=None, batch=None), setup, job=known)
+    if spec.runs is not None:
+        catalogue = Catalogue.load()
+        for run in read_runs(Path(spec.runs)):
+            if not is_named(run, catalogue):
+                one_group(run.instance_type, catalogue)  # a cluster; a wrong name is said
     return loading.job_of(spec, setup, job=job)
 
 
@@ -99,6 +105,15 @@ def measured_runs(runs: tuple[Actual, ...], catalogue: Catalogue) -> list[Measur
         )
         for one in runs
     ]
+
+
+def is_named(actual: Actual, catalogue: Catalogue) -> bool:
+    """Whether a type or an accelerator has the name of a run's machine."""
+    try:
+        _machine(actual, catalogue)
+    except UsageError:
+        return False
+    return True
 
 
 def place_of(

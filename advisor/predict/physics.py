@@ -9,28 +9,32 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue, OfferColumns
 from advisor.errors import AdvisorError
+from advisor.jobs.actuals import Actual
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.layout_runs import LayoutRun
 from advisor.machines.cluster_text import one_group
 from advisor.machines.fleet import Fleet, fleet
 from advisor.machines.limited import limited_fleet
+from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.runnable import layout_columns
+from advisor.planners.links.scaling_fit import ScalingFit
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import is_known_by_runs, steps_s
 from advisor.predict.data_costs import SideCosts, SidePrices, side_prices
-from advisor.predict.known_job import measured_runs, place_of
+from advisor.predict.known_job import is_named, measured_runs, place_of
 from advisor.ways.anchors import Anchors, host_anchor, host_core_speed
 from advisor.ways.as_recorded import as_recorded, is_answer
 from advisor.ways.best import best_columns
 from advisor.ways.case import StepCase
 from advisor.ways.columns import TimeColumns
 from advisor.ways.constants import Constants, constants
+from advisor.ways.measured_cluster import LEAST_RUNS, Key, PlacedRun, key_of, measured_clusters
 from advisor.ways.model_parallel import on_machine
 from advisor.ways.own_layouts import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.ways.places import places
@@ -57,6 +61,7 @@ class Physics:
         self._fleet: Fleet | None = None
         self._limited: dict[tuple[float | None, float | None], Fleet] = {}
         self._side_prices: SidePrices | None = None
+        self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
         self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
 
     @property
@@ -65,8 +70,15 @@ class Physics:
         return self._constants if self._constants is not None else constants()
 
     def calibration_factor(self, job: Job, device: Device | None) -> float | None:
-        """Return by what measured steps change the model's step on ``device``; None without."""
-        if job.work is None or device is None or (job.measured is None and not job.actuals):
+        """Return by what measured steps change the model's step on ``device``; None without.
+
+        Published steps change it on GPUs, where the law of the operators answers.
+        """
+        if job.work is None or device is None:
+            return None
+        is_measured = job.measured is not None or bool(job.actuals)
+        is_published = device.kind == "gpu" and job.work.transformer is None
+        if not (is_measured or is_published):
             return None
         anchors = self.anchors(job, job.work)
         bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
@@ -152,6 +164,7 @@ class Physics:
             accelerators=self.catalogue.accelerators,
             known_network=known_network,
             own=own,
+            clusters=self._measured_clusters(job, job.work),
         )
         return case if space is None else replace(case, space=space)
 
@@ -175,6 +188,45 @@ class Physics:
         if not measured:
             return None
         return own_layouts(measured, known.layout.log_spread(), known.calibration)
+
+    def _measured_clusters(self, job: Job, work: Work) -> dict[Key, ScalingFit]:
+        """Return the job's own law of scaling, made once, where enough of it was measured."""
+        if len(job.actuals) < LEAST_RUNS or (work.transformer is not None and not work.layers):
+            return {}
+        batches = tuple(actual.batch or job.global_batch for actual in job.actuals)
+        key = (job.name, work.gradient_bytes, work.precision, batches, job.actuals)
+        if key not in self._clusters:
+            runs = [self._placed(job, actual) for actual in job.actuals]
+            placed = [run for run in runs if run is not None]
+            self._clusters[key] = measured_clusters(placed, work, self.constants.device)
+        return self._clusters[key]
+
+    def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
+        """Return a run on accelerators of the catalogue or of one's own; None of any other."""
+        known, several = self.fleet_of(job), f"{actual.count}x" if actual.count > 1 else ""
+        try:
+            if actual.provider:
+                named = self.catalogue.instance_type(
+                    actual.instance_type, provider=actual.provider
+                )
+                fleet, row, nodes = known, named.index, actual.count
+            else:
+                group = one_group(f"{several}{actual.instance_type}", self.catalogue)
+                fleet, row = own_fleet(group, self.catalogue, known, per_node=group.node.devices)
+                nodes = group.count
+        except AdvisorError:
+            return None
+        if fleet.device[row] < 0:
+            return None
+        per_node = int(fleet.per_node[row])
+        return PlacedRun(
+            key=key_of(fleet, row),
+            device=fleet.devices[fleet.device[row]],
+            nodes=nodes,
+            per_node=per_node,
+            batch=(actual.batch or job.global_batch) / (nodes * per_node),
+            step_s=actual.step_s,
+        )
 
     def measured_layout(self, run: LayoutRun) -> MeasuredLayout:
         """Return a measured step as the layout model sees it.
@@ -254,6 +306,8 @@ class Physics:
         if is_known_by_runs(work):
             return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
+            if not is_named(actual, self.catalogue):
+                continue  # a cluster, which shows how the job scales, or a card that nobody knows
             there, row, count = place_of(actual, self.catalogue, machines)
             asked = job if actual.batch is None else replace(job, global_batch=actual.batch)
             case = StepCase(

@@ -36,19 +36,19 @@ from advisor.planners.links.data_parallel import (
     ScalingParameters,
     expected_maximum,
 )
+from advisor.planners.links.scaling_fit import (
+    ScalingFit,
+    application_terms,
+    as_record,
+    cluster_terms,
+    fit_cluster,
+)
 from advisor.train import model_folder
 from advisor.train.scaling_errors import (
     BACKWARD_FRACTION,
     KNOWN_CLUSTERS,
     errors_by_cluster,
     variance_components,
-)
-from advisor.train.scaling_fit import (
-    ScalingFit,
-    application_terms,
-    as_record,
-    cluster_terms,
-    fit_cluster,
 )
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.ways import parameters

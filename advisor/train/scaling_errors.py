@@ -19,8 +19,8 @@ from advisor.planners.links.data_parallel import (
     ScalingParameters,
     data_parallel_step,
 )
+from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
-from advisor.train.scaling_fit import MeasuredPlacements
 from advisor.train.scaling_runs import ClusterRuns
 
 Array = NDArray[np.float64]

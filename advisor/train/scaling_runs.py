@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.measurements import POLLUX, SIA
+from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
-from advisor.train.scaling_fit import MeasuredPlacements
 
 if TYPE_CHECKING:
     import pandas as pd

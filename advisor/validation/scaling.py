@@ -1,17 +1,15 @@
-"""Protocol ``scaling``: an application's rows on at most four GPUs are known; predict the others.
+"""Protocol ``scaling``: runs of a job on at most four GPUs are noted; its larger runs are asked.
 
-Three ways of knowing, each scored as the mean over applications of the MAPE of step time:
-
-- ``four``: the rows on at most four GPUs of all applications (the protocol; scored in detail),
-  also without expecting growth beyond four (prior means 0),
-- ``others``: besides, the other applications fully,
-- ``one run``: the other applications fully, of this one its rows on one node of at most four GPUs
-  and a single run on two full nodes, whose placement is not scored.
+Every application that can be described is a job; its measured steps on at most four GPUs are its
+real runs (``advisor runs actual RUN --cluster 2x2xT4@50Gbps --batch 256 --step-time 310ms``), and
+the others are asked of ``Predictor.step_columns``, which times them by the job's own law of
+scaling (``ways.measured_cluster``). Placements of unlike shares of machines, which nobody rents,
+are neither known nor asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,135 +18,203 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.train.scaling_fit import CLUSTER_PRIORS, MeasuredPlacements, fit_cluster
+from advisor.jobs.actuals import Actual
+from advisor.jobs.described import described_job
+from advisor.jobs.job import Job
+from advisor.machines.cluster_text import one_group
+from advisor.machines.own_nodes import own_fleet
+from advisor.planners.core.nouns import Transformer, Work
+from advisor.planners.links.scaling_fit import MeasuredPlacements
+from advisor.planners.links.scaling_law import Placements
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
+from advisor.validation.asked_layouts import predictor
 from advisor.validation.scaling_baselines import BASELINES, Baseline
-from advisor.validation.scores import Blind, Group, Scores, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.bool_]
-FEW = 4  # GPUs of which everything is known
-Z90 = 1.6449  # standard normal quantile: half of a 90 % interval
-# Not scored: dgx repeats a part of dgx-ext; azure's GPU is not stated and its hosts are the limit.
-UNSCORED = frozenset({"dgx", "azure"})
-Priors = Mapping[str, tuple[float, float]]
-# The growth terms as wide, but expected to be nothing: what the law does without that knowledge.
-NO_GROWTH: Final[Priors] = dict(CLUSTER_PRIORS) | {
-    "intra_crossing": (0.0, 0.3),
-    "crossing": (0.0, 0.3),
-    "node_doubling": (0.0, 0.3),
-    "contention_doubling": (0.0, 0.1),
-    "straggler_doubling": (0.0, 0.03),
+FEW: Final = 4  # GPUs of which everything is known
+FAR: Final = 3  # times the largest known size: beyond, what grows with scale is not seen
+Z90: Final = 1.6449  # standard normal quantile: half of a 90 % interval
+# Machines of the clusters as --cluster takes them, devices in front: SOURCE.md, Sia's section 4.2.
+MACHINES: Final = {
+    "aws": "T4:pcie@50Gbps",
+    "rtx": "RTX-2080-Ti:pcie@50Gbps",
+    "dgx-ext": "A100-40GB:nvlink@1600Gbps",
 }
+# Of a sample: BERT-base on SQuAD; ResNet-18 on CIFAR-10; ResNet-50. Others are not public.
+_NETWORKS: Final = {
+    "cifar10": "32:64:2x64,2x128,2x256,2x512:basic::10",
+    "imagenet": "224:64:3x256,4x512,6x1024,3x2048:bottleneck",
+}
+_BERT: Final = Transformer(layers=12, hidden=768, heads=12, sequence=384, vocabulary=30_522)
 SEEN: Final = (
     "the law's form, the noise of a row and the priors' widths: after seeing residuals of these "
     "rows",
-    "the prior means of what grows with scale: partly ('no growth expected' has them at 0)",
+    "the prior means of what grows with scale",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Predictions of one application's rows on more than four GPUs; no intervals: log_sd 0."""
+    """Answers for one application's rows on more than four GPUs; of a baseline log_sd is 0."""
 
     cluster: str
     application: str
     measured_s: Array
     predicted_s: Array
     log_sd: Array
+    workers: Array
 
     @property
     def mape(self) -> float:
         """Mean absolute percentage error as a fraction."""
         return float(np.mean(np.abs(self.predicted_s / self.measured_s - 1.0)))
 
+    def take(self, rows: Rows) -> Scored:
+        """Return some of the rows."""
+        names = ("measured_s", "predicted_s", "log_sd", "workers")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
 
 def run(data: Path) -> Validation:
-    """Score the scaling law on the placement tables under ``data``.
+    """Score the product on the placement tables under ``data``.
 
     Raises
     ------
     ModelError
         If the tables are not there, or nothing in them can be scored.
     """
-    clusters = {name: runs for name, runs in read_clusters(data).items() if name not in UNSCORED}
-    law = {
-        name: [scored for cluster, runs in clusters.items() for scored in knowing(cluster, runs)]
-        for name, knowing in _KNOWING.items()
-    }
-    if not law["four"]:
+    asked: list[Scored] = []
+    rules: dict[str, list[Scored]] = {name: [] for name in BASELINES}
+    left_out: list[str] = []
+    for cluster, runs in read_clusters(data).items():
+        if cluster not in MACHINES:
+            continue
+        for index, application in enumerate(runs.applications):
+            known, wanted = _halves(runs, index)
+            work = work_of(application)
+            if work is None or not (known.step_s.size and wanted.step_s.size):
+                left_out.append(f"{cluster} {application}")
+                continue
+            asked.append(_asked(cluster, application, work, known, wanted))
+            size = runs.gradient_bytes[index]
+            for name, rule in BASELINES.items():
+                rules[name] += _ruled(asked[-1], rule, size, known, wanted)
+    if not asked:
         raise ModelError("no application has rows both on at most and on more than four GPUs")
-    baselines = {
-        name: [s for cluster, runs in clusters.items() for s in _baseline(cluster, runs, predict)]
-        for name, predict in BASELINES.items()
-    }
-    rows = {(s.cluster, s.application): s for s in law["four"]}
-    beside = {
-        name: _scores([rows[s.cluster, s.application] for s in own])
-        for name, own in baselines.items()
-        if own
-    }
+    simple = {name: _scores(own) for name, own in rules.items() if own}
+    rows = {(s.cluster, s.application): s for s in asked}
     return Validation(
         protocol="scaling",
-        description="step time on more than 4 GPUs from the rows on at most 4, by application",
+        description="step time on more than 4 GPUs from the job's runs on at most 4",
         form="chosen with these rows in sight",
-        scores="the fitted law of advisor.train.scaling_fit, which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
-        overall=_scores(law["four"]),
-        groups=[_group(s, baselines) for s in law["four"]],
-        baselines={name: _scores(own) for name, own in baselines.items() if own},
-        beside=beside,
-        figures=_means(law, baselines),
+        overall=_scores(asked),
+        groups=[Group(group=f"{s.cluster} {s.application}", scores=_scores([s])) for s in asked],
+        baselines=simple,
+        beside={
+            name: _scores([rows[s.cluster, s.application] for s in own])
+            for name, own in rules.items()
+            if own
+        },
+        figures=_means({"ours": asked, **rules}) | _far(asked),
         notes=[
             "figures: mean over applications of the MAPE of step time, as a fraction",
-            "the law's form, noise and prior widths were chosen after seeing residuals of these "
-            "rows; 'no growth expected' has the growth terms' prior means at 0",
+            f"not asked, since nobody can describe or place them: {', '.join(left_out)}; and "
+            "placements of unlike shares of machines",
+            "an application's work is that of the public model of its name, in fp32",
         ],
     )
 
 
-def _group(own: Scored, baselines: Mapping[str, Sequence[Scored]]) -> Group:
-    """Return one application's scores and those of the baselines that answer for it."""
-    return Group(
-        group=f"{own.cluster} {own.application}",
-        scores=_scores([own]),
-        baselines={
-            name: _scores([s])
-            for name, scored in baselines.items()
-            for s in scored
-            if (s.cluster, s.application) == (own.cluster, own.application)
-        },
+def work_of(application: str) -> Work | None:
+    """Return what one sample of an application computes; None of what cannot be described."""
+    if application == "bert":
+        # As a recording of the script would be known: by its operators.
+        return replace(transformer_work(_BERT, micro_batch=1, precision="fp32"), transformer=None)
+    if application in _NETWORKS:
+        network = parse_network(_NETWORKS[application])
+        return convolutional_work(network, micro_batch=1, precision="fp32")
+    return None
+
+
+def _halves(runs: ClusterRuns, index: int) -> tuple[MeasuredPlacements, MeasuredPlacements]:
+    """Return an application's rows on few GPUs and on more, on like shares of machines."""
+    places = runs.measured.placements
+    own = (places.application == index) & (places.workers == places.nodes * places.per_node)
+    few = places.workers <= FEW
+    return runs.take(own & few), runs.take(own & ~few)
+
+
+def _actuals(cluster: str, known: MeasuredPlacements) -> tuple[Actual, ...]:
+    at = known.placements
+    return tuple(
+        Actual(
+            run=cluster,
+            provider="",
+            instance_type=_machines(cluster, int(nodes), int(per_node)),
+            count=1,
+            step_s=float(step_s),
+            batch=round(workers * batch),
+        )
+        for nodes, per_node, workers, batch, step_s in zip(
+            at.nodes, at.per_node, at.workers, at.batch, known.step_s, strict=True
+        )
     )
 
 
-def blind(data: Path, shipped: Validation) -> Blind:
-    """Score the same rows with nothing expected of what grows with scale."""
-    clusters = {name: runs for name, runs in read_clusters(data).items() if name not in UNSCORED}
-    found = [s for cluster, runs in clusters.items() for s in _four_blind(cluster, runs)]
-    return Blind(
-        overall=_scores(found),
-        groups=[Group(group=f"{s.cluster} {s.application}", scores=_scores([s])) for s in found],
-        changed=("the prior means of what grows with scale are 0",),
-        still_seen=shipped.seen[:1],
+def _machines(cluster: str, nodes: int, per_node: int) -> str:
+    return f"{nodes}x{per_node}x{MACHINES[cluster]}"
+
+
+def _asked(
+    cluster: str, application: str, work: Work, known: MeasuredPlacements,
+    wanted: MeasuredPlacements,
+) -> Scored:  # fmt: skip
+    job = replace(
+        described_job(work, name=f"{cluster} {application}"), actuals=_actuals(cluster, known)
     )
+    answers = answered(cluster, job, wanted.placements)
+    found = Scored(
+        cluster=cluster,
+        application=application,
+        measured_s=wanted.step_s,
+        predicted_s=answers[:, 0],
+        log_sd=answers[:, 1],
+        workers=wanted.placements.workers,
+    )
+    return found.take(np.isfinite(found.predicted_s))
 
 
-def _means(
-    law: Mapping[str, Sequence[Scored]], baselines: Mapping[str, Sequence[Scored]]
-) -> dict[str, float]:
-    """Return means over applications by cluster, a baseline's beside ours on its applications."""
-    figures = {}
-    for name, scored in {**law, **baselines}.items():
-        for cluster in dict.fromkeys(s.cluster for s in scored):
-            own = [s for s in scored if s.cluster == cluster]
-            figures[f"{cluster}: {name}"] = round(float(np.mean([s.mape for s in own])), 4)
-            asked = {s.application for s in own}
-            ours = [s for s in law["four"] if s.cluster == cluster]
-            same = [s.mape for s in ours if s.application in asked]
-            if name in baselines and len(same) < len(ours):
-                mean = round(float(np.mean(same)), 4)
-                figures[f"{cluster}: four, on the applications of {name}"] = mean
-    return figures
+def answered(cluster: str, job: Job, wanted: Placements) -> Array:
+    """Return the product's step [s] and log_sd of every placement; nan where it has none."""
+    found = np.full((wanted.batch.size, 2), np.nan)
+    asking = predictor()
+    for nodes, per_node in sorted({*zip(wanted.nodes, wanted.per_node, strict=True)}):
+        group = one_group(_machines(cluster, int(nodes), int(per_node)), asking.catalogue)
+        fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=int(per_node))
+        here = (wanted.nodes == nodes) & (wanted.per_node == per_node)
+        for batch in np.unique(wanted.batch[here]):
+            columns = asking.step_columns(
+                replace(job, global_batch=round(nodes * per_node * batch)),
+                np.array([row]), np.array([int(nodes)]), fleet=fleet,
+            )  # fmt: skip
+            if columns.status[0] == 0:
+                found[here & (wanted.batch == batch)] = columns.step_s[0], columns.log_sd[0]
+    return found
+
+
+def _ruled(
+    ours: Scored, rule: Baseline, size: float | None, known: MeasuredPlacements,
+    wanted: MeasuredPlacements,
+) -> Iterator[Scored]:  # fmt: skip
+    predicted = rule(ours.cluster, size, known, wanted.placements)
+    if predicted is not None and ours.measured_s.size == wanted.step_s.size:
+        yield replace(ours, predicted_s=predicted, log_sd=np.zeros_like(predicted))
 
 
 def _scores(scored: Sequence[Scored]) -> Scores:
@@ -160,97 +226,28 @@ def _scores(scored: Sequence[Scored]) -> Scores:
     return score(predicted, measured, low=predicted / half, high=predicted * half)
 
 
-def _four(cluster: str, runs: ClusterRuns) -> Iterator[Scored]:
-    few = runs.measured.placements.workers <= FEW
-    yield from _fitted(cluster, runs, few, ~few)
+def _means(by_rule: Mapping[str, Sequence[Scored]]) -> dict[str, float]:
+    """Return means over applications by cluster, ours and every rule's."""
+    return {
+        f"{cluster}: {name}": round(
+            float(np.mean([s.mape for s in scored if s.cluster == cluster])), 4
+        )
+        for name, scored in by_rule.items()
+        for cluster in dict.fromkeys(s.cluster for s in scored)
+    }
 
 
-def _four_blind(cluster: str, runs: ClusterRuns) -> Iterator[Scored]:
-    few = runs.measured.placements.workers <= FEW
-    yield from _fitted(cluster, runs, few, ~few, NO_GROWTH)
-
-
-def _others(cluster: str, runs: ClusterRuns) -> Iterator[Scored]:
-    few = runs.measured.placements.workers <= FEW
-    for index in _applications_with_others(runs):
-        own = runs.measured.placements.application == index
-        yield from _fitted(cluster, runs, ~own | few, own & ~few)
-
-
-def _one_run(cluster: str, runs: ClusterRuns) -> Iterator[Scored]:
-    places = runs.measured.placements
-    for index in _applications_with_others(runs):
-        own = places.application == index
-        pairs = own & runs.is_placement & (places.nodes == 2) & (places.workers > FEW)
-        if not pairs.any():
-            continue
-        full = pairs & (places.workers == places.workers[pairs].max())
-        batches = np.unique(places.batch[full])
-        one = full & (places.batch == batches[batches.size // 2])
-        few = own & (places.workers <= FEW) & (places.nodes == 1)
-        yield from _fitted(cluster, runs, ~own | few | one, own & (places.workers > FEW) & ~full)
-
-
-def _applications_with_others(runs: ClusterRuns) -> range:
-    return range(len(runs.applications)) if len(runs.applications) > 1 else range(0)
-
-
-def _fitted(
-    cluster: str, runs: ClusterRuns, known: Rows, wanted: Rows, priors: Priors = CLUSTER_PRIORS
-) -> Iterator[Scored]:
-    """Fit on ``known``, predict ``wanted``; applications without a known row are left out."""
-    places = runs.measured.placements
-    seen = np.unique(places.application[known])
-    if not seen.size:
-        return
-    code = np.full(len(runs.applications), -1)
-    code[seen] = np.arange(seen.size)
-
-    def recoded(rows: Rows) -> MeasuredPlacements:
-        chosen = runs.take(rows)
-        application = code[chosen.placements.application]
-        return replace(chosen, placements=replace(chosen.placements, application=application))
-
-    fit = fit_cluster(
-        recoded(known), [runs.gradient_bytes[i] for i in seen], cluster_priors=priors
-    )
-    for index in seen:
-        rows = wanted & (places.application == index)
-        if rows.any():
-            own = recoded(rows)
-            predicted, log_sd = fit.predict(own.placements)
-            yield Scored(
-                cluster=cluster,
-                application=runs.applications[index],
-                measured_s=own.step_s,
-                predicted_s=predicted,
-                log_sd=log_sd,
-            )
-
-
-def _baseline(cluster: str, runs: ClusterRuns, predict: Baseline) -> Iterator[Scored]:
-    """Each application alone: its rows on at most four GPUs are known."""
-    places = runs.measured.placements
-    for index, application in enumerate(runs.applications):
-        own = places.application == index
-        known = runs.take(own & (places.workers <= FEW))
-        wanted = runs.take(own & (places.workers > FEW))
-        if not (known.step_s.size and wanted.step_s.size):
-            continue
-        predicted = predict(cluster, runs.gradient_bytes[index], known, wanted.placements)
-        if predicted is not None:
-            yield Scored(
-                cluster=cluster,
-                application=application,
-                measured_s=wanted.step_s,
-                predicted_s=predicted,
-                log_sd=np.zeros_like(predicted),
-            )
-
-
-_KNOWING: Final[Mapping[str, Callable[[str, ClusterRuns], Iterator[Scored]]]] = {
-    "four": _four,
-    "four, no growth expected": _four_blind,
-    "others": _others,
-    "one run": _one_run,
-}
+def _far(asked: Sequence[Scored]) -> dict[str, float]:
+    """Return the error and coverage beyond three times the largest known size, and below."""
+    figures = {}
+    for name, sign in ((f"beyond {FAR} times the largest known size", 1), ("up to that", -1)):
+        parts = [s.take(sign * s.workers > sign * (FAR * FEW + 0.5)) for s in asked]
+        parts = [s for s in parts if s.measured_s.size]
+        if parts:
+            found = _scores(parts)
+            figures |= {
+                f"{name}: rows": float(found.rows),
+                f"{name}: MAPE": found.mape_fraction,
+                f"{name}: 90 % interval covers": found.coverage or 0.0,
+            }
+    return figures

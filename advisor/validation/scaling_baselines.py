@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.links.collectives import ring_all_reduce_s
+from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
 from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s
-from advisor.train.scaling_fit import MeasuredPlacements
 
 Array = NDArray[np.float64]
 # (cluster, gradient bytes or None, known rows of one application, placements wanted) -> step

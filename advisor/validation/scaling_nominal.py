@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError
 from advisor.measurements import SIA
 from advisor.planners.links.data_parallel import DataParallelColumns, ScalingParameters
+from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.train.scaling import fit_without_each
 from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s, uncalibrated
-from advisor.train.scaling_fit import MeasuredPlacements
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.validation.scaling import FEW, Z90
 from advisor.validation.scaling_baselines import nominal_links, perfect_scaling

@@ -15,11 +15,13 @@ from advisor.jobs.job import Job
 from advisor.machines.fleet import Fleet
 from advisor.planners.core.nouns import Work
 from advisor.planners.layouts.grid import SearchSpace
+from advisor.planners.links.scaling_fit import ScalingFit
 from advisor.planners.step.from_runs import is_known_by_runs
 from advisor.planners.step.input_pipeline import relative_speed
 from advisor.ways.anchors import Anchors
 from advisor.ways.columns import CODE
 from advisor.ways.constants import Constants
+from advisor.ways.measured_cluster import Key
 from advisor.ways.own_layouts import OwnLayouts
 
 Floats = NDArray[np.float64]
@@ -51,6 +53,8 @@ class StepCase:
         Leave machines out whose network is not known.
     own : OwnLayouts or None
         What the user's measured layouts say; ``constants`` hold what they say of the constants.
+    clusters : mapping of Key to ScalingFit
+        The job's own law of scaling on machines where enough of it was measured.
     seen : dict
         What was found of machines before, by what matters of them; filled by the ways.
     """
@@ -64,6 +68,7 @@ class StepCase:
     space: SearchSpace = SPACE
     known_network: bool = False
     own: OwnLayouts | None = None
+    clusters: Mapping[Key, ScalingFit] = field(default_factory=dict)
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -18,6 +18,7 @@ from advisor.planners.step.device import StepColumns, step_time
 from advisor.ways.case import StepCase
 from advisor.ways.columns import CODE, WAYS, TimeColumns, integer_layouts, shares_of, spread
 from advisor.ways.fitting import Fit, fit_in_memory
+from advisor.ways.measured_cluster import fitted_rows, placements
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -50,15 +51,16 @@ def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> Time
     single = _single(case, fleet.device[types], fit)
     scaled = _scaled(case, single, fit, types, count[rows])
     parts_s = _parts(case, single, fit, scaled, types)
+    log_sd = np.sqrt(single.log_sd**2 + np.asarray(scaled.log_sd) ** 2)
+    _put_measured(case, fit, types, count[rows], parts_s, log_sd)
     step_s, shares = shares_of(parts_s)
-    variance = single.log_sd**2 + np.asarray(scaled.log_sd) ** 2
     return TimeColumns(
         type_index=type_index,
         count=count,
         status=status,
         way=np.full(n, WAYS.index("data parallel")),
         step_s=spread(step_s, rows, n),
-        log_sd=spread(np.sqrt(variance), rows, n),
+        log_sd=spread(log_sd, rows, n),
         shares={name: spread(part, rows, n) for name, part in shares.items()},
         layouts=integer_layouts(
             n,
@@ -155,6 +157,24 @@ def _scaled(
         has_rdma=fleet.is_rdma[type_index],
         parameters=case.constants.scaling,
     )
+
+
+def _put_measured(
+    case: StepCase, fit: Fit, type_index: Integers, count: Integers,
+    parts_s: dict[Bottleneck, Floats], log_sd: Floats,
+) -> None:  # fmt: skip
+    """Replace what the job's own runs on such machines know better: step, network and error."""
+    per_node = case.fleet.per_node[type_index]
+    batch = fit.micro_batch * fit.accumulation_steps
+    for law, rows in fitted_rows(case.clusters, case.fleet, type_index):
+        asked = placements(count[rows], per_node[rows], batch[rows])
+        step_s, log_sd[rows] = law.predict(asked)
+        of_law = law.parts(asked)
+        network = step_s * of_law.exposed_s / of_law.step_s
+        rest = sum(part[rows] for name, part in parts_s.items() if name != "network")
+        scale = (step_s - network) / np.maximum(rest, 1e-30)
+        for name, part in parts_s.items():
+            part[rows] = network if name == "network" else part[rows] * scale
 
 
 def _parts(

@@ -70,10 +70,19 @@ MOST_EVALUATIONS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPlacements:
-    """Measured runs of one cluster: placements and their step times, one length."""
+    """Measured runs of one cluster: placements and their step times, one length.
+
+    ``log_sd`` are their errors in log step time; ``NOISE`` each where they are not given.
+    """
 
     placements: Placements
     step_s: Array
+    log_sd: Array | None = None
+
+    @property
+    def noise(self) -> Array:
+        """One standard deviation of the error of each ln(step)."""
+        return np.full(self.step_s.shape, NOISE) if self.log_sd is None else self.log_sd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +111,7 @@ class ScalingFit:
         """Return step times [s] and the standard deviation of their logarithm."""
         log_step = np.log(self.parts(placements).step_s)
         residual = np.log(self.known.step_s) - np.log(self.parts(self.known.placements).step_s)
-        correction, left = _krige(self.known.placements, residual, placements)
+        correction, left = _krige(self.known, residual, placements)
         slope = _jacobian(self.theta, self.applications, placements)
         variance = np.einsum("ij,jk,ik->i", slope, self.covariance, slope)
         return np.exp(log_step + correction), np.sqrt(variance + left + NOISE**2)
@@ -137,7 +146,8 @@ def fit_cluster(
         raise ValueError(f"rows of each application: {rows.tolist()}; step times must be positive")
     mean, sd = _priors(known, gradient_bytes, cluster_priors, application_priors)
     # An application with many rows does not outvote the others; none counts for more than it has.
-    weight = np.sqrt(np.minimum(1.0, rows.mean() / rows))[known.placements.application] / NOISE
+    weight = np.sqrt(np.minimum(1.0, rows.mean() / rows))[known.placements.application]
+    weight = weight / known.noise
     target = np.log(known.step_s)
 
     def residual(theta: Array) -> Array:
@@ -228,8 +238,11 @@ def _priors(
     return mean, sd
 
 
-def _krige(known: Placements, residual: Array, wanted: Placements) -> tuple[Array, Array]:
+def _krige(
+    measured: MeasuredPlacements, residual: Array, wanted: Placements
+) -> tuple[Array, Array]:
     """Return the mean and variance of the residual at ``wanted``, an application at a time."""
+    known = measured.placements
     mean = np.zeros(wanted.batch.size)
     variance = np.full(wanted.batch.size, _KERNEL_VARIANCE)
     for index in np.unique(wanted.application):
@@ -238,7 +251,7 @@ def _krige(known: Placements, residual: Array, wanted: Placements) -> tuple[Arra
             continue
         here = known.take(own)
         across = _kernel(wanted.take(rows), here)
-        gram = _kernel(here, here) + NOISE**2 * np.eye(int(own.sum()))
+        gram = _kernel(here, here) + np.diag(measured.noise[own] ** 2)
         solved = np.linalg.solve(gram, across.T)
         mean[rows] = residual[own] @ solved
         variance[rows] -= np.einsum("ij,ji->i", across, solved)

@@ -1,0 +1,220 @@
+"""What a step took on machines that are named, beside what was predicted of it.
+
+A transformer's in its layout calibrates the layout model for every transformer
+(``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three of
+them on several numbers of devices, its own law of scaling times it on such machines
+(``ways.measured_cluster``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.collectors import store
+from advisor.domain import Estimate
+from advisor.errors import UsageError
+from advisor.jobs.actuals import Actual, append_actual
+from advisor.jobs.job import Job
+from advisor.jobs.layout_runs import LayoutRun, append_layout_run, read_layout_runs
+from advisor.jobs.loading import load_job, with_layout_runs
+from advisor.machines.cluster import ClusterGroup
+from advisor.machines.cluster_text import one_group
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.grid import SearchSpace
+from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.ways.case import SPACE
+from advisor.ways.places import places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepComparison:
+    """A measured step beside its prediction.
+
+    Attributes
+    ----------
+    name, machines : str
+        Of the job, and what it ran on.
+    layout : Layout
+        As it was predicted, where the user did not say it.
+    predicted_s : Estimate
+        Before the run was noted. [s]
+    step_s : float
+        As measured. [s]
+    known : int
+        Such runs that the next estimates start from.
+    """
+
+    name: str
+    machines: str
+    layout: Layout
+    predicted_s: Estimate
+    step_s: float
+    known: int
+
+    @property
+    def error_fraction(self) -> float:
+        """Predicted step over the measured one, less 1."""
+        return self.predicted_s.value / self.step_s - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval held the measured step."""
+        return self.predicted_s.low <= self.step_s <= self.predicted_s.high
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "schema_version": 1,
+            "job": self.name,
+            "machines": self.machines,
+            "layout": self.layout.to_record(),
+            "predicted": {"step_time_s": self.predicted_s.to_record()},
+            "actual": {"step_time_s": self.step_s},
+            "error_fraction": self.error_fraction,
+            "inside": self.is_inside,
+            "runs": self.known,
+        }
+
+
+def note_cluster_run(
+    run: str,
+    machines: str,
+    *,
+    step_s: float,
+    batch: int | None = None,
+    predictor: Predictor | None = None,
+) -> StepComparison:
+    """Keep a measured step of a recorded job, and return it beside the prediction.
+
+    Parameters
+    ----------
+    run : str
+        Name, part of a name, or folder of the recorded run.
+    machines : str
+        All that it ran on, as ``--cluster`` takes them.
+    step_s : float
+        Mean optimizer step. [s]
+    batch : int, optional
+        Samples of a step over all devices; as recorded otherwise.
+    predictor : Predictor, optional
+
+    Raises
+    ------
+    UsageError
+        If the machines are unlike, or the job cannot run on them.
+    """
+    predictor = predictor or Predictor()
+    path = store.find_run(run)
+    job = load_job(path)
+    job = job if batch is None else replace(job, global_batch=batch)
+    if job.work is None:
+        raise UsageError(
+            f"{job.name} has no training steps",
+            hint="give the whole job's time: advisor runs actual RUN g5.xlarge --time 3h12m",
+        )
+    group = one_group(machines, predictor.catalogue)
+    columns = _columns(predictor, job, group, SPACE)
+    append_actual(
+        path.parent,
+        Actual(
+            run=path.name,
+            provider="",
+            instance_type=machines,
+            count=1,
+            step_s=step_s,
+            batch=batch,
+        ),
+    )
+    return _compared(job.name, machines, columns, step_s, len(job.actuals) + 1)
+
+
+def _columns(
+    predictor: Predictor, job: Job, group: ClusterGroup, space: SearchSpace
+) -> TimeColumns:
+    (there,) = places(predictor.case(job, space=space), predictor.catalogue, [group])
+    columns = predictor.step_columns(
+        job, np.array([there.row]), np.array([group.count]), fleet=there.case.fleet, space=space
+    )
+    if columns.status[0]:
+        why = STATUSES[int(columns.status[0])].replace("_", " ")
+        raise UsageError(
+            f"{job.name} cannot be laid out on {group.count} x {group.label}: {why}",
+            hint="say how it ran: --batch, and of a transformer --tp, --pp, --micro-batch, ...",
+        )
+    return columns
+
+
+def _compared(
+    name: str, machines: str, columns: TimeColumns, step_s: float, known: int
+) -> StepComparison:
+    return StepComparison(
+        name=name,
+        machines=machines,
+        layout=columns.layout(0),
+        predicted_s=Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), 0.9),
+        step_s=step_s,
+        known=known,
+    )
+
+
+def note_layout_run(
+    job: Job,
+    machines: str,
+    *,
+    step_s: float,
+    space: SearchSpace | None = None,
+    predictor: Predictor | None = None,
+    root: Path | None = None,
+) -> StepComparison:
+    """Keep a measured step of a described transformer, and return it beside the prediction.
+
+    Parameters
+    ----------
+    job : Job
+        Of a transformer that is laid out by its dimensions.
+    machines : str
+        All that it ran on, as ``--cluster`` takes them.
+    step_s : float
+        Mean optimizer step. [s]
+    space : SearchSpace, optional
+        What is known of the layout; the rest is taken to be the fastest that fits.
+    predictor : Predictor, optional
+    root : Path, optional
+        Where runs are recorded.
+
+    Raises
+    ------
+    UsageError
+        If the job is no such transformer, the machines are unlike, or nothing fits on them.
+    """
+    predictor = predictor or Predictor()
+    place = store.local_folder(root)
+    job = with_layout_runs(replace(job, layout_runs=()), place)
+    if job.work is None or job.work.transformer is None or job.work.layers:
+        raise _not_by_shape(job)
+    group = one_group(machines, predictor.catalogue)
+    columns = _columns(predictor, job, group, space or SPACE)
+    append_layout_run(
+        place,
+        LayoutRun(
+            name=job.name,
+            transformer=job.work.transformer,
+            setup=job.work.setup,
+            precision=job.work.precision,
+            machines=machines,
+            layout=columns.layout(0),
+            step_s=step_s,
+        ),
+    )
+    return _compared(job.name, machines, columns, step_s, len(read_layout_runs(place)))
+
+
+def _not_by_shape(job: Job) -> UsageError:
+    return UsageError(
+        f"{job.name} is not a transformer known by its dimensions",
+        hint="name a recorded run instead: advisor runs actual RUN g5.xlarge --step-time 250ms",
+    )
