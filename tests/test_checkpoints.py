@@ -81,7 +81,9 @@ def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
     assert found.figures["llama3_effective_fraction_expected"] == pytest.approx(0.9, abs=0.01)
 
 
-def test_the_protocol_scores_the_restarts_that_the_product_takes(monkeypatch) -> None:
+def test_the_protocol_scores_the_restarts_that_the_product_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = data.shared()
     if found is None:
         pytest.skip("the public measurements are not here")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.domain import Estimate
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.queueing.nouns import SharedCluster
+from advisor.planners.queueing.nouns import Policy, SharedCluster
 from advisor.planners.queueing.start import OpenJobs, drawn_s, start_delays_s
 from advisor.records.job_tables import read_cluster_trace
 from advisor.simulation.queue import queue_answer
@@ -27,12 +27,12 @@ def open_jobs(*pairs: tuple[int, float]) -> OpenJobs:
     )
 
 
-def test_a_job_that_fits_beside_those_that_run_starts_at_once():
+def test_a_job_that_fits_beside_those_that_run_starts_at_once() -> None:
     delays = start_delays_s(np.array([50.0]), open_jobs((2, 10.0)), FOUR, devices=2)
     assert delays.tolist() == [0.0] * 200
 
 
-def test_a_job_waits_for_what_others_still_need():
+def test_a_job_waits_for_what_others_still_need() -> None:
     """Every job takes 100 s: the one that ran for 30 s leaves after 70, the waiting one after."""
     ended = np.full(50, 100.0)
     now = open_jobs((4, 30.0), (4, np.nan))
@@ -43,7 +43,7 @@ def test_a_job_waits_for_what_others_still_need():
     )
 
 
-def test_memoryless_durations_leave_as_much_as_ever():
+def test_memoryless_durations_leave_as_much_as_ever() -> None:
     rng = np.random.default_rng(0)
     ended = rng.exponential(1000.0, 20_000)
     since = np.array([0.0, 500.0, 2000.0])
@@ -52,7 +52,7 @@ def test_memoryless_durations_leave_as_much_as_ever():
     assert left.mean(axis=0) == pytest.approx(np.full(3, 1000.0), rel=0.06)
 
 
-def test_jobs_that_still_run_lengthen_what_is_drawn():
+def test_jobs_that_still_run_lengthen_what_is_drawn() -> None:
     ended = np.full(100, 10.0)
     alone = drawn_s(ended, np.zeros(0), np.zeros(1), 4000, seed=0)
     beside = drawn_s(ended, np.full(100, 50.0), np.zeros(1), 4000, seed=0)
@@ -67,7 +67,9 @@ def test_jobs_that_still_run_lengthen_what_is_drawn():
     seed=st.integers(0, 2**31),
 )
 @settings(max_examples=30)
-def test_one_more_job_in_front_makes_nobody_start_earlier(ended, running, waiting, seed):
+def test_one_more_job_in_front_makes_nobody_start_earlier(
+    ended: list[float], running: list[float], waiting: int, seed: int
+) -> None:
     pairs = [(1, e) for e in running] + [(4, float("nan"))] * waiting
     shorter, longer = (
         np.median(
@@ -75,13 +77,13 @@ def test_one_more_job_in_front_makes_nobody_start_earlier(ended, running, waitin
                 np.array(ended), open_jobs(*pairs, *more), FOUR, devices=4, draws=60, seed=seed
             )
         )
-        for more in ([], [(4, float("nan"))] * 3)
+        for more in (pairs[:0], [(4, float("nan"))] * 3)
     )
     assert 0.0 <= shorter <= longer
 
 
 @pytest.mark.parametrize(("policy", "devices"), [("las-2d", 1), ("fifo", 5)])
-def test_what_cannot_be_said_is_refused(policy, devices):
+def test_what_cannot_be_said_is_refused(policy: Policy, devices: int) -> None:
     with pytest.raises(PlanningError):
         start_delays_s(np.array([1.0]), open_jobs((1, 1.0)), FOUR, policy, devices=devices)
 
@@ -94,7 +96,7 @@ SACCT = """JobID|Submit|Start|End|ElapsedRaw|AllocTRES|ReqTRES|State
 """
 
 
-def test_an_export_with_open_jobs_is_answered_for_now(tmp_path: Path):
+def test_an_export_with_open_jobs_is_answered_for_now(tmp_path: Path) -> None:
     path = tmp_path / "sacct.txt"
     path.write_text(SACCT)
     trace = read_cluster_trace(path)

@@ -104,6 +104,7 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
             f"cannot read {path}: {error}", hint="name an export of sacct, kubectl or a CSV"
         ) from None
     head = text.lstrip()[:1]
+    rows: Iterator[_Row]
     if head in ("{", "["):
         form, rows = "Kubernetes", _kubernetes(path, text)
     elif "|" in text.partition("\n")[0]:
