@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from advisor import data
@@ -28,9 +26,7 @@ from advisor.train.scaling_runs import ClusterRuns
 from advisor.validation import (
     campaigns,
     job,
-    mixed,
     oom,
-    pipeline,
     scaling,
     spot,
 )  # fmt: skip
@@ -75,26 +71,6 @@ def test_large_placements_are_predicted_from_small_ones_alone() -> None:
     assert np.array_equal(one, other)
 
 
-def test_a_pipelines_form_is_chosen_without_its_large_runs(monkeypatch: Any) -> None:
-    monkeypatch.setattr(pipeline, "_CANDIDATES", (((1.0,), 1.0, False), ((4.0,), 0.25, False)))
-    grid = [(d, p) for d in (1, 2, 4, 8) for p in (1, 2, 4) if d * p <= 32]
-
-    def rows(model: int, factor: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-        frame = pd.DataFrame(
-            [
-                {"dp": d, "pp": p, "accelerators": d * p, "micro_batch": 1, "global_batch": 64,
-                 "step_s": (0.4 + 0.06 * model) / (d * p) + 0.02 * p + 0.03 * (d > 1)}
-                for d, p in grid
-            ]
-        )  # fmt: skip
-        few, many = frame[frame.accelerators <= 16], frame[frame.accelerators > 16]
-        return few, many.assign(step_s=many.step_s * factor)
-
-    found = [pipeline.nested({"x": rows(0, factor), "y": rows(1, 1.0)}) for factor in (1.0, 3.0)]
-    assert np.array_equal(found[0][0]["x"], found[1][0]["x"])
-    assert found[0][1]["x"] == found[1][1]["x"]
-
-
 def test_a_program_is_predicted_by_the_other_programs() -> None:
     def cells(factor: float) -> job.JobCells:
         rng = np.random.default_rng(5)
@@ -130,24 +106,6 @@ def test_a_choice_knows_one_run_of_the_job() -> None:
     times = changed * 100
     spoilt = replace(runs, prices=changed, times=times)
     assert np.array_equal(answer, scores(spoilt.seen_by(0, seen), 0, others, 1.0))
-
-
-def test_a_mixed_runs_degrees_are_left_out_of_its_constants() -> None:
-    def runs(factor: float) -> list[mixed._Amp]:
-        return [
-            mixed._Amp(
-                forward_s=np.full(pp, 0.02 / tp), layers=(4,) * pp, dp=16 // tp // pp, tp=tp,
-                pp=pp, micro_batch=1, micro_batches=m, own_cost=1.0,
-                measured_s=(0.1 * m / tp + 0.05 * pp) * (factor if (tp, pp) == (2, 2) else 1.0),
-            )
-            for tp in (1, 2, 4)
-            for pp in (1, 2, 4)
-            for m in (4, 8)
-        ]  # fmt: skip
-
-    one, other = (mixed._left_out(runs(f)) for f in (1.0, 2.5))
-    out = [(r.tp, r.pp) == (2, 2) for r in runs(1.0)]
-    assert np.array_equal(one[out], other[out])
 
 
 def test_a_forecast_knows_nothing_after_the_submission() -> None:

@@ -15,7 +15,7 @@ from advisor.measurements.dataset import Dataset
 from advisor.measurements.failures import FAILURES
 from advisor.measurements.fetched import HIVEMIND, SPOT
 from advisor.measurements.finetuning import BLACKWELL, FINETUNE
-from advisor.measurements.layers import AMP, LAYERS, SAILOR
+from advisor.measurements.layers import LAYERS
 from advisor.measurements.layouts import LAYOUTS
 from advisor.measurements.mlperf import MLPERF
 from advisor.measurements.parcae import PARCAE
@@ -25,17 +25,17 @@ from advisor.measurements.scaling import POLLUX, SIA
 from advisor.measurements.suites import GAVEL, LAMBDA, NEUSIGHT, NVIDIA_EXAMPLES
 
 ALL: Final = (
-    MLPERF, LAYOUTS, LAYERS, AMP, COLLECTIVES, NEUSIGHT, GAVEL, NVIDIA_EXAMPLES, PARCAE, FAILURES,
+    MLPERF, LAYOUTS, LAYERS, COLLECTIVES, NEUSIGHT, GAVEL, NVIDIA_EXAMPLES, PARCAE, FAILURES,
     CAMPAIGNS, FINETUNE, BLACKWELL, PROFET, TRAINPRED, SCOUT, IBM, POLLUX, TIRESIAS, POLLUX_QUEUE,
-    LAMBDA, SIA, SAILOR, SPOT, HIVEMIND,
+    LAMBDA, SIA, SPOT, HIVEMIND,
 )  # fmt: skip
 BY_NAME: Final = {one.name: one for one in ALL}
 
 
 __all__ = [
-    "ALL", "AMP", "BLACKWELL", "BY_NAME", "CAMPAIGNS", "COLLECTIVES", "FAILURES", "FINETUNE",
+    "ALL", "BLACKWELL", "BY_NAME", "CAMPAIGNS", "COLLECTIVES", "FAILURES", "FINETUNE",
     "GAVEL",
     "HIVEMIND", "IBM", "LAMBDA", "LAYERS", "LAYOUTS", "MLPERF", "NEUSIGHT", "NVIDIA_EXAMPLES",
-    "PARCAE", "POLLUX", "POLLUX_QUEUE", "PROFET", "SAILOR", "SCOUT", "SIA", "SPOT", "TIRESIAS",
+    "PARCAE", "POLLUX", "POLLUX_QUEUE", "PROFET", "SCOUT", "SIA", "SPOT", "TIRESIAS",
     "TRAINPRED", "Dataset",
 ]  # fmt: skip

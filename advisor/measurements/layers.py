@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.layouts import LAYOUTS
 from advisor.measurements.table import MS_PER_S, PublishedTable
 
 if TYPE_CHECKING:
@@ -48,66 +46,5 @@ LAYERS: Final = Dataset(
             tidy=_tidy_layers,
             tell=frozenset({"gpu", "fwd_ms", "bwd_ms", "params_per_layer", "hidden", "dtype"}),
         )
-    },
-)
-
-
-def _of_sailor(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep Sailor's runs of the collected table."""
-    return rows[rows["table"] == "sailor_validation"]
-
-
-def _as_they_are(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows
-
-
-AMP: Final = Dataset(
-    name="amp",
-    title="AMP's layer profiles",
-    upstream=(Upstream(repository="DachengLi1/AMP", commit="72eeea4"),),
-    licence="Apache-2.0",
-    ships=True,
-    tables={
-        "layers": PublishedTable(
-            file="amp/layers.csv",
-            published="planners/amp_layer_fwd_times.csv",
-            columns={
-                "model": "model",
-                "accelerator": "gpu",
-                "tp": "tp",
-                "layer": "layer_index",
-                "forward_s": "fwd_s_mbs1",
-            },
-        )
-    },
-)
-
-SAILOR: Final = Dataset(
-    name="sailor",
-    title="Sailor's runs over unlike GPUs and its layer profiles",
-    upstream=(Upstream(repository="eth-easl/sailor", commit="cf2c8e3"),),
-    licence="none stated",
-    ships=False,
-    tables={
-        "runs": replace(
-            LAYOUTS.tables["runs"],
-            file="sailor/runs.csv",
-            tidy=_of_sailor,
-            selection=_as_they_are,
-            tell=frozenset(),
-        ),
-        "layers": PublishedTable(
-            file="sailor/layers.csv.gz",
-            published="planners/sailor_layer_profiles.csv",
-            columns={
-                "model": "model",
-                "accelerator": "gpu",
-                "micro_batch": "micro_batch",
-                "tp": "tp",
-                "layer": "layer",
-                "forward_s": "fwd_s",
-                "backward_s": "bwd_s",
-            },
-        ),
     },
 )

@@ -32,10 +32,6 @@ CHECKSUMS: Final[Mapping[str, str]] = {
         "db462c9ca08a477c071137ee282bedad56d374942a4fa608ddfe64609fdc6991",
     "measurements/pollux_sia/sia_scalability.csv":
         "6c3e343f9db8c0b53c908e582258a9edfe2bb11b5083437e0412b940a0e8a142",
-    "planners/sailor_layer_profiles.csv":
-        "e02cc14bf5be5e17dc6e69e85883fc266348b63a1acf8a2d7cc990d8795f0b8f",
-    "planners/measured_layouts.csv":
-        "a300479a59248843c1077470bd37c64e12b17118f33c244ab33718f41ba6a1d7",
     "cloud_runs/hivemind-multi-cloud/experiments.csv":
         "5d6b201ace24449a9a89b8c364a48f9532acc9114544d74a72cb55349e8f7e2d",
     "cloud_runs/hivemind-multi-cloud/nodes.csv":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
@@ -19,6 +20,7 @@ from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import accelerator_devices, suite_device
 from advisor.machines.fleet import Fleet, lone_fleet
 from advisor.machines.fleet import fleet as all_machines
+from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.nouns import Device, Precision
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.device_rates import unmeasured
@@ -26,6 +28,8 @@ from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
 from advisor.question import JobSpec, SetupRequest
 from advisor.ways.constants import constants
 
+# What tells machines as ``--cluster`` takes them, "2x4xT4@50Gbps", from names of types and cards.
+_CLUSTER: Final = re.compile(r"^\d+\s*x|[:@]")
 _PRECISION: Final = "bf16"  # where nobody says another, as for described jobs
 
 
@@ -131,8 +135,13 @@ def place_of(
     Raises
     ------
     UsageError
-        If neither a type nor an accelerator has the name.
+        If neither a type nor an accelerator has the name, and it is no cluster's.
     """
+    if not actual.provider and _CLUSTER.search(actual.instance_type):
+        several = f"{actual.count}x" if actual.count > 1 else ""
+        group = one_group(f"{several}{actual.instance_type}", catalogue)
+        own, at = own_fleet(group, catalogue, fleet, per_node=group.node.devices)
+        return own, np.array([at]), np.array([group.count])
     found = _machine(actual, catalogue)
     if isinstance(found, Device):
         lone = lone_fleet(found, actual.count, catalogue.accelerators.get(found.name))

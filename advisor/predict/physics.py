@@ -16,7 +16,6 @@ from advisor.jobs.layout_runs import LayoutRun
 from advisor.machines.cluster_text import one_group
 from advisor.machines.fleet import Fleet, fleet
 from advisor.machines.limited import limited_fleet
-from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.grid import SearchSpace
@@ -62,6 +61,9 @@ class Physics:
         self._limited: dict[tuple[float | None, float | None], Fleet] = {}
         self._side_prices: SidePrices | None = None
         self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
+        self._seen_there: dict[
+            tuple[object, ...], tuple[Work, tuple[Device, float, float, float] | None]
+        ] = {}
         self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
 
     @property
@@ -202,29 +204,17 @@ class Physics:
         return self._clusters[key]
 
     def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
-        """Return a run on accelerators of the catalogue or of one's own; None of any other."""
-        known, several = self.fleet_of(job), f"{actual.count}x" if actual.count > 1 else ""
-        try:
-            if actual.provider:
-                named = self.catalogue.instance_type(
-                    actual.instance_type, provider=actual.provider
-                )
-                fleet, row, nodes = known, named.index, actual.count
-            else:
-                group = one_group(f"{several}{actual.instance_type}", self.catalogue)
-                fleet, row = own_fleet(group, self.catalogue, known, per_node=group.node.devices)
-                nodes = group.count
-        except AdvisorError:
-            return None
+        """Return a run as the law of scaling takes it; None where it has no known device."""
+        fleet, (row,), (nodes,) = place_of(actual, self.catalogue, self.fleet_of(job))
         if fleet.device[row] < 0:
             return None
         per_node = int(fleet.per_node[row])
         return PlacedRun(
             key=key_of(fleet, row),
             device=fleet.devices[fleet.device[row]],
-            nodes=nodes,
+            nodes=int(nodes),
             per_node=per_node,
-            batch=(actual.batch or job.global_batch) / (nodes * per_node),
+            batch=(actual.batch or job.global_batch) / (int(nodes) * per_node),
             step_s=actual.step_s,
         )
 
@@ -301,28 +291,42 @@ class Physics:
             The job's.
         """
         anchors = host_anchor(job, work, self.constants)
-        bare = Anchors(core_speed=anchors.core_speed)
-        machines = self.fleet_of(job)
         if is_known_by_runs(work):
             return self._anchored_on_runs(anchors, job, work)
         for actual in job.actuals:
             if not is_named(actual, self.catalogue):
                 continue  # a cluster, which shows how the job scales, or a card that nobody knows
-            there, row, count = place_of(actual, self.catalogue, machines)
-            asked = job if actual.batch is None else replace(job, global_batch=actual.batch)
-            case = StepCase(
-                job=asked, work=work, fleet=there, anchors=bare, constants=self.constants,
-                accelerators=self.catalogue.accelerators,
-            )  # fmt: skip
-            columns = best_columns(case, row, count)
-            if columns.status[0] == 0:
-                anchors = anchors.with_actual(
-                    there.devices[there.device[row[0]]],
-                    float(columns.step_s[0]),
-                    actual.step_s,
-                    float(columns.log_sd[0]),
-                )
+            there = self._beside(job, work, actual)
+            if there is not None:
+                anchors = anchors.with_actual(*there)
         return anchors
+
+    def _beside(
+        self, job: Job, work: Work, actual: Actual
+    ) -> tuple[Device, float, float, float] | None:
+        """Return a run's device, the bare model's step there, the measured one, and log_sd.
+
+        None where the model has no step; kept, since every candidate asks for all of them.
+        """
+        key = (id(work), job.name, actual, actual.batch or job.global_batch)
+        if key not in self._seen_there or self._seen_there[key][0] is not work:
+            self._seen_there[key] = work, self._bare_step(job, work, actual)
+        return self._seen_there[key][1]
+
+    def _bare_step(
+        self, job: Job, work: Work, actual: Actual
+    ) -> tuple[Device, float, float, float] | None:
+        there, row, count = place_of(actual, self.catalogue, self.fleet_of(job))
+        case = StepCase(
+            job=replace(job, global_batch=actual.batch or job.global_batch), work=work,
+            fleet=there, anchors=Anchors(core_speed=host_core_speed(job)),
+            constants=self.constants, accelerators=self.catalogue.accelerators,
+        )  # fmt: skip
+        columns = best_columns(case, row, count)
+        if columns.status[0]:
+            return None
+        device = there.devices[there.device[row[0]]]
+        return device, float(columns.step_s[0]), actual.step_s, float(columns.log_sd[0])
 
     def _anchored_on_runs(self, anchors: Anchors, job: Job, work: Work) -> Anchors:
         """Return the anchors with the runs that the work was fitted to, one device each."""

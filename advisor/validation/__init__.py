@@ -32,8 +32,6 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),
     "finetune": ("finetune", "How long does a step of a fine-tuning run take?"),
     "blackwell": ("blackwell", "How long is a step on B200s, and how much memory does it take?"),
-    "mixed": ("mixed", "How long does a step take over unlike GPUs?"),
-    "pipeline": ("pipeline", "Do a pipeline job's small runs predict its large ones?"),
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
     "gpu-mlperf": ("gpu_mlperf", "How fast are MLPerf's jobs on an unseen accelerator?"),
     "campaigns": ("campaigns", "How many GPU-hours does a whole training run take?"),
