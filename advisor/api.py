@@ -30,7 +30,7 @@ __all__ = ["answer", "estimate", "find_job", "job_of", "load_job", "ranked", "re
 _NAMES: Final = (
     JOB_NAMES
     | {name for name, entry in ENTRIES.items() if entry.part in ("constraints", "layout")}
-    | {"catalogue"}
+    | {"catalogue", "overrides"}
 )
 
 
@@ -104,7 +104,9 @@ def answer(
 def ranked(job: Job, question: Question, *, predictor: Predictor | None = None) -> Recommendation:
     """Rank configurations for a job that is already what the question says."""
     constraints = replace(question.constraints, space=layout_space(question.layout))
-    known = predictor or Predictor(Catalogue.load(question.catalogue))
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
     here = at_hand(
         known, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
     )

@@ -6,6 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+from advisor.collectors.user_folders import data_folder
 from advisor.errors import UsageError
 
 
@@ -30,10 +31,7 @@ def user_data() -> Path:
 
     ``measurements/`` inside holds what ``advisor data fetch`` brought.
     """
-    named = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if named.is_absolute():  # the specification says to ignore a relative one
-        return named / "advisor"
-    return Path(os.path.expanduser("~")) / ".local" / "share" / "advisor"
+    return data_folder()
 
 
 def shared() -> Path | None:

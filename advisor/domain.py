@@ -515,8 +515,8 @@ class ProposedChange:
     Attributes
     ----------
     name : str
-        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"device"``,
-        ``"budget"`` or ``"deadline"``.
+        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"budget"`` or
+        ``"deadline"``; ``"device"`` and ``"ddp"``, which the answer assumes: what holds without.
     do : str
         What to do for it.
     training_time_h, cost_usd : Estimate
@@ -642,9 +642,10 @@ class Recommendation:
         return notebook.plot([candidate.to_record() for candidate in shown], axes)
 
     def __repr__(self) -> str:
-        """Say what was asked about, then the list, a line a candidate."""
+        """Say what was asked about, what to choose, then the list, a line a candidate."""
         lines = [words.candidate_line(one.to_record()) for one in self.front or self.nearest]
-        return "\n".join([f"<Recommendation: {notebook.headline(self.to_record())}>", *lines])
+        head = f"<Recommendation: {notebook.headline(self.to_record())}>"
+        return "\n".join([head, *self.summary, *lines])
 
     def _repr_html_(self) -> str:
         """Show itself in a notebook: a table and a chart."""

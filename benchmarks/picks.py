@@ -8,7 +8,8 @@ place of its own minute. A pick is sensible where
 
 * there is exactly one best value, and it names a row of the list, or this machine;
 * no row of the whole front, and not this machine, costs a tenth less and takes at most a tenth
-  longer, or takes a tenth less and costs at most a tenth more;
+  longer, or takes a tenth less and costs at most a tenth more (upper bounds where nothing similar
+  was measured);
 * no row of the list has more machines of another row's type and is less than a tenth faster;
 * nothing is rented for what this machine does within ten minutes;
 * the answer is one screen: 24 lines of 80 columns.
@@ -129,10 +130,10 @@ def _wrong(answer: Recommendation, every: Recommendation) -> Iterator[str]:
     if chosen is None:
         yield "no pick"
         return
-    time, cost = chosen.training_time_h.value, chosen.cost_usd.value
+    time, cost = _judged(chosen)
     others = [*every.front, *([] if answer.here is None else [answer.here])]
     for other in others:
-        t, c = other.training_time_h.value, other.cost_usd.value
+        t, c = _judged(other)
         cheaper = c < cost * (1 - TENTH) and t <= time * (1 + TENTH)
         faster = t < time * (1 - TENTH) and c <= cost * (1 + TENTH)
         if cheaper or faster:
@@ -149,6 +150,13 @@ def _wrong(answer: Recommendation, every: Recommendation) -> Iterator[str]:
     here = answer.here
     if pick != "here" and here is not None and here.training_time_h.value < TROUBLE_H:
         yield "rented for less than ten minutes"
+
+
+def _judged(one: Candidate) -> tuple[float, float]:
+    """Return time and cost: their upper bounds where nothing similar was measured."""
+    if one.is_extrapolating:
+        return one.training_time_h.high, one.cost_usd.high
+    return one.training_time_h.value, one.cost_usd.value
 
 
 def _regrets(

@@ -71,6 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cwd = Path(folder)
         os.chdir(cwd)
+        os.environ["ADVISOR_RUNS"] = str(cwd / "runs")
         seconds, megabytes = repeated(["--help"], cwd=cwd)
         print(f"advisor --help            {seconds:6.2f} s  {megabytes:5.0f} MB")
         profile, _ = command(["profile", str(EXAMPLE), "--epochs", "40"], cwd=cwd)
@@ -79,7 +80,7 @@ def main() -> None:
             print(f"first answer              {profile + first:6.2f} s  (profile {profile:.1f} s)")
         seconds, megabytes = repeated(["recommend", "--budget", "50"], cwd=cwd)
         print(f"advisor recommend         {seconds:6.2f} s  {megabytes:5.0f} MB")
-        run = next((cwd / ".advisor" / "runs").iterdir())
+        run = next((cwd / "runs").iterdir())
         print(f"recommend in-process      {in_process(run):6.2f} s  (catalogue loaded)")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}")
 

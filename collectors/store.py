@@ -7,7 +7,7 @@ import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from advisor.collectors import remote
 from advisor.collectors.errors import RecordingError
@@ -17,19 +17,23 @@ from advisor.collectors.private import OWNER_ONLY, private_folder
 from advisor.collectors.profiler_life import mark, profiler_lives
 from advisor.collectors.records import Appender
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
+from advisor.collectors.user_folders import data_folder
 
 if TYPE_CHECKING:  # listing many runs reads none of them: what derives recordings comes when asked
     from advisor.collectors.recording import Recording
 
 Root = Path | str
+VARIABLE: Final = "ADVISOR_RUNS"
+# Where runs were kept before they had the user's folder.
+EARLIER: Final = Path(".advisor") / "runs"
 
 
 def run_root() -> Root:
-    """Return where runs are: ``ADVISOR_RUNS`` (a folder or URL), by default ``.advisor/runs``."""
-    named = os.environ.get("ADVISOR_RUNS")
+    """Return where runs are kept: ``ADVISOR_RUNS`` (a folder or URL), else the user's folder."""
+    named = os.environ.get(VARIABLE)
     if named:
         return named if remote.is_url(named) else Path(named)
-    return Path(".advisor") / "runs"
+    return data_folder() / "runs"
 
 
 def local_folder(root: Root | None = None) -> Path:
@@ -38,24 +42,41 @@ def local_folder(root: Root | None = None) -> Path:
     return remote.mirror_of(str(place)) if remote.is_url(place) else Path(place)
 
 
+def local_folders(root: Root | None = None) -> tuple[Path, ...]:
+    """Return the folders that runs are looked for in, the one they are recorded in first.
+
+    Where nobody names a folder, runs that earlier versions kept beside the script are found too.
+    """
+    place = local_folder(root)
+    if root is None and not os.environ.get(VARIABLE) and EARLIER.is_dir():
+        return place, EARLIER
+    return (place,)
+
+
 def list_runs(root: Root | None = None) -> list[Path]:
     """Return the folders of all runs, oldest first; a URL's are brought here first.
 
     Raises
     ------
     RecordingError
-        If the folder or URL cannot be read.
+        If a folder or the URL cannot be read.
     """
     place = run_root() if root is None else root
-    folder = remote.pull(str(place)) if remote.is_url(place) else Path(place)
+    if remote.is_url(place):
+        remote.pull(str(place))
+    runs = [run for folder in local_folders(root) for run in _runs_in(folder)]
+    return sorted(runs, key=lambda run: run.name)  # names begin with the time
+
+
+def _runs_in(folder: Path) -> list[Path]:
     try:
-        names = sorted(os.listdir(folder))
+        names = os.listdir(folder)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RecordingError(
             f"cannot look into {folder}: {error.strerror}",
-            hint="name another folder of runs with ADVISOR_RUNS",
+            hint=f"name another folder of runs with {VARIABLE}",
         ) from error
     return [folder / name for name in names if os.path.lexists(f"{folder}/{name}/{PROFILER_FILE}")]
 

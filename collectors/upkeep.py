@@ -82,7 +82,7 @@ def clean(root: store.Root | None = None) -> int:
     """
     removed = 0
     try:
-        runs = store.list_runs(store.local_folder(root))
+        runs = [run for place in store.local_folders(root) for run in store.list_runs(place)]
     except RecordingError:
         return 0
     for run in runs:

@@ -17,10 +17,11 @@ from advisor.planners.memory.layout_memory import memory_bytes as planned_bytes
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
 from advisor.train.layout_model import is_dense_training, predicted_s
-from advisor.train.layout_rows import LayoutRows, read
+from advisor.train.layout_rows import LayoutRows, known_part, read
 from advisor.train.measured_step import MeasuredStep
 from advisor.validation import asked_layouts, flag_layouts
 from advisor.validation.asked_steps import OPERATORS, SHAPES, answer
+from advisor.ways.constants import constants
 from advisor.ways.layout_model import load
 
 
@@ -36,6 +37,16 @@ def rows() -> LayoutRows:
 
 def test_the_product_and_the_fit_time_measured_layouts_alike(rows: LayoutRows) -> None:
     parameters = load().parameters
+    parts = {gpu: known_part(str(gpu)) for gpu in np.unique(rows.gpu)}
+    # Cards whose rate nobody measured are timed by their operators where their family was fitted.
+    by_operators = [
+        gpu
+        for gpu, one in parts.items()
+        if one is not None
+        and one[0].is_inferred
+        and one[0].device.architecture in constants().device.fitted_architectures
+    ]
+    rows = rows.take(~np.isin(rows.gpu, by_operators))
     asked, fitted = asked_layouts.step_s(rows, parameters), predicted_s(rows, parameters)
     on_device = is_dense_training(rows) | (np.asarray(rows.shapes.trained_share) == 0)
     np.testing.assert_allclose(asked[on_device], fitted[on_device], rtol=1e-9)
@@ -114,5 +125,6 @@ def test_a_left_out_device_is_known_by_its_specifications_alone() -> None:
     )  # fmt: skip
     known, unknown = (answer(asking, step, is_left_out=out) for out in (False, True))
     assert unknown.operators_s != known.operators_s
-    # Half of the datasheet's 125 TFLOP/s is expected, 80 were measured.
-    assert unknown.step_s > 1.05 * known.step_s
+    # What the shapes make of a rate that was measured, its operators make of its datasheet.
+    assert (known.law, unknown.law) == (SHAPES, OPERATORS)
+    assert unknown.log_sd > known.log_sd

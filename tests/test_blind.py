@@ -18,7 +18,6 @@ from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel
 from advisor.validation import (
     described,
-    instance,
 )  # fmt: skip
 from advisor.validation.device_cells import CellTable, cell_table
 from advisor.validation.known_jobs import left_out
@@ -91,12 +90,3 @@ def suite_name(gpu: str) -> str:
     device = suite_device(gpu)
     assert device is not None
     return device.name
-
-
-def test_the_law_of_rates_is_fitted_without_the_targets_chip(tmp_path: Path) -> None:
-    laws = [
-        instance._fitted_without(described_rows(tmp_path / str(wrong), wrong))("p3.2xlarge")
-        for wrong in (None, "V100-32GB", "RTX-3090")
-    ]
-    assert laws[0] == laws[1]  # p3.2xlarge has a V100
-    assert laws[0] != laws[2]

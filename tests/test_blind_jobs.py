@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from advisor import data
-from advisor.learned.choice import Runs, scores
+from advisor.learned.choice import Runs, anchor_of, scores
 from advisor.learned.linear import Ridge
-from advisor.learned.regret import constant_answer
 from advisor.planners.core.units import GIB
 from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
@@ -96,15 +95,17 @@ def test_a_choice_knows_one_run_of_the_job() -> None:
     runs = Runs(
         prices=prices, times=prices * 100, has_run=np.ones((8, 5), bool),
         families=np.array([str(i // 2) for i in range(8)], dtype=object),
+        price_usd_per_h=np.ones(5), measured=rng.random((8, 5, 2)),
     )  # fmt: skip
     others = np.arange(2, 8)
-    answer = scores(runs, 0, others)
-    anchor = int(np.argmin(constant_answer(runs.ratios[others])))
+    anchor = anchor_of(runs, 0, others)
+    seen = np.arange(5) == anchor
+    answer = scores(runs.seen_by(0, seen), 0, others, 1.0)
     changed = prices.copy()
     changed[0, np.arange(5) != anchor] *= 4.0
     times = changed * 100
     spoilt = replace(runs, prices=changed, times=times)
-    assert np.array_equal(answer, scores(spoilt, 0, others))
+    assert np.array_equal(answer, scores(spoilt.seen_by(0, seen), 0, others, 1.0))
 
 
 def test_a_forecast_knows_nothing_after_the_submission() -> None:

@@ -22,7 +22,8 @@ from advisor.machines.cluster_text import parse_cluster, read_cluster
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
-from advisor.question.reading import read_project, read_question
+from advisor.question.reading import read_question
+from advisor.question.sources import stated
 from advisor.records import iterate_records
 from advisor.records.campaigns import read_campaigns
 from advisor.records.importers.formats import FORMATS, read
@@ -190,7 +191,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "availability": read_spot_traces,
     "cluster trace": read_cluster_trace,
     "configuration": read_model,
-    "project": lambda path: read_project(path.rename(path.with_name("advisor.toml")).parent),
+    "project": lambda path: stated(path.rename(path.with_name("advisor.toml")).parent, {}),
 } | {f"runs import {name}": lambda path, name=name: read(name, path) for name in FORMATS}
 NASTY = {
     "brackets": "[" * 100_000,

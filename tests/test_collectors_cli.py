@@ -28,7 +28,8 @@ def advisor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
              "copy_one_core_bytes_per_s", "scalar_score", "disk_read_bytes_per_s"), 1e9,
         )  # fmt: skip
         path.write_text(json.dumps({**figures, "measured_at": "2026-11-21T00:00:00+00:00"}))
-    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(cache)}
+    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(cache),
+                   "XDG_DATA_HOME": str(folder / "data")}  # fmt: skip
     environment.pop("ADVISOR_RUNS", None)
     return subprocess.run(
         [sys.executable, "-m", "advisor.cli", *words],
@@ -41,7 +42,7 @@ def test_a_scripts_own_options_are_its_own(tmp_path: Path) -> None:
     done = advisor(tmp_path, "profile", "--name", "mine", "train.py", "--for", "3", "--lr", "0.1")
     assert done.returncode == 0
     assert done.stdout == "['--for', '3', '--lr', '0.1']\n"
-    (run,) = (tmp_path / ".advisor" / "runs").iterdir()
+    (run,) = (tmp_path / "data" / "advisor" / "runs").iterdir()
     assert "-mine-" in run.name
 
 
@@ -124,7 +125,7 @@ def test_a_script_that_dies_at_once_says_so_and_keeps_the_run(tmp_path: Path) ->
     assert error.startswith("error: the command ended with exit code 1 after")
     assert "before its first step" in error
     assert advice.startswith("hint: ")
-    assert len(list((tmp_path / ".advisor" / "runs").iterdir())) == 1
+    assert len(list((tmp_path / "data" / "advisor" / "runs").iterdir())) == 1
 
 
 def test_a_script_without_steps_is_a_recording_all_the_same(tmp_path: Path) -> None:

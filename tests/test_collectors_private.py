@@ -31,7 +31,8 @@ def run_cli(
     folder: Path, *words: str, umask: int = 0o022, **changes: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in ``folder`` with a cache of its own."""
-    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(folder / "cache"),
+                   "XDG_DATA_HOME": str(folder / "data")}  # fmt: skip
     environment.pop("ADVISOR_RUNS", None)
     return subprocess.run(
         [sys.executable, "-m", "advisor.cli", *words], cwd=folder, capture_output=True, text=True,
@@ -62,7 +63,7 @@ raise SystemExit(1)
         run_cli(tmp_path, "runs", "list").stdout
         + run_cli(tmp_path, "runs", "list", "--json").stdout
     )
-    (run,) = (tmp_path / ".advisor" / "runs").glob("2*")
+    (run,) = (tmp_path / "data" / "advisor" / "runs").glob("2*")
     told = listed + done.stderr + run_cli(tmp_path, "runs", "show", run.name).stdout
     stored = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p != script)
     for secret in (SECRET, "URLSECRET"):
@@ -80,10 +81,10 @@ def test_nobody_else_can_read_a_run_whatever_the_umask(tmp_path: Path, umask: in
     done = run_cli(tmp_path, "profile", "-q", "train.py", "5", umask=umask)
     assert done.returncode == 0, done.stderr
     assert run_cli(tmp_path, "runs", "list", umask=umask).returncode == 0
-    found = list((tmp_path / ".advisor").rglob("*"))
+    found = list((tmp_path / "data" / "advisor").rglob("*"))
     assert {"profiler.bin", "control", "index.json"} <= {path.name for path in found}
     assert any(path.name.startswith("ev-") for path in found)
-    for path in [tmp_path / ".advisor", *found]:
+    for path in [tmp_path / "data" / "advisor", *found]:
         assert path.stat().st_mode & 0o077 == 0, path
         assert path.stat().st_mode & 0o600 == 0o600 or umask & 0o200, path
 
@@ -180,7 +181,7 @@ def test_names_with_escape_sequences_never_reach_a_terminal(tmp_path: Path) -> N
     odd = "new\nline\x1b[31mred\u202e.py"
     (tmp_path / odd).write_text(MARKED)
     outputs = [run_cli(tmp_path, "profile", odd, "12", "\x1b]0;title\x07")]
-    (run,) = (tmp_path / ".advisor" / "runs").glob("2*")
+    (run,) = (tmp_path / "data" / "advisor" / "runs").glob("2*")
     hostile = run.with_name("zz\x1b[2Jname\n")
     hostile.mkdir()
     fact = {"fact": "warning", "text": "first\nsecond \x1b[31m \x9b1m"}

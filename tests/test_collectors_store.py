@@ -16,6 +16,7 @@ from advisor.collectors.store import (
     latest_run,
     list_runs,
     local_folder,
+    local_folders,
     new_run,
     read_recording,
     remove,
@@ -27,12 +28,35 @@ GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 
 def test_the_environment_names_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ADVISOR_RUNS", raising=False)
-    assert run_root() == Path(".advisor/runs")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert run_root() == tmp_path / "data" / "advisor" / "runs"
     monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path))
     assert run_root() == tmp_path
     monkeypatch.setenv("ADVISOR_RUNS", "s3://team/runs")
     assert run_root() == "s3://team/runs"
     assert local_folder() == remote.mirror_of("s3://team/runs")
+
+
+def test_runs_of_earlier_versions_are_found_beside_the_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where nobody names a folder; recorded is in the user's folder, from anywhere."""
+    monkeypatch.delenv("ADVISOR_RUNS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    old = new_run("old", Path(".advisor") / "runs")
+    assert list_runs() == [old.relative_to(Path.cwd())]
+    new = new_run("new")
+    assert new.parent == tmp_path / "data" / "advisor" / "runs"
+    assert {run.name for run in list_runs()} == {old.name, new.name}
+    assert find_run("old").name == old.name
+    assert local_folders() == (new.parent, Path(".advisor/runs"))
+    monkeypatch.chdir(tmp_path)
+    assert list_runs() == [new]
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path / "named"))
+    assert list_runs() == []
 
 
 def test_runs_are_listed_in_order_and_found_by_part_of_their_name(tmp_path: Path) -> None:

@@ -153,10 +153,11 @@ def test_a_profile_that_is_killed_before_its_first_reading_leaves_nothing_for_lo
 ) -> None:
     """Killed while the machine is measured: the next profile takes its folder away."""
     cache = tmp_path / "cache"
-    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(cache)}
+    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(cache),
+                   "XDG_DATA_HOME": str(tmp_path / "data")}  # fmt: skip
     environment.pop("ADVISOR_RUNS", None)
     command = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--", "true"]
-    runs = tmp_path / ".advisor" / "runs"
+    runs = tmp_path / "data" / "advisor" / "runs"
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
         while not list(runs.glob(f"*/{PROFILER_FILE}")):
             time.sleep(0.01)

@@ -147,6 +147,16 @@ def test_the_verb_shows_each_and_warns_of_drift(runs: Path) -> None:
     assert told["drift"]["drifting"] is True
 
 
+def test_recommending_warns_where_the_latest_drift(runs: Path) -> None:
+    words = ["recommend", "--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "10M"]
+    kept(runs, [1.0] * 3)
+    assert "real runs ended outside" not in runner.invoke(app, words).output
+    kept(runs, [3.0] * 4)
+    done = runner.invoke(app, words)
+    assert "of the last 7 real runs ended outside" in done.stderr
+    assert "advisor train models" in done.stderr
+
+
 def test_one_run_alone_can_be_compared(runs: Path) -> None:
     kept(runs, [1.0])
     drift.keep(runs, record(1.0, run="another"), now=START)

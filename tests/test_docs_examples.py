@@ -15,8 +15,9 @@ from advisor.catalogue import Catalogue
 from advisor.jobs.described import read_model
 from advisor.machines.cluster_text import read_cluster
 from advisor.planners.spot.availability import SpotTrace
-from advisor.question import ENTRIES, Question, read_project, read_question
+from advisor.question import ENTRIES, Question, read_question
 from advisor.question.entries import ALIASES
+from advisor.question.sources import stated
 from advisor.records import read_records
 from advisor.records.job_tables import read_cluster_trace
 from advisor.records.traces import read_spot_traces
@@ -93,17 +94,17 @@ def catalogue() -> Catalogue:
 
 @pytest.mark.parametrize("name", ["advisor.toml", "pyproject.toml"])
 def test_project_files(tmp_path: Path, name: str) -> None:
-    answers, path = parsed(tmp_path, name, lambda _: read_project(tmp_path))
-    assert path == tmp_path / name
-    question = Question.read(answers, names=ENTRIES)
+    (found,) = parsed(tmp_path, name, lambda _: stated(tmp_path, {}))
+    assert found.place.endswith(name)
+    question = Question.read(found.answers, names=ENTRIES)
     assert question.job.model == "llama/" or question.constraints.budget_usd == 1500.0
 
 
 def test_the_project_file_of_the_page_on_asking(tmp_path: Path) -> None:
     (block,) = [b for b in blocks("toml") if b.page == "docs/question.md"]
     (tmp_path / "advisor.toml").write_text(block.text)
-    answers, _ = read_project(tmp_path)
-    assert Question.read(answers, names=ENTRIES).constraints.max_nodes == 8
+    (found,) = stated(tmp_path, {})
+    assert Question.read(found.answers, names=ENTRIES).constraints.max_nodes == 8
 
 
 def test_question_files(tmp_path: Path) -> None:

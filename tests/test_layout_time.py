@@ -284,14 +284,16 @@ def test_low_precision_gains_more_from_wide_products() -> None:
     assert gain(2048) < gain(4096) < gain(16384)
 
 
-def test_eager_kernels_start_more_slowly_than_fused_ones() -> None:
+def test_huggingfaces_trainer_starts_kernels_more_slowly_than_a_plain_loop() -> None:
     small = replace(SHAPE, hidden=512, heads=4, kv_heads=4, ffn=2048, sequence=128)
     one = replace(PLAIN, dp=1, shard_group=1, micro_batch=1, accumulation_steps=1)
-    eager, fused = (
-        float(step_times(case(one, shapes=small, software=Software(fusion=f))).step_s)
-        for f in (0, 1)
+    trainer, plain = (
+        float(
+            step_times(case(one, shapes=small, software=Software(fusion=0, is_trainer=t))).step_s
+        )
+        for t in (1, 0)
     )
-    assert eager - fused == pytest.approx(
+    assert trainer - plain == pytest.approx(
         24 * 3 * (P.launch_eager_s - P.launch_light_s) + P.step_eager_s - P.step_s, rel=0.05
     )
 

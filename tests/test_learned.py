@@ -153,7 +153,13 @@ class TestCorrection:
         assert not learned.predict(job, "t3.medium", provider="aws").is_learned
 
     def test_recommend_uses_it_and_says_so(self, make_job: MakeJob, learned: Predictor) -> None:
-        request = Request(providers=("aws",), max_price_usd_per_h=0.05, max_nodes=1, top=50)
+        request = Request(
+            least_gain_fraction=0.0,
+            providers=("aws",),
+            max_price_usd_per_h=0.05,
+            max_nodes=1,
+            top=50,
+        )
         answer = recommend(small(make_job), request, predictor=learned)
         assert any(c.is_learned for c in answer.front)
         assert any(note.startswith("the learned model") for note in answer.notes)

@@ -33,7 +33,13 @@ def advisor(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     return subprocess.run(
         [sys.executable, "-m", "advisor.cli", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "XDG_DATA_HOME": str(cwd / "data"),
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -132,21 +138,22 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_what_is_wrong_and_what_to_do(folder: Path, case: str) -> None:
     arguments, code = BAD[case]
-    before = sorted(path.name for path in (folder / ".advisor" / "runs").iterdir())
+    before = sorted(path.name for path in (folder / "data" / "advisor" / "runs").iterdir())
     done = advisor(*arguments, cwd=folder)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) in (2, 3, 4)
     assert (
-        sorted(p.name for p in (folder / ".advisor" / "runs").iterdir())[: len(before)] == before
+        sorted(p.name for p in (folder / "data" / "advisor" / "runs").iterdir())[: len(before)]
+        == before
     )
 
 
 def test_a_corrupt_run_is_named_and_kept(folder: Path, tmp_path: Path) -> None:
-    broken = tmp_path / ".advisor" / "runs" / "broken"
+    broken = tmp_path / "data" / "advisor" / "runs" / "broken"
     broken.mkdir(parents=True)
-    for file in next((folder / ".advisor" / "runs").iterdir()).iterdir():
+    for file in next((folder / "data" / "advisor" / "runs").iterdir()).iterdir():
         (broken / file.name).write_bytes(b"\x00" * 64)
     done = advisor("recommend", "--run", str(broken), cwd=tmp_path)
     assert done.returncode == 1
@@ -173,5 +180,5 @@ def test_a_script_without_steps_keeps_its_code_and_says_what_is_missing(
     done = advisor("profile", "train.py", cwd=tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
-    runs = list((tmp_path / ".advisor" / "runs").iterdir())
+    runs = list((tmp_path / "data" / "advisor" / "runs").iterdir())
     assert len(runs) == 1

@@ -267,7 +267,7 @@ def _serve_or_work(rank: int, steps: int, width: int, batch: int, writing: int) 
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
     trainee = training.Trainee.build(load("mlp"), width=width, batch=batch, seed=rank)
     loop = training.work_for_server if rank else training.serve_parameters
-    loop(trainee, training.StepClock(Tape(10)), steps)
+    loop(trainee, training.StepClock(Tape(10), partial_cpu_s=0.8), steps)
     if rank == 0:
         vector = nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
         data = vector.numpy().tobytes()

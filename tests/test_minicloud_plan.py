@@ -15,6 +15,7 @@ from advisor.collectors.minicloud.instances import (
     TWO,
     MiniInstance,
     MiniLayout,
+    MiniPrices,
     nominal_price_usd_per_h,
 )
 from advisor.collectors.workloads import WORKLOADS
@@ -57,15 +58,15 @@ def test_five_equal_runs_tell_the_noise() -> None:
 @given(
     st.sampled_from(plan.jobs()),
     st.floats(1e-4, 1.0),
-    st.integers(plan.SHORTEST_S.__trunc__(), 500),
+    st.integers(plan.SECONDS.shortest_s.__trunc__(), 500),
 )
 def test_a_job_is_longer_than_its_partial_run(
     job: plan.MiniJob, step_s: float, partial_steps: int
 ) -> None:
     total = plan.total_steps(job, anchor_step_s=step_s, partial_steps=partial_steps)
     assert total >= 2 * partial_steps
-    assert total * step_s >= plan.SHORTEST_S
-    assert total <= max(2 * partial_steps, plan.LONGEST_S / step_s + 1)
+    assert total * step_s >= plan.SECONDS.shortest_s
+    assert total <= max(2 * partial_steps, plan.SECONDS.longest_s / step_s + 1)
 
 
 def test_prices_rise_with_cores_and_network() -> None:
@@ -89,3 +90,62 @@ def test_impossible_limits_are_refused(limits: dict[str, float]) -> None:
 def test_impossible_layouts_are_refused(kind: str, workers: int) -> None:
     with pytest.raises(ValueError, match="impossible"):
         MiniLayout(kind=kind, workers=workers)  # type: ignore[arg-type]
+
+
+# The plan of minutes --------------------------------------------------------------------------
+
+LONG = tuple(plan.plan(plan.MINUTES))
+
+
+@given(st.sampled_from(plan.jobs()), st.floats(1e-4, 1.0), st.integers(12, 5000))
+def test_a_partial_run_of_a_job_of_minutes_sees_a_twentieth_at_most(
+    job: plan.MiniJob, step_s: float, partial_steps: int
+) -> None:
+    total = plan.total_steps(
+        job, anchor_step_s=step_s, partial_steps=partial_steps, scale=plan.MINUTES
+    )
+    assert partial_steps <= total / 20
+    assert total * step_s >= 120.0
+    assert total <= max(20 * partial_steps, 300.0 / step_s + 1)
+
+
+def test_jobs_of_minutes_run_on_many_shapes_and_two_to_four_ranks_over_slow_links() -> None:
+    assert len({run.key for run in LONG}) == len(LONG)
+    assert {run.job.workload for run in LONG} == set(WORKLOADS)
+    full = [run for run in LONG if run.kind == "full"]
+    ranks = {run.layout.workers for run in full if run.layout.kind == "allreduce"}
+    assert ranks == {2, 3, 4}
+    rates = {run.layout.rate_bit_per_s for run in full if run.layout.kind != "single"}
+    assert len(rates) >= 3
+    assert None not in rates
+    assert len({run.instance.granted_cores for run in full}) >= 5
+    assert len({run.instance.memory_headroom_bytes for run in full}) == 3
+    assert max(run.layout.nodes for run in LONG) <= plan.MINUTES.nodes
+    seen = set()
+    for run in LONG:
+        seen |= {run.job} if run.kind == "partial" else set()
+        assert run.job in seen
+    assert [run.scale.name for run in RUNS[:3]] == ["seconds"] * 3
+
+
+def test_machines_of_minutes_cost_what_the_closest_of_the_catalogue_do() -> None:
+    from advisor.catalogue import Catalogue
+    from advisor.machines.miniature import closest_prices
+
+    catalogue = Catalogue.load()
+    found = closest_prices(catalogue)
+    prices = MiniPrices(
+        by_shape={k: (float(v["usd_per_h"]), str(v["source"])) for k, v in found.items()}
+    )
+    sold = catalogue.prices.on_demand_usd_per_h
+    for run in LONG:
+        usd, source = prices.of(run.instance, run.layout)
+        provider, name, region = source.split(" ", 2)
+        row = catalogue.instance_type(name, provider=provider)
+        assert not catalogue.types.accelerator[row.index]
+        here = (catalogue.prices.type_index == row.index) & (catalogue.prices.region == region)
+        assert usd in sold[here]
+        if run.layout.kind == "single":  # a core stands for four virtual CPUs
+            ratio = (row.vcpus or 0) / (4 * run.instance.granted_cores)
+            assert 0.6 < ratio < 1.7
+    assert MiniPrices(by_shape={}).of(HALF, MiniLayout())[1] == "synthetic"

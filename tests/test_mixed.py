@@ -103,7 +103,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("make", [heavy, convolutions])
 def test_pruning_loses_nothing(make_job: MakeJob, make: Callable[[], Work], name: str) -> None:
-    request = Request(mixed=True, **CASES[name])
+    request = Request(least_gain_fraction=0.0, mixed=True, **CASES[name])
     job = job_of(make_job, make(), cpu_s_per_sample=1e-4)
     pruned = front_of(job, replace(request, mixed=False), is_pruned=True)
     every = front_of(job, replace(request, mixed=False), is_pruned=False)
@@ -119,7 +119,9 @@ def test_pruning_loses_nothing(make_job: MakeJob, make: Callable[[], Work], name
 
 def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:
     job = job_of(make_job, heavy())
-    request = Request(providers=("aws",), region="us-east-1", max_nodes=3, gpus=ALIKE)
+    request = Request(
+        least_gain_fraction=0.0, providers=("aws",), region="us-east-1", max_nodes=3, gpus=ALIKE
+    )
     free = front_of(job, request, is_pruned=False)
     assert len(free) > 2
     budget = float(np.median(free[:, 1]))
@@ -131,7 +133,13 @@ def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:
 def answer(make_job: MakeJob) -> Recommendation:
     job = job_of(make_job, heavy())
     request = Request(
-        mixed=True, providers=("aws", "gcp"), gpus=ALIKE, region="*us*", max_nodes=4, top=1000
+        least_gain_fraction=0.0,
+        mixed=True,
+        providers=("aws", "gcp"),
+        gpus=ALIKE,
+        region="*us*",
+        max_nodes=4,
+        top=1000,
     )
     return recommend(job, request, predictor=predictor())
 
@@ -168,7 +176,14 @@ def test_parts_stand_in_one_place_and_their_prices_add_up(answer: Recommendation
 
 def test_mixed_clusters_only_add_to_the_list(make_job: MakeJob) -> None:
     job = job_of(make_job, heavy())
-    request = Request(providers=("aws", "gcp"), gpus=ALIKE, region="us*", max_nodes=4, top=10_000)
+    request = Request(
+        least_gain_fraction=0.0,
+        providers=("aws", "gcp"),
+        gpus=ALIKE,
+        region="us*",
+        max_nodes=4,
+        top=10_000,
+    )
     alone = recommend(job, request, predictor=predictor())
     both = recommend(job, replace(request, mixed=True), predictor=predictor())
     assert any(is_mixed(c) for c in both.front)
@@ -219,7 +234,7 @@ def test_a_pair_of_equal_types_is_what_equal_machines_take(
 
 def test_described_transformers_get_mixed_clusters(make_job: MakeJob) -> None:
     job = job_of(make_job, described())
-    request = Request(providers=("aws",), max_nodes=3, region="us-east-1")
+    request = Request(least_gain_fraction=0.0, providers=("aws",), max_nodes=3, region="us-east-1")
     case = predictor().case(job)
     offers = predictor().catalogue.select(OfferFilter(providers=("aws",), regions=("us-east-1",)))
     side = predictor().side_costs(job, offers)
@@ -254,7 +269,7 @@ def test_programs_have_no_mixed_clusters(make_job: MakeJob) -> None:
 
 
 def test_one_machine_at_most_is_no_mixed_cluster(make_job: MakeJob) -> None:
-    request = Request(providers=("aws",), mixed=True, max_nodes=1)
+    request = Request(least_gain_fraction=0.0, providers=("aws",), mixed=True, max_nodes=1)
     found = recommend(job_of(make_job, heavy()), request, predictor=predictor())
     assert not any(is_mixed(c) for c in found.front)
 

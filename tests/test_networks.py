@@ -197,7 +197,9 @@ def test_assumed_networks_are_listed_marked_and_left_out_on_request(
     make_job: Callable[..., Job], plain: Catalogue
 ) -> None:
     predictor, job = Predictor(plain, learned=None), make_job(global_batch=16_384)
-    anything = Request(providers=("lambda",), gpus=parse_gpus("A100:8"), top=500)
+    anything = Request(
+        least_gain_fraction=0.0, providers=("lambda",), gpus=parse_gpus("A100:8"), top=500
+    )
     listed = recommend(job, anything, predictor=predictor)
     marked = [one for one in listed.front if one.is_network_assumed]
     assert marked

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from advisor.api import find_job as ask_job
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
@@ -66,14 +69,33 @@ def _cells(html: str) -> _Cells:
 def test_a_notebook_shows_every_candidate_with_its_bounds(answer: Recommendation) -> None:
     page = _cells(answer._repr_html_())
     rows = [row for row in page.rows if row]
-    assert len(rows) == len(answer.front)
-    for row, one in zip(rows, answer.front, strict=True):
+    here = [] if answer.here is None else [answer.here]
+    assert len(rows) == len(answer.front) + len(here)
+    for row, one in zip(rows, answer.front, strict=False):
         record = one.to_record()
         assert row[0] == str(one.rank)
         assert words.time_text(record) in row
         assert words.cost_text(record) in row
         offer, count = one.configuration.parts[0]
         assert f"{count} x {offer.instance_type}" in row
+
+
+def test_a_notebook_says_first_what_to_choose(make_job: MakeJob, predictor: Predictor) -> None:
+    from advisor.api import recommend as ask
+
+    answer = ask(make_job(), predictor=predictor, top=4)
+    assert answer.here is not None
+    assert answer.picks
+    html = answer._repr_html_()
+    assert html.index(f"<b>{escape(answer.summary[0])}</b>") < html.index("<table")
+    rows = [row for row in _cells(html).rows if row]
+    for name, rank in answer.picks.items():
+        (row,) = [row for row in rows if row[0] == str(rank)]
+        assert words.PICKS[name] in row[-1]
+    assert rows[-1][0] == "here"
+    assert rows[-1][2] == "this machine"
+    for change in answer.changes:
+        assert escape(change.do) in html
 
 
 def test_a_notebook_shows_a_chart_with_a_mark_a_candidate(answer: Recommendation) -> None:
@@ -95,6 +117,24 @@ def test_what_others_wrote_is_escaped(answer: Recommendation) -> None:
     html = replace(answer, run=nasty, notes=(nasty,))._repr_html_()
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 2
+    summed = replace(answer, summary=(nasty,), shared_reasons=(nasty,))._repr_html_()
+    assert "<script" not in summed
+    assert summed.count("&lt;script&gt;") == 2
+
+
+def test_a_model_that_was_never_run_is_asked_by_keywords(
+    tmp_path: Path, predictor: Predictor
+) -> None:
+    from advisor.api import recommend as ask
+
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "intermediate_size": 688, "vocab_size": 32000,
+              "max_position_embeddings": 512}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    answer = ask(model=tmp_path, sequence=512, tokens="10M", predictor=predictor, top=3)
+    assert answer.front
+    assert "described" in repr(ask_job(model=tmp_path, tokens="10M"))
+    assert len(answer.to_frame()) == len(answer.front)
 
 
 def test_nothing_found_shows_the_nearest_misses(make_job: MakeJob, predictor: Predictor) -> None:
@@ -115,7 +155,7 @@ def test_every_repr_is_readable(
     assert f"{count} x {offer.instance_type}" in shown
     assert offer.region in shown
     assert words.cost_text(first.to_record()) in shown
-    assert len(repr(answer).splitlines()) == 1 + len(answer.front)
+    assert len(repr(answer).splitlines()) == 1 + len(answer.summary) + len(answer.front)
     job = repr(make_job())
     assert "resnet50" in job
     assert "450,000 steps of 256 samples" in job
@@ -134,7 +174,7 @@ def test_a_plot_has_a_point_and_a_name_a_candidate(answer: Recommendation) -> No
     assert len(texts) == len(answer.front)
     for text, one in zip(texts, answer.front, strict=True):
         offer, count = one.configuration.parts[0]
-        assert text == f"{one.rank} {count} x {offer.instance_type}"
+        assert text == f"#{one.rank} {count} x {offer.instance_type}"
     points = axes.lines[0].get_xydata()
     assert points[:, 0].tolist() == [one.training_time_h.value for one in answer.front]
     assert points[:, 1].tolist() == [one.cost_usd.value for one in answer.front]

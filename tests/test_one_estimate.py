@@ -236,7 +236,9 @@ def refused_by_all(draw: Draw) -> None:
 def test_recommend_says_what_predict_says(gpus: tuple[str, ...], jobs: tuple[Job, ...]) -> None:
     compared = 0
     for job in jobs[::3]:
-        request = Request(gpus=GpuFilter(names=gpus), max_nodes=4, top=100)
+        request = Request(
+            least_gain_fraction=0.0, gpus=GpuFilter(names=gpus), max_nodes=4, top=100
+        )
         for one in recommend(job, request, predictor=predictor()).front:
             ((offer, count),) = one.configuration.parts
             same = predictor().predict(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from advisor import data, validation
 from advisor.cli import app
+from advisor.collectors.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
 from advisor.measurements import HIVEMIND
 from advisor.planners.links.peers import (
@@ -25,7 +26,7 @@ from advisor.planners.links.peers import (
     rate_of_parts,
     stall_s,
 )
-from advisor.predict.peer_minutes import PeerSeries, minute_of, together
+from advisor.predict.peer_minutes import PeerSeries, minute_of, series_of, together
 from advisor.predict.peers import PeerGroup, PeerModel, answer, peers_of
 from advisor.records.importers import hivemind
 from advisor.records.importers.hivemind_sites import sites_of, slowest_link_gbit_per_s
@@ -34,6 +35,7 @@ from advisor.train.peers import constants_of, left_out
 from advisor.validation import cluster
 
 runner = CliRunner()
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 KNOWN = PeerParameters(
     efficiency=0.95, fixed_s=4.0, per_gb_s=30.0, floor_s=15.0, sharpness=5.0, growth=0.1,
     transfer=1.5, begun_gb=3.0,
@@ -136,6 +138,29 @@ def test_waiting_is_told_from_computing() -> None:
     assert begun.is_stalled
     assert begun.stalled_s == pytest.approx(15.0, abs=1.0)
     assert begun.sent_bytes_per_s == 7e6
+
+
+def test_a_recording_of_a_minute_is_read_as_one_of_hiveminds_nodes() -> None:
+    """The same steps and readings, once as a recording of `advisor profile`, once as a node."""
+    seen = read_recording(GOLDEN)
+    node = series({40: 8.0, 80: 8.0}, stops_s=50.0)
+    began = 5.0
+    sent = np.concatenate([[0.0], np.cumsum(node.sent_bytes_per_s)])
+    first = seen.readings[0]
+    times = [began + node.step_s[0] - 1.0, *(began + node.step_s[0] + node.reading_t_s)]
+    recording = replace(
+        seen,
+        ranks=(replace(seen.ranks[0], step_s=tuple(node.step_s.tolist())),),
+        startup_s=began,
+        startup_raw_s=began,
+        readings=tuple(
+            replace(first, t_s=float(t), network_sent_bytes=int(total))
+            for t, total in zip(times, sent, strict=True)
+        ),
+    )
+    ours, theirs = minute_of(series_of(recording, 16.0)), minute_of(node)
+    assert ours == theirs
+    assert ours.is_stalled
 
 
 def test_some_peers_stand_for_the_others() -> None:
@@ -278,8 +303,7 @@ def test_a_question_that_makes_no_sense_is_one_line(words: tuple[str, ...]) -> N
 
 
 def test_a_recording_of_seconds_is_no_minute() -> None:
-    golden = Path(__file__).parent / "golden" / "run-schema-1"
-    shown = runner.invoke(app, [*ASKED, "--running", str(golden)])
+    shown = runner.invoke(app, [*ASKED, "--running", str(GOLDEN)])
     assert isinstance(shown.exception, RunError)
     assert "too little to see how its peers average" in str(shown.exception)
 

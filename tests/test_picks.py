@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.collectors.told import Told
 from advisor.domain import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
@@ -294,7 +295,26 @@ def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
         same.training_time_h.value / chosen.training_time_h.value
     )
     for change in answer.changes:
-        assert min(change.time_factor, change.cost_factor) < 1.0
+        assert change.name == "ddp" or min(change.time_factor, change.cost_factor) < 1.0
+
+
+def test_a_script_is_told_what_the_choice_assumes_of_it(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    told = Told(reason="--no-cuda", change="leave --no-cuda out")
+    job = replace(make_job(), told=told)
+    here = at_hand(predictor, job)
+    answer = recommend(job, predictor=predictor, here=here)
+    chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    named = {change.name: change for change in answer.changes}
+    assert here is not None
+    assert named["device"].training_time_h == here.training_time_h
+    assert "leave --no-cuda out" in named["device"].do
+    assert ("ddp" in named) == (
+        chosen.layout.devices > 1 and any(one.layout.devices == 1 for one in answer.front)
+    )
+    able = recommend(replace(job, told=Told(spreads=("DDP",))), predictor=predictor, here=here)
+    assert not {"ddp", "device"} & {change.name for change in able.changes}
 
 
 def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Predictor) -> None:

@@ -18,7 +18,7 @@ from advisor.cli import app
 from advisor.errors import ModelError, UsageError
 from advisor.learned import features
 from advisor.learned.analytic import analytic_time_s, communication_s
-from advisor.learned.choice import Runs, chosen_ratio, scores, walked_ratio
+from advisor.learned.choice import Runs, chosen_ratio, penalty_for, scores, walked_ratio
 from advisor.learned.evaluation import evaluate, metrics
 from advisor.learned.linear import Ridge
 from advisor.learned.problem import problem
@@ -220,6 +220,7 @@ def table(jobs: int = 12, seed: int = 0) -> Runs:
     return Runs(
         prices=times * nodes**0.2, times=times, has_run=np.ones_like(times, bool),
         families=np.array([f"f{i}" for i in range(jobs)], dtype=object),
+        price_usd_per_h=nodes, measured=np.zeros((jobs, 4, 0)),
     )  # fmt: skip
 
 
@@ -230,7 +231,9 @@ class TestChoice:
 
         for job in range(12):
             others = np.setdiff1d(np.arange(12), [job])
-            own.append(chosen_ratio(runs_, job, scores(runs_, job, others)))
+            own.append(
+                chosen_ratio(runs_, job, scores(runs_, job, others, penalty_for(runs_, others)))
+            )
             usual.append(chosen_ratio(runs_, job, constant_answer(runs_.ratios[others])))
         assert np.mean(own) < 1.0 + 0.5 * (np.mean(usual) - 1.0)
 
@@ -242,12 +245,16 @@ class TestChoice:
         usual = constant_answer(runs_.ratios[others])
         prices = runs_.prices.copy()
         prices[0, int(np.argmin(usual))] = np.nan
-        assert np.array_equal(scores(replace(runs_, prices=prices), 0, others), usual)
+        assert np.array_equal(
+            scores(replace(runs_, prices=prices).seen_by(0, usual == usual.min()), 0, others, 1.0),
+            usual,
+        )
 
     def test_failures_that_are_chosen_are_paid_before_the_next_is_tried(self) -> None:
         runs_ = Runs(
             prices=np.array([[np.nan, 2.0, 1.0]]), times=np.ones((1, 3)),
             has_run=np.ones((1, 3), bool), families=np.array(["f"], dtype=object),
+            price_usd_per_h=np.ones(3), measured=np.zeros((1, 3, 0)),
         )  # fmt: skip
         spent = np.array([[0.5, 2.0, 1.0]])
         assert walked_ratio(runs_, 0, np.array([0.0, 1.0, 2.0]), spent) == 2.5
@@ -528,3 +535,35 @@ class TestCommands:
         found = runner.invoke(app, words)
         assert isinstance(found.exception, UsageError)
         assert what in str(found.exception)
+
+
+def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calibrating anew for each of hundreds of programs took most of a training's time."""
+    from advisor.learned import selection
+    from advisor.learned.stack import Stack
+
+    calls: list[int] = []
+    real = selection.calibrate
+
+    def counted(X: Any, errors: Any, groups: Any, **more: Any) -> Any:
+        calls.append(len(errors))
+        return real(X, errors, groups, **more)
+
+    monkeypatch.setattr(selection, "calibrate", counted)
+    for programs in (12, 60):
+        runs = [
+            record(f"program{i}", name=f"{i}-{k}", cores=cores, time_s=20.0 + i % 5 + k)
+            for i in range(programs)
+            for k, cores in enumerate((0.25, 0.5, 1.0))
+        ]
+        asked = problem(runs)
+        stack = Stack((("ridge", Ridge()),), folds=3, static_columns=len(features.FEATURES))
+        asked.fit(stack, slice(None))
+        calls.clear()
+        found = selection.contest(asked, stack)
+        assert len(found) == 2
+        assert len(calls) == 2 * 12
+        # Each row is scored by errors of other programs alone.
+        assert sum(len(asked.records) - n for n in calls) == 2 * len(asked.records)

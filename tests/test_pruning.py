@@ -53,6 +53,7 @@ def test_the_front_is_that_of_the_full_search(seed: int) -> None:
     rng = np.random.default_rng(seed)
     name = str(rng.choice(list(MODELS)))
     request = Request(
+        least_gain_fraction=0.0,
         gpus=GpuFilter(names=tuple(map(str, rng.choice(GPUS, 3, replace=False)))),
         max_nodes=int(rng.choice([1, 2, 4])),
         pricings=("on-demand", "spot") if seed % 3 == 2 else ("on-demand",),
@@ -100,7 +101,9 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
     job = make_job(
         work=work, global_batch=64, recorded_batch=work.micro_batch, step_s=0.5, workers=4
     )
-    request = Request(gpus=GpuFilter(names=("A100", "T4", "L4")), max_nodes=2, top=100)
+    request = Request(
+        least_gain_fraction=0.0, gpus=GpuFilter(names=("A100", "T4", "L4")), max_nodes=2, top=100
+    )
     whole = front(job, request, prunes=False)
     assert whole
     assert front(job, request, prunes=True) == whole

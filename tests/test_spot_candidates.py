@@ -19,7 +19,11 @@ MakeJob = Callable[..., Job]
 # V100s of AWS stand in the open interruption band: on the front are machines that stay, both new
 # ways, and plain spot.
 REQUEST = Request(
-    pricings=("on-demand", "spot"), providers=("aws",), gpus=parse_gpus("V100"), top=500
+    least_gain_fraction=0.0,
+    pricings=("on-demand", "spot"),
+    providers=("aws",),
+    gpus=parse_gpus("V100"),
+    top=500,
 )
 
 

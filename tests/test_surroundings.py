@@ -25,6 +25,7 @@ from advisor.jobs.loading import with_surroundings
 from advisor.jobs.transfers import Transfers, recorded_data
 from advisor.predict import Predictor
 from advisor.predict.data_costs import CHECKPOINTS_KEPT
+from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
 
 GIB = 2**30
@@ -48,7 +49,7 @@ def job(make_job: Callable[..., Job]) -> Job:
 
 @pytest.fixture(scope="module")
 def answer(job: Job, predictor: Predictor) -> Recommendation:
-    request = Request(pricings=("on-demand", "spot"), top=50)
+    request = Request(least_gain_fraction=0.0, pricings=("on-demand", "spot"), top=50)
     return recommend(with_surroundings(job, **WHOLE), request, predictor=predictor)
 
 
@@ -167,7 +168,9 @@ def test_the_chance_above_a_limit_agrees_with_the_interval(
 
 
 def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predictor) -> None:
-    request = Request(deadline_h=48.0, pricings=("on-demand", "spot"), top=30)
+    request = Request(
+        least_gain_fraction=0.0, deadline_h=48.0, pricings=("on-demand", "spot"), top=30
+    )
     for c in recommend(job, request, predictor=predictor).front:
         assert c.late_probability is not None
         assert c.late_probability <= 0.5 + 1e-9
@@ -179,7 +182,8 @@ def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predicto
 
 def test_what_is_not_priced_is_said(job: Job, predictor: Predictor) -> None:
     def said(of: Job, provider: str) -> str:
-        shown = recommend(of, Request(providers=(provider,), top=3), predictor=predictor)
+        asked = Request(providers=(provider,), top=3, least_gain_fraction=0.0)
+        shown = recommend(of, asked, predictor=predictor)
         return " ".join(note for note in shown.notes if note.startswith("not in time and cost"))
 
     assert "--data" in said(job, "aws")
@@ -211,9 +215,10 @@ def test_command_line_python_and_json_have_one_estimate(
     assert shell.stdout == json.dumps(python.to_record(), indent=2) + "\n"
     first = python.front[0]
     offer, count = first.configuration.parts[0]
+    rented = api.job_of(JobSpec(), job=with_surroundings(job, **WHOLE))
     alone = predictor.predict(
-        with_surroundings(job, **WHOLE), offer.instance_type, count=count,
-        provider=offer.provider, region=offer.region,
+        rented, offer.instance_type, count=count, provider=offer.provider, region=offer.region,
+        pricing=offer.pricing, completion=first.completion,
     )  # fmt: skip
     assert alone.breakdown == first.breakdown
 

@@ -224,6 +224,7 @@ def shown(found: Recommendation) -> list[tuple[object, ...]]:
 ])  # fmt: skip
 def test_the_front_is_that_of_the_full_search(gpus: tuple[str, ...], batch: int) -> None:
     request = Request(
+        least_gain_fraction=0.0,
         gpus=GpuFilter(names=gpus), max_nodes=4, top=100, space=SWAPS,
         pricings=("on-demand", "spot") if batch == 64 else ("on-demand",),
     )  # fmt: skip
@@ -237,7 +238,12 @@ def test_the_front_is_that_of_the_full_search(gpus: tuple[str, ...], batch: int)
 def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: MakeJob) -> None:
     job = recorded(make_job)
     request = Request(
-        gpus=GpuFilter(names=("V100",)), providers=("aws",), max_nodes=2, top=100, space=SWAPS
+        least_gain_fraction=0.0,
+        gpus=GpuFilter(names=("V100",)),
+        providers=("aws",),
+        max_nodes=2,
+        top=100,
+        space=SWAPS,
     )
     whole = shown(recommend(job, request, predictor=predictor(), prunes=False))
     assert whole
@@ -245,7 +251,9 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
 
 
 def test_a_candidate_that_swaps_says_what_that_rests_on() -> None:
-    request = Request(gpus=GpuFilter(names=("V100",)), max_nodes=8, top=100, space=SWAPS)
+    request = Request(
+        least_gain_fraction=0.0, gpus=GpuFilter(names=("V100",)), max_nodes=8, top=100, space=SWAPS
+    )
     job = described("small", 512)
     found = recommend(job, request, predictor=predictor())
     swapped = [c for c in found.front if c.way == NAME]
@@ -264,7 +272,9 @@ def test_a_candidate_that_swaps_says_what_that_rests_on() -> None:
 
 def test_predict_says_the_same_as_recommend() -> None:
     job = described("small", 512)
-    request = Request(gpus=GpuFilter(names=("V100",)), max_nodes=8, top=100, space=SWAPS)
+    request = Request(
+        least_gain_fraction=0.0, gpus=GpuFilter(names=("V100",)), max_nodes=8, top=100, space=SWAPS
+    )
     found = recommend(job, request, predictor=predictor())
     candidate = next(c for c in found.front if c.way == NAME)
     ((offer, count),) = candidate.configuration.parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import struct
 import sys
@@ -142,7 +143,7 @@ class TestKept:
 
     def test_mlflow_folders_inside_the_store(self) -> None:
         (store,) = formats.read("mlflow", KEPT / "mlruns")
-        (experiment,) = [one for one in (KEPT / "mlruns").iterdir() if one.is_dir()]
+        (experiment,) = [one for one in (KEPT / "mlruns").glob("[!.]*") if one.is_dir()]
         (folder,) = [one for one in experiment.iterdir() if one.is_dir()]
         for inside in (experiment, folder):
             assert formats.read("mlflow", inside) == [store]
@@ -180,12 +181,12 @@ class TestKept:
         assert steps == pytest.approx(tracker_runs.STEPS - 1, rel=0.15)
 
     def test_tensorboard_settings_and_load(self, tmp_path: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(tmp_path / "run"))
+        module = importlib.import_module("torch.utils.tensorboard")
+        writer = module.SummaryWriter(str(tmp_path / "run"))
         writer.add_hparams({"batch_size": 16, "model": "x"}, {}, run_name=".")
         for step in range(20):
-            writer.add_scalar("DeviceStats/cpu_percent", 75.0, step, walltime=1e9 + step)
+            later = time.time() + step
+            writer.add_scalar("DeviceStats/cpu_percent", 75.0, step, walltime=later)
         writer.close()
         runs = formats.read("tensorboard", tmp_path, MACHINE)
         (run,) = [one for one in runs if one.series]

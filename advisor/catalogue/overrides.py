@@ -205,7 +205,7 @@ def _attributed(
 
 
 def _add_service(rule: Rule, offers: Offers) -> Offers:
-    """Copy the chosen offers and their types under the service's name, dearer by its factor."""
+    """Copy the chosen offers and their types as the service's, at its multiple of the price."""
     types, prices = offers.types, offers.prices
     if rule.service in types.provider.tolist():
         raise rule.fault("service", f"{rule.service!r} is a provider", "give it its own name")

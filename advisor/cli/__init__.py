@@ -106,6 +106,23 @@ def _root(
     ),
 ) -> None:
     """Take the options before the verb."""
+    _keep_runs_where_a_file_says()
+
+
+def _keep_runs_where_a_file_says() -> None:
+    """Put ``runs_folder`` of the project or the user where all that runs here looks for it."""
+    from pathlib import Path
+
+    from advisor.collectors.store import VARIABLE
+    from advisor.errors import UsageError
+    from advisor.settings import settings_files
+
+    if os.environ.get(VARIABLE):
+        return
+    with contextlib.suppress(UsageError):  # verbs that ask say what is wrong with a file
+        for one in settings_files(Path.cwd()):
+            if one.runs_folder:
+                os.environ[VARIABLE] = one.runs_folder
 
 
 def main() -> None:

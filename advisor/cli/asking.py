@@ -7,6 +7,7 @@ name and help in every verb, and calls it with the ``Question`` in place of them
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,9 +20,9 @@ from advisor.question import (
     Question,
     flag_of,
     merged,
-    read_project,
     read_question,
 )
+from advisor.question.sources import ENVIRONMENT, stated, variable_of
 
 Names = tuple[str, ...]
 
@@ -69,7 +70,7 @@ def asks(*groups: Names) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
-    """Return the question: flags before a question file before the project's file.
+    """Return the question: flags, a file, the environment, the project's file, the user's.
 
     Raises
     ------
@@ -78,13 +79,29 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     """
     flags = {name: value for name, value in given.items() if value is not None}
     Question.read(flags, names=names, are_flags=True)
-    project, path = read_project(Path.cwd())
-    project = {name: value for name, value in merged(project).items() if name in names}
-    answers = merged(project, {} if file is None else read_question(file), flags)
+    places = [
+        (one.place, {name: value for name, value in one.answers.items() if name in names})
+        for one in stated(Path.cwd(), os.environ)
+    ]
+    said = {} if file is None else read_question(file)
+    answers = merged(*(given for _, given in places), said, flags)
     question = Question.read(answers, names=names, are_flags=True)
-    if path is not None and (used := [n for n in project if answers.get(n) == project[n]]):
-        typer.echo(f"note: {path.name} says {', '.join(used)}", err=True)
+    _tell_what_was_used(places, answers)
     return question
+
+
+def _tell_what_was_used(
+    places: list[tuple[str, dict[str, Any]]], answers: Mapping[str, Any]
+) -> None:
+    """Say on stderr which answers came from which place, the strongest first."""
+    told: set[str] = set()
+    for place, given in reversed(places):
+        used = [n for n in given if n not in told and answers.get(n) == given[n]]
+        told |= set(used)
+        if used and place == ENVIRONMENT:
+            typer.echo(f"note: set in {place}: {', '.join(map(variable_of, used))}", err=True)
+        elif used:
+            typer.echo(f"note: {place} says {', '.join(used)}", err=True)
 
 
 def _parameter(name: str) -> inspect.Parameter:

@@ -13,6 +13,8 @@ from advisor.cli.quantity_types import HOURS, quantity
 from advisor.errors import UsageError
 
 JOURNAL = "runs.jsonl"
+PRICES = "prices.json"
+_PLANS = ("seconds", "minutes")
 
 
 def command(
@@ -29,9 +31,20 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(help="Pattern of run keys, e.g. 'full/mlp-*'; repeatable.")
     ] = None,
+    plan: Annotated[
+        str,
+        typer.Option(
+            help="seconds: many small jobs; or minutes: jobs of 2 to 5 minutes on one core, of "
+            "which a partial run sees 5 % at most, priced like the catalogue's machines."
+        ),
+    ] = "seconds",
     cap_s: Annotated[
-        float, typer.Option(help="Longest time of a run, in seconds; it is cut short then.")
-    ] = 25.0,
+        float | None,
+        typer.Option(
+            help="Longest time of a run, in seconds; it is cut short then (default: 25, or 3600 "
+            "for jobs of minutes)."
+        ),
+    ] = None,
     attempts: Annotated[
         int, typer.Option(min=1, help="Most attempts at a run that stays noisy.")
     ] = 3,
@@ -55,7 +68,7 @@ def command(
     The same command goes on where it was stopped. Quotas and network limits need root: without
     them those runs are left out.
     """
-    if (hours is not None and hours <= 0) or cap_s <= 0:
+    if (hours is not None and hours <= 0) or (cap_s is not None and cap_s <= 0):
         raise UsageError(
             f"times must be positive, got hours={hours}, cap_s={cap_s}", hint="try --hours 1"
         )
@@ -65,7 +78,12 @@ def command(
     if pack is not None:
         _pack(out / JOURNAL, pack)
         return
-    options = ["--out", str(out), "--cap-s", str(cap_s), "--nice", str(nice)]
+    if plan not in _PLANS:
+        raise UsageError(f"no plan named {plan!r}", hint=f"one of: {', '.join(_PLANS)}")
+    options = ["--out", str(out), "--plan", plan, "--nice", str(nice)]
+    options += [] if cap_s is None else ["--cap-s", str(cap_s)]
+    if plan == "minutes":
+        options += ["--prices", str(_prices(out))]
     options += ["--attempts", str(attempts)]
     options += [option for pattern in only or () for option in ("--only", pattern)]
     options += [] if limit is None else ["--limit", str(limit)]
@@ -73,6 +91,18 @@ def command(
     # In place of this process: whoever ends the command ends the collection with it.
     program = [sys.executable, "-m", "advisor.collectors.minicloud", *options]
     os.execv(sys.executable, program)
+
+
+def _prices(out: Path) -> Path:
+    """Return the file of prices of a collection, written when it begins and kept."""
+    from advisor.catalogue import Catalogue
+    from advisor.machines.miniature import write_prices
+
+    path = out / PRICES
+    if not path.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        write_prices(path, Catalogue.load())
+    return path
 
 
 def _describe(path: Path) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from advisor.question.sources import Setting
 
 
 def command(
@@ -26,19 +32,27 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Say what can be recorded here, and measure this machine (about four seconds, once)."""
+    """Say what can be recorded here, what is set where, and measure this machine.
+
+    Measuring takes about four seconds, once.
+    """
     from advisor.collectors import benchmark, doctor, host
     from advisor.collectors import device_sheet as sheets
+    from advisor.question.sources import settings, unknown_variables
 
     measured = benchmark.measure_and_remember() if again else benchmark.cached_or_measured()
     known = sheets.measure_and_remember() if device_sheet else sheets.cached()
     described = host.describe(benchmark=measured, sheets=known)
     abilities = doctor.abilities()
+    found = settings(Path.cwd(), os.environ)
+    unknown = unknown_variables(os.environ)
     if as_json:
         record = {
             "schema_version": 1,
             "host": asdict(described),
             "abilities": [asdict(ability) for ability in abilities],
+            "settings": [asdict(one) for one in found],
+            "unknown_variables": unknown,
         }
         typer.echo(json.dumps(record, indent=2))
         return
@@ -50,3 +64,22 @@ def command(
     for ability in abilities:
         mark = "yes" if ability.is_there else "no "
         typer.echo(f"{mark}  {ability.what}: {ability.remark}")
+    typer.echo("\n".join(["", *_table(found), *_unknown(unknown)]))
+
+
+def _table(found: Sequence[Setting]) -> list[str]:
+    """Return a line a setting: its name, its value, where it stands and what it beats."""
+    rows = [("setting", "value", "from"), *((one.name, one.value, one.place) for one in found)]
+    beaten = ["", *(f" (before {'; '.join(one.beaten)})" if one.beaten else "" for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return [
+        f"{name:{widths[0]}}  {value:{widths[1]}}  {place}{more}"
+        for (name, value, place), more in zip(rows, beaten, strict=True)
+    ]
+
+
+def _unknown(variables: Mapping[str, str]) -> list[str]:
+    return [
+        f"note: {name} means nothing" + (f"; did you mean {close}?" if close else "")
+        for name, close in variables.items()
+    ]

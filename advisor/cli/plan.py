@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from advisor.jobs.job import Job
 
 
-@asks(("cluster",), JOB, ("objective", "coverage", "catalogue"), LAYOUT, SETUP)
+@asks(("cluster",), JOB, ("objective", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
 def command(
     question: Question,
     *,
@@ -38,7 +38,7 @@ def command(
     if question.cluster.machines is None:
         raise UsageError("no cluster", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
     with waiting("searching layouts", is_quiet=as_json):
-        known = Catalogue.load(question.catalogue)
+        known = Catalogue.load(question.catalogue, overrides=question.overrides)
         job, script = _job(question)
         answer = plan(
             PlanQuestion(

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from advisor.cli.asking import JOB, LAYOUT, SETUP, asks
+from advisor.cli.waiting import waiting
 from advisor.question import Question
 
 
-@asks(JOB, ("completion", "known_network", "coverage", "catalogue"), LAYOUT, SETUP)
+@asks(JOB, ("completion", "known_network", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
 def command(
     question: Question,
     *,
@@ -41,7 +42,8 @@ def command(
     from advisor.catalogue import Catalogue
     from advisor.predict import Predictor
 
-    wanted = api.job_of(question.job, question.setup)
+    with waiting("reading the job", is_quiet=as_json):
+        wanted = api.job_of(question.job, question.setup)
     if save_job is not None:
         from advisor.jobs.files import write_job
 
@@ -49,12 +51,13 @@ def command(
         typer.echo(f"wrote {save_job}", err=True)
         if on is None and gpu is None:
             return
-    estimate: Any = api.estimate(
-        wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
-        layout=question.layout, completion=question.completion,
-        known_network=question.constraints.known_network,
-        predictor=Predictor(Catalogue.load(question.catalogue)),
-    )  # fmt: skip
+    with waiting("estimating", is_quiet=as_json):
+        estimate: Any = api.estimate(
+            wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
+            layout=question.layout, completion=question.completion,
+            known_network=question.constraints.known_network,
+            predictor=Predictor(Catalogue.load(question.catalogue, overrides=question.overrides)),
+        )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(estimate.to_record(), indent=2))
         return

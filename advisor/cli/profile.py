@@ -76,7 +76,8 @@ def command(
     runs: Annotated[
         str | None,
         typer.Option(
-            help="Folder or URL to keep runs in (default: .advisor/runs).", envvar="ADVISOR_RUNS"
+            help="Folder or URL to keep runs in (default: advisor/runs in your data folder).",
+            envvar="ADVISOR_RUNS",
         ),
     ] = None,
     workers: Annotated[

@@ -9,11 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.runs_compare import warn_of_drift
 from advisor.cli.waiting import waiting
 from advisor.question import Question
 
 
-@asks(JOB, CONSTRAINTS, ("catalogue",), CLUSTER, LAYOUT, SETUP)
+@asks(
+    JOB,
+    CONSTRAINTS,
+    (
+        "catalogue",
+        "overrides",
+    ),
+    CLUSTER,
+    LAYOUT,
+    SETUP,
+)
 def command(
     question: Question,
     *,
@@ -36,7 +47,7 @@ def command(
     from advisor.predict import Predictor
 
     with waiting("pricing the job on every offer", is_quiet=as_json):
-        predictor = Predictor(Catalogue.load(question.catalogue))
+        predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
         job = api.job_of(question.job, question.setup)
         answer = api.ranked(job, question, predictor=predictor)
         own = own_cluster.comparison(question, job, answer, predictor)
@@ -66,3 +77,4 @@ def _show(question: Question, answer: Any, own: Any, *, full: bool) -> None:
         own_report.show(own, Console())
     if question.constraints.with_probes:
         terminal.show_probes(answer, Console())
+    warn_of_drift()

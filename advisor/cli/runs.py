@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.cli import runs_actual, runs_compare, runs_import
+from advisor.cli import runs_actual, runs_choose, runs_compare, runs_import
 from advisor.collectors.printable import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import seconds_text
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.command("actual")(runs_actual.command)
 app.command("compare")(runs_compare.command)
 runs_import.register(app)
+runs_choose.register(app)
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]

@@ -9,6 +9,7 @@ import typer
 
 from advisor.cli.asking import LAYOUT, SETUP, asks
 from advisor.cli.quantity_types import HOURS, SECONDS_WITH_UNIT, USD, quantity
+from advisor.cli.runs_compare import warn_of_drift
 from advisor.errors import UsageError
 from advisor.question import Question
 
@@ -94,7 +95,7 @@ def command(
         typer.echo(json.dumps(found.to_record(), indent=2))
     else:
         typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
-    _warn_of_drift()
+    warn_of_drift()
 
 
 def _refuse_described(question: Question) -> None:
@@ -152,16 +153,6 @@ def _layout_text(found: StepComparison) -> str:
             f"noted: the next estimates start from {runs}",
         ]
     )
-
-
-def _warn_of_drift() -> None:
-    """Say on stderr where the latest runs left their intervals too often, and what to do."""
-    from advisor.cli.runs_compare import warning
-    from advisor.collectors import store
-    from advisor.train.drift import drift, read
-
-    for line in warning(drift(read(store.local_folder()))):
-        typer.echo(line, err=True)
 
 
 def _text(found: Comparison) -> str:

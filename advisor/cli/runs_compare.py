@@ -27,8 +27,7 @@ def command(
     from advisor.collectors import store
     from advisor.train.drift import drift, read
 
-    folder = store.local_folder()
-    found = read(folder)
+    found = read(*store.local_folders())
     if run is not None:
         name = store.find_run(run).name
         found = tuple(one for one in found if one.run == name)
@@ -84,6 +83,15 @@ def _verdict(summary: Drift) -> list[str]:
         f"median error {summary.median_error:+.0%}"
     ]
     return lines + warning(summary)
+
+
+def warn_of_drift() -> None:
+    """Say on stderr where the latest runs left their intervals too often, and what to do."""
+    from advisor.collectors import store
+    from advisor.train.drift import drift, read
+
+    for line in warning(drift(read(*store.local_folders()))):
+        typer.echo(line, err=True)
 
 
 def warning(summary: Drift) -> list[str]:

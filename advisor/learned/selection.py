@@ -2,7 +2,8 @@
 
 A fitted stack holds every member's answers to rows whose job was left out. The stack's own
 answers to a job use weights that were fitted without that job; intervals likewise use the errors
-on the other jobs. So nothing that is scored has been seen, and no further fit is needed.
+on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is scored
+has been seen, and no further fit is needed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from advisor.learned.evaluation import Metrics, metrics
 from advisor.learned.guarded import Guarded
 from advisor.learned.problem import COSTS, Problem
 from advisor.learned.regret import Regret, regret
+from advisor.learned.splits import group_folds
 from advisor.learned.stack import Stack, convex_weights
 
 Floats = NDArray[np.float64]
 
 STACK: Final = "stack"
 _QUICK: Final = "boosting"
+_MOST_FOLDS: Final = 12  # of whole groups: a fold for each of our programs, and few of thousands
 _CLOSE: Final = 0.005  # regrets that differ by less are equal whatever their scatter
 
 
@@ -82,13 +85,12 @@ def keep_only(guarded: Guarded, stack: Stack, problem: Problem, name: str) -> No
 
 
 def _nested_stack(left_out: Floats, known: Floats, groups: NDArray[Any]) -> Floats:
-    """Stack each group with weights from the other groups."""
+    """Stack each group with weights from other groups."""
+    if np.unique(groups).size < 2:
+        return np.asarray(left_out.mean(axis=1))
     answer = np.empty(len(known))
-    for group in np.unique(groups):
-        inside = groups == group
-        if inside.all():
-            return np.asarray(left_out.mean(axis=1))
-        answer[inside] = left_out[inside] @ convex_weights(left_out[~inside], known[~inside])
+    for others, inside in group_folds(groups, _MOST_FOLDS):
+        answer[inside] = left_out[inside] @ convex_weights(left_out[others], known[others])
     return answer
 
 
@@ -98,9 +100,8 @@ def _scored(
     errors = stack._errors(answer, known)
     half = np.empty(len(answer))
     seen = ~problem.is_censored
-    for group in np.unique(problem.groups):
-        inside = problem.groups == group
-        others = ~inside & seen
+    for train, inside in group_folds(problem.groups, _MOST_FOLDS):
+        others = train[seen[train]]
         found = calibrate(
             problem.X[others], errors[others], problem.groups[others],
             is_adaptive=stack.is_adaptive,

@@ -173,7 +173,7 @@ class Predictor(Physics):
             What the job runs on until it is done; by default one kind of machines, as ``pricing``
             says. The others start on spot machines: ``pricing="spot"``.
         coverage : float
-            Of the intervals: 0.5, 0.8, 0.9 or 0.95.
+            Probability that an interval holds the true value: 0.5, 0.8, 0.9 or 0.95.
 
         Returns
         -------

@@ -11,7 +11,6 @@ from advisor.question.reading import (
     Question,
     flag_of,
     merged,
-    read_project,
     read_question,
 )
 from advisor.question.records import (
@@ -34,6 +33,5 @@ __all__ = [
     "SetupRequest",
     "flag_of",
     "merged",
-    "read_project",
     "read_question",
 ]

@@ -189,6 +189,8 @@ _CLUSTER: Final = _entries("cluster", {
 _QUESTION: Final = _entries("question", {
     "catalogue": ("catalogue", kinds.TEXT, "Folder of a price snapshot other than the one in "
                   "use."),
+    "overrides": ("overrides", kinds.TEXT, "Your own prices, machines and quotas (default: "
+                  "overrides.csv in the configuration folder, if it is there)."),
     "objective": ("objective", choice("time", "cost"), "What to make smallest: time or cost "
                   "(default: time)."),
     "completion": ("completion", choice(*COMPLETIONS), "What the job runs on until it is done: "

@@ -24,8 +24,6 @@ from advisor.question.records import (
 )
 
 SCHEMA_VERSION: Final = 1
-# Where a project's answers are looked for, the first that is there.
-PROJECT_FILES: Final = ("advisor.toml", "pyproject.toml")
 _RECORDS: Final[Mapping[str, type[Any]]] = {
     "job": JobSpec, "constraints": Constraints, "layout": LayoutRequest, "setup": SetupRequest,
     "cluster": ClusterRequest,
@@ -45,6 +43,9 @@ class Question:
     cluster : ClusterRequest
     catalogue : str or None
         Folder of a snapshot of prices; None for the one in use.
+    overrides : str or None
+        The user's own prices, machines and quotas; None for ``overrides.csv`` in the
+        configuration folder, if it is there.
     objective : {"time", "cost"}
     completion : CompletionWay or None
         What the job runs on until it is done, where machines are named.
@@ -56,6 +57,7 @@ class Question:
     setup: SetupRequest = field(default_factory=SetupRequest)
     cluster: ClusterRequest = field(default_factory=ClusterRequest)
     catalogue: str | None = None
+    overrides: str | None = None
     objective: Objective = "time"
     completion: CompletionWay | None = None
 
@@ -197,31 +199,6 @@ def _names_of(job_fields: Collection[str]) -> set[str]:
 _NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden"})
 
 
-def read_project(folder: Path) -> tuple[dict[str, Any], Path | None]:
-    """Return a project's answers and the file they stand in; nothing where there is none.
-
-    ``advisor.toml`` holds names and values; ``pyproject.toml`` has them in ``[tool.advisor]``.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or a name or value in it makes no sense.
-    """
-    for name in PROJECT_FILES:
-        path = folder / name
-        if not path.is_file():
-            continue
-        try:
-            content = bounded.read_toml(path)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read {path}: {error}", hint="mend or move it") from error
-        if name == "pyproject.toml":
-            content = content.get("tool", {}).get("advisor", {})
-        if content:
-            return _checked(content, path), path
-    return {}, None
-
-
 def read_question(path: Path) -> dict[str, Any]:
     """Return the answers of a JSON file, as ``Question.to_record`` writes them.
 
@@ -236,11 +213,17 @@ def read_question(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"cannot read the question in {path}: {error}", hint="it is a JSON object of options"
         ) from error
-    return _checked(content, path)
+    return checked(content, path)
 
 
-def _checked(content: Any, path: Path) -> dict[str, Any]:
-    """Return what a file says, if all of it makes sense; messages name the file."""
+def checked(content: Any, path: Path) -> dict[str, Any]:
+    """Return what a file says, if all of it makes sense; messages name the file.
+
+    Raises
+    ------
+    UsageError
+        If it is no mapping, or a name or value in it makes no sense.
+    """
     if not isinstance(content, dict):
         raise UsageError(f"{path} is not a question", hint="it has options and their values")
     try:

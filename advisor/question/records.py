@@ -185,7 +185,7 @@ class Constraints:
     known_network : bool
         Leave out machines whose network bandwidth is assumed, not known.
     coverage : float
-        Of the intervals shown.
+        Probability that an interval shown holds the true value.
     confidence : float or None
         Probability with which budget and deadline are to be kept; None asks it of the expected
         cost and time.

@@ -140,7 +140,7 @@ def _changes(
         return recommend(job, other, predictor=predictor, with_changes=False)
 
     return (
-        *changes(job, request, predictor, rented, here),
+        *changes(job, request, predictor, rented, here, front),
         *relaxed(request, rented, front, rejected, ask),
     )
 

@@ -26,8 +26,9 @@ _WORKERS: Final = 4
 
 
 def changes(
-    job: Job, request: Request, predictor: Predictor, chosen: Candidate, here: Candidate | None
-) -> tuple[ProposedChange, ...]:
+    job: Job, request: Request, predictor: Predictor, chosen: Candidate, here: Candidate | None,
+    front: Sequence[Candidate] = (),
+) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would make the chosen machines faster or cheaper, the largest gain first.
 
     Parameters
@@ -39,6 +40,8 @@ def changes(
         Of equal machines.
     here : Candidate or None
         This machine.
+    front : sequence of Candidate
+        Those it was chosen from.
     """
     if len(chosen.configuration.parts) != 1:
         return ()
@@ -49,7 +52,7 @@ def changes(
         and _is_worth_a_line(change := _change(name, do, one, chosen))
     ]
     found.sort(key=lambda one: one.time_factor * one.cost_factor)
-    return (*_device(job, chosen, here), *found)
+    return (*_device(job, chosen, here), *_spread(job, chosen, front), *found)
 
 
 def relaxed(
@@ -154,6 +157,16 @@ def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedCh
 def _is_worth_a_line(change: ProposedChange) -> bool:
     """Whether a change makes the job clearly faster or cheaper."""
     return min(change.time_factor, change.cost_factor) < 1.0 - LEAST_EFFECT
+
+
+def _spread(job: Job, chosen: Candidate, front: Sequence[Candidate]) -> tuple[ProposedChange, ...]:
+    """Return what the script needs to train on several devices: the answer assumes it."""
+    alone = [one for one in front if one.layout.devices == 1]
+    if job.told is None or job.told.spreads or chosen.layout.devices == 1 or not alone:
+        return ()
+    best = min(alone, key=lambda one: one.training_time_h.value * one.cost_usd.value)
+    do = f"needed: DDP or FSDP in the script (advisor plan prints it); without it #{best.rank}"
+    return (_change("ddp", do, best, chosen),)
 
 
 def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[ProposedChange, ...]:

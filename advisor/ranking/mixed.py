@@ -128,7 +128,7 @@ def mixed_rows(
 
 
 def _is_beaten(time_h: Floats, cost: Floats, front: tuple[Floats, Floats]) -> NDArray[np.bool_]:
-    """Whether one of a front (rising times, falling costs) is as fast and no dearer."""
+    """Whether one of a front (rising times, falling costs) is as fast and costs no more."""
     times, costs = front
     if times.size == 0:
         return np.zeros(time_h.size, dtype=bool)

@@ -4,8 +4,8 @@ A mixed cluster is two types of machines of one provider, in one region, paid th
 of them only those are evaluated that could be on the front; nothing that could be is lost:
 
 1. In one place, a type that another equals or beats in everything that the estimate reads (same
-   accelerators, no slower links, processors or network, no dearer): in any mix the better one
-   takes its place.
+   accelerators, no slower links, processors or network, no higher price): in any mix the better
+   one takes its place.
 2. Of the same machines in several places, all but the cheapest: they take equally long.
 3. Machines whose bounds from below, in time and cost, are beaten by a cluster of equal machines.
    A bound lets every device compute all the time at the best rate that it can have there, and

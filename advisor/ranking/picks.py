@@ -27,8 +27,8 @@ within_deadline   0      nothing more, among the rows that keep the deadline wit
                          that was asked for
 ================  =====  =========================================================================
 
-A row outside what the models were fitted on takes part with the upper bounds of its intervals: it
-is picked where it would be even then.
+A row outside what the models were fitted on is judged by the upper bounds of its intervals, where
+products are compared: it is picked where it would be even then.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: f
     return np.asarray(np.maximum(gain, noise))
 
 
-def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
+def distinct(
+    time_h: ArrayLike, cost_usd: ArrayLike, least: Floats, worst: ArrayLike = 1.0
+) -> Integers:
     """Return the rows of a front that are worth a line, in their order.
 
     Parameters
@@ -93,6 +95,8 @@ def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
         Positive.
     least : float array of shape (n, n)
         e_ij of ``apart``.
+    worst : array-like
+        By which time and cost of each row are multiplied where products are compared.
 
     Examples
     --------
@@ -102,8 +106,9 @@ def distinct(time_h: ArrayLike, cost_usd: ArrayLike, least: Floats) -> Integers:
     [2]
     """
     t, c = np.asarray(time_h, float) + TROUBLE_H, np.asarray(cost_usd, float)
+    judged = (np.asarray(time_h, float) * worst + TROUBLE_H) * (c * worst)
     kept: list[int] = []
-    for row in np.argsort(t * c, kind="stable").tolist():
+    for row in np.argsort(judged, kind="stable").tolist():
         at = np.array(kept, dtype=np.int64)
         most = 1.0 + least[row, at]
         if not ((t[at] <= most * t[row]) & (c[at] <= most * c[row])).any():

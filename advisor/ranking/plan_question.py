@@ -28,7 +28,7 @@ class PlanQuestion:
     space : SearchSpace
         What a layout may be.
     coverage : float
-        Of the intervals.
+        Probability that an interval holds the true value.
     swap : bool or None
         Compare layer swapping; None: on consumer cards.
     average_every : int or None

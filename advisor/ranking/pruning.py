@@ -197,7 +197,7 @@ class _Search:
         self.known = time_h[front], cost[front]
 
     def _is_beaten(self) -> Booleans:
-        """Return the rows that something known is no slower and no dearer than."""
+        """Return the rows that something known is no slower and no more expensive than."""
         time_h, cost = self.known
         if time_h.size == 0:
             return np.zeros(len(self.count), dtype=bool)

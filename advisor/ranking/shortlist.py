@@ -45,6 +45,11 @@ class Beliefs:
     kind: Integers
     is_extrapolating: NDArray[np.bool_]
 
+    @property
+    def worst(self) -> Floats:
+        """Factor by which rows are judged worse than expected, as ``picks.picks`` judges them."""
+        return np.where(self.is_extrapolating, np.exp(_REACH * self.log_sd), 1.0)
+
     @classmethod
     def of(cls, rows: Rows, columns: TimeColumns, mixed: MixedRows | None) -> Beliefs:
         """Return what is believed of the rows that were priced."""
@@ -78,7 +83,8 @@ def worth_a_line(beliefs: Beliefs, front: Integers, gain: float) -> Integers:
         return front
     sd, kind = beliefs.log_sd[front], beliefs.kind[front]
     least = apart(sd[:, None], sd[None, :], kind[:, None] == kind[None, :], gain)
-    return front[distinct(beliefs.time_h[front], beliefs.cost_usd[front], least)]
+    time_h, cost = beliefs.time_h[front], beliefs.cost_usd[front]
+    return front[distinct(time_h, cost, least, beliefs.worst[front])]
 
 
 def shown_of(beliefs: Beliefs, rows: Integers, size: int) -> Integers:
@@ -86,8 +92,7 @@ def shown_of(beliefs: Beliefs, rows: Integers, size: int) -> Integers:
     if rows.size == 0:
         return rows
     time_h, cost = beliefs.time_h[rows], beliefs.cost_usd[rows]
-    # As ``picks`` judges them: where nothing similar was measured, by the upper bounds.
-    worst = np.where(beliefs.is_extrapolating[rows], np.exp(_REACH * beliefs.log_sd[rows]), 1.0)
+    worst = beliefs.worst[rows]
     named = best_rows(time_h * worst, cost * worst)[:size]
     return rows[spread_out(time_h, cost, size, first=named)]
 

@@ -12,17 +12,12 @@ from rich.text import Text
 from advisor.domain import QUANTILES, Candidate, Offer, ProposedChange, Recommendation
 from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
 from advisor.report.explained import REJECTED, alternatives_words, waits_words
+from advisor.shown.words import PICKS
 from advisor.ways.columns import SWAPPING, WAYS
 from advisor.ways.words import degrees
 
 # Lines of the smallest terminal in use.
 SCREEN_LINES: Final = 24
-_LABELS: Final = {
-    "best_value": "best value",
-    "cheapest": "cheapest",
-    "fastest": "fastest worth its money",
-    "within_deadline": "cheapest that keeps the deadline",
-}
 _COMPLETIONS: Final = {
     "spot-with-fallback": "spot, else on demand",
     "elastic-spot": "spot, elastic",
@@ -142,7 +137,7 @@ def _rows(recommendation: Recommendation, width: int) -> list[list[str]]:
     labels: dict[int | str, list[str]] = {}
     for name, place in recommendation.picks.items():
         if not (name == "fastest" and place == recommendation.picks["best_value"]):
-            labels.setdefault(place, []).append(_LABELS[name])
+            labels.setdefault(place, []).append(PICKS[name])
     is_alike = len({one.bottleneck for one in rows}) <= 1
     found = [
         _row(one, str(one.rank), labels.get(one.rank, []), width, names_wait=not is_alike)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,20 +15,36 @@ if TYPE_CHECKING:
 
 TIME_LABEL: Final = "training time (h)"
 COST_LABEL: Final = "cost (USD)"
-_COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by")
-_STYLE: Final = "text-align:left;vertical-align:top"
+_COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by", "picked as")
+_STYLE: Final = "text-align:left;white-space:nowrap"
 
 
 def recommendation_html(record: Mapping[str, Any]) -> str:
     """Return the record of ``advisor recommend --json`` as HTML without scripts."""
     shown = record["front"] or record["nearest"]
+    choice, *more = record.get("summary") or [""]
     parts = [f"<p>{escape(headline(record))}</p>"]
+    if choice:
+        parts.append(f"<p><b>{escape(choice)}</b> {escape(' '.join(more))}</p>")
     if not record["front"]:
         parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
     if shown:
-        parts += [_table(shown), svg([chart(shown)])]
-    parts += [f"<p>{escape(str(note))}</p>" for note in record["notes"]]
+        here = [record["here"]] if record.get("here") else []
+        parts += [_table(record, [*shown, *here]), svg([chart(shown)])]
+    parts += [f"<p>{escape(line)}</p>" for line in _besides(record)]
     return f"<div>{''.join(parts)}</div>"
+
+
+def _besides(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what holds for all rows, what would change the choice, and the notes."""
+    if record.get("shared_reasons"):
+        yield f"All of them: {'; '.join(record['shared_reasons'])}"
+    for change in record.get("changes", ()):
+        yield (
+            f"{change['do']}: {change['time_factor']:.2g} times the time, "
+            f"{change['cost_factor']:.2g} times the cost of the best value"
+        )
+    yield from (str(note) for note in record["notes"])
 
 
 def headline(record: Mapping[str, Any]) -> str:
@@ -80,13 +96,20 @@ def plot(candidates: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> A
     if not candidates:
         raise UsageError("there is no candidate to plot", hint="relax the constraints")
     axes = _new_axes() if axes is None else axes
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     time, cost = ([one[name] for one in candidates] for name in ("training_time_h", "cost_usd"))
     x, y = ([one["value"] for one in column] for column in (time, cost))
     axes.errorbar(x, y, xerr=_reach(time), yerr=_reach(cost), fmt="o", elinewidth=0.8, capsize=2)
     for one, at_x, at_y in zip(candidates, x, y, strict=True):
-        label = f"{one['rank']} {words.machines(one['configuration'])}"
+        label = f"#{one['rank']} {words.machines(one['configuration'])}"
         axes.annotate(label, (at_x, at_y), xytext=(5, 5), textcoords="offset points", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel=TIME_LABEL, ylabel=COST_LABEL)
+    axes.margins(x=0.2, y=0.1)  # room for the names
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     return axes
 
 
@@ -108,21 +131,24 @@ def _reach(estimates: Sequence[Mapping[str, float]]) -> tuple[list[float], list[
     return below, [one["high"] - one["value"] for one in estimates]
 
 
-def _table(candidates: Sequence[Mapping[str, Any]]) -> str:
+def _table(record: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]]) -> str:
     head = "".join(f'<th style="{_STYLE}">{name}</th>' for name in _COLUMNS)
-    rows = "".join(f"<tr>{_cells(one)}</tr>" for one in candidates)
+    rows = "".join(_row(record, one) for one in candidates)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _cells(candidate: Mapping[str, Any]) -> str:
+def _row(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     parts = candidate["configuration"]
+    rank = candidate["rank"] or "here"  # this machine has no place in the list
     cells = (
-        str(candidate["rank"]),
+        str(rank),
         words.machines(parts),
         words.where(parts, candidate["completion"]),
         words.time_text(candidate),
         words.cost_text(candidate),
         candidate["bottleneck"] + (" *" if candidate["extrapolating"] else ""),
+        words.picked_as(record, rank),
     )
     title = escape("; ".join(candidate["reasons"]), quote=True)
-    return "".join(f'<td style="{_STYLE}" title="{title}">{escape(cell)}</td>' for cell in cells)
+    texts = "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in cells)
+    return f'<tr title="{title}">{texts}</tr>'

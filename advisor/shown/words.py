@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from advisor.quantities import hours_interval, usd_interval
+
+# What is picked, by its name in ``Recommendation.picks``.
+PICKS: Final[Mapping[str, str]] = {
+    "best_value": "best value",
+    "cheapest": "cheapest",
+    "fastest": "fastest worth its money",
+    "within_deadline": "cheapest that keeps the deadline",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +38,19 @@ def machines(parts: Sequence[Mapping[str, Any]]) -> str:
 
 def where(parts: Sequence[Mapping[str, Any]], completion: str = "on-demand") -> str:
     """Return where machines stand and how they are paid: ``"aws us-east-1, on-demand"``."""
+    if all(part["provider"] == "here" for part in parts):
+        return str(parts[0]["region"])
     places = dict.fromkeys(f"{part['provider']} {part['region']}" for part in parts)
     pricing = dict.fromkeys(str(part["pricing"]) for part in parts)
     plain = completion in ("on-demand", "spot")
     paid = " + ".join(pricing) if plain else completion.replace("-", " ")
     return f"{' + '.join(places)}, {paid}"
+
+
+def picked_as(record: Mapping[str, Any], rank: int | str) -> str:
+    """Return what a rank of an answer's record is picked as, ``"here"`` included."""
+    picks = record.get("picks", {})
+    return ", ".join(label for name, label in PICKS.items() if picks.get(name) == rank)
 
 
 def time_text(candidate: Mapping[str, Any]) -> str:

@@ -54,13 +54,14 @@ def gavel_rows(data: Path) -> Iterator[MeasuredStep]:
             yield _step(device, "ResNet50", 224, batch, batch / cell["samples_per_s"], "gavel")
 
 
-def profet_rows(data: Path) -> Iterator[MeasuredStep]:
-    """Yield PROFET's ResNets and VGGs on images of 128 pixels and more."""
+def profet_rows(data: Path, *, is_whole: bool = False) -> Iterator[MeasuredStep]:
+    """Yield PROFET's ResNets and VGGs on images of 128 pixels and more, by default thinned."""
     frame = PROFET.read("steps", data)
     frame = frame[frame["model"].isin(list(NETWORKS)) & (frame["image_pixels"] >= _SMALLEST_IMAGE)]
     keys = ["instance_type", "model", "image_pixels", "batch"]
     cells = frame.groupby(keys)["step_s"].median().reset_index()
-    for cell in thinned(cells, ["instance_type", "model"]).to_dict("records"):
+    kept = cells if is_whole else thinned(cells, ["instance_type", "model"])
+    for cell in kept.to_dict("records"):
         device = suite_device(_INSTANCES.get(str(cell["instance_type"]), ""))
         if device is not None:
             yield _step(

@@ -17,18 +17,16 @@ from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
 from advisor.measurements import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import (
-    DEFAULT_SETUP,
     Device,
     Precision,
     TrainingSetup,
     Transformer,
 )
-from advisor.planners.step.describe import block_operators, transformer_work
+from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
-from advisor.planners.step.describe_operators import Tally
 from advisor.train.described_columns import DescribedRows, columns
 from advisor.train.described_images import gavel_rows, nvidia_rows, profet_rows
-from advisor.train.device_model import HEADS, layer_frame
+from advisor.train.layer_steps import UNFUSED, layer_frame, layer_steps
 from advisor.train.measured_step import MeasuredStep, thinned
 
 # Published configurations of NeuSight's models: (layers, hidden, heads, vocabulary, is_causal).
@@ -44,10 +42,7 @@ RESNET50: Final = "224:64:3x256,4x512,6x1024,3x2048:bottleneck"
 # Lambda's BERT fine-tunes on questions: 384 tokens (NVIDIA's example scripts).
 LAMBDA_BERT: Final = {"bert_base_squad": (12, 768, 12), "bert_large_squad": (24, 1024, 16)}
 _BERT_TOKENS: Final = 384
-# What the suites' software is asked as. The fit takes attention as written out everywhere and
-# leaves the rest to a family's deviation; Llama layers are asked as any Llama is, which is nearer
-# (seen on these rows: not blind). NVIDIA's examples have Apex's kernels.
-UNFUSED: Final = TrainingSetup(attention="unfused")
+# What the suites' software is asked as, beside ``UNFUSED``: NVIDIA's examples have Apex's kernels.
 APEX: Final = TrainingSetup(attention="unfused", kernels="fused")
 
 
@@ -85,35 +80,7 @@ def read_steps(data: Path) -> list[MeasuredStep]:
 
 
 def _layers(data: Path) -> Iterator[MeasuredStep]:
-    frame = layer_frame(data)
-    for row in thinned(frame, ["accelerator", "model", "precision"]).to_dict("records"):
-        device = suite_device(row["accelerator"])
-        if device is None:
-            continue
-        name = row["model"].replace("deepspeed", "").replace("llamav2", "llama")
-        is_half = row["precision"] == "float16"
-        hidden = int(row["hidden"])
-        is_gated = name.startswith("llama")
-        ffn = (row["parameters_per_layer"] - 4 * hidden**2) / ((3 if is_gated else 2) * hidden)
-        model = Transformer(
-            layers=1, hidden=hidden, heads=HEADS.get(name, max(hidden // 128, 1)),
-            sequence=int(row["sequence"]), vocabulary=0, ffn=max(int(ffn), 1), is_gated=is_gated,
-            has_flash_attention=False,
-        )  # fmt: skip
-        precision: Precision = "fp16" if is_half else "fp32"
-        tally = Tally(element=2 if is_half else 4, dtype=precision)
-        yield MeasuredStep(
-            seconds=row["forward_s"] + row["backward_s"],
-            operators=tuple(block_operators(tally, model, int(row["micro_batch"]))),
-            work=transformer_work(
-                replace(model, has_flash_attention=True),
-                micro_batch=int(row["micro_batch"]),
-                precision=precision,
-                setup=DEFAULT_SETUP if name.startswith("llama") else UNFUSED,
-            ),
-            device=device, is_half=is_half, has_update=False, model=name,
-            family=name.split("_")[0], suite="layers",
-        )  # fmt: skip
+    yield from layer_steps(thinned(layer_frame(data), ["accelerator", "model", "precision"]))
 
 
 def neusight_rows(data: Path) -> Iterator[MeasuredStep]:

@@ -24,6 +24,7 @@ from advisor.collectors import bounded
 from advisor.machines import devices, residuals
 from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
+from advisor.planners.step.residual import ResidualParameters
 from advisor.train import model_folder
 from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_residuals import (
@@ -34,8 +35,9 @@ from advisor.train.described_residuals import (
 )
 from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel
+from advisor.train.measured_step import MeasuredStep
 from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
-from advisor.train.residual_fit import fit_residual
+from advisor.train.residual_fit import fit_residual, left_out, seen_steps
 
 NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
@@ -78,7 +80,11 @@ def command(
             residuals.FILE: json.dumps(residuals.to_record(process)) + "\n",
             "residuals.csv": table.to_csv(index=False, lineterminator="\n"),
         },
-        metrics={"rows": int(rows.log_s.size), "left_out": _by_suite(rows, errors)},
+        metrics={
+            "rows": int(rows.log_s.size),
+            "left_out": _by_suite(rows, errors),
+            "corrected": _corrected(process, seen_steps(steps)),
+        },
     )
     model_folder.write(written, target)
     typer.echo(f"wrote {target}")
@@ -111,6 +117,29 @@ def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str
                     "mape": round(float(ape.mean()), 4),
                     "median_ape": round(float(np.median(ape)), 4),
                 })  # fmt: skip
+    return found
+
+
+def _corrected(process: ResidualParameters, steps: list[MeasuredStep]) -> list[dict[str, Any]]:
+    """Return the errors of the equation alone and with its process, by what was left out."""
+    labels = {
+        way: np.array([of(step) for step in steps])
+        for way, of in (
+            ("device", lambda s: s.device.name), ("model", lambda s: s.model),
+            ("family", lambda s: s.family), ("suite", lambda s: s.suite),
+        )
+    }  # fmt: skip
+    alone = process.seen.of_peaks
+    found = []
+    for way, groups in labels.items():
+        corrected = alone - left_out(process, groups)[0]
+        found.append({
+            "left_out": way, "rows": len(steps),
+            "median_ape_of_the_equation": round(float(np.median(np.abs(np.expm1(-alone)))), 4),
+            "median_ape_corrected": round(float(np.median(np.abs(np.expm1(-corrected)))), 4),
+            "mape_of_the_equation": round(float(np.mean(np.abs(np.expm1(-alone)))), 4),
+            "mape_corrected": round(float(np.mean(np.abs(np.expm1(-corrected)))), 4),
+        })  # fmt: skip
     return found
 
 

@@ -147,22 +147,25 @@ def keep(folder: Path, record: Mapping[str, Any], *, now: datetime | None = None
     return Compared.of(kept)
 
 
-def read(folder: Path) -> tuple[Compared, ...]:
-    """Return the comparisons beside the runs in ``folder``, oldest first.
+def read(*folders: Path) -> tuple[Compared, ...]:
+    """Return the comparisons beside the runs in ``folders``, oldest first.
 
     A line that cannot be read costs no other.
     """
-    try:
-        lines = bounded.read_text(folder / FILE_NAME).splitlines()
-    except (OSError, ValueError):
-        return ()
     found = []
-    for line in lines:
+    for line in (line for folder in folders for line in _lines(folder)):
         try:
             found.append(Compared.of(bounded.parse_json(line)))
         except (ValueError, KeyError, TypeError):
             continue
     return tuple(sorted(found, key=lambda one: one.noted_at))
+
+
+def _lines(folder: Path) -> list[str]:
+    try:
+        return bounded.read_text(folder / FILE_NAME).splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def drift(comparisons: Sequence[Compared]) -> Drift:

@@ -22,8 +22,8 @@ OWN_RUNS: Final = "records.jsonl"  # what ``advisor runs actual`` writes beside 
 
 def default_paths() -> list[Path]:
     """Return the packaged runs, and the user's own where there are some."""
-    own = store.local_folder() / OWN_RUNS
-    return [data.root("datasets") / "runs", *([own] if own.is_file() else [])]
+    own = [folder / OWN_RUNS for folder in store.local_folders()]
+    return [data.root("datasets") / "runs", *(file for file in own if file.is_file())]
 
 
 def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:

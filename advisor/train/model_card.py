@@ -20,6 +20,14 @@ _RANGES: Final = (
 )  # fmt: skip
 _KINDS: Final = ("one machine", "several machines", "one machine with accelerators",
                  "several machines with accelerators")  # fmt: skip
+# Is it of costs -> by whom and about what it is asked, and what its answer is.
+_ASKED: Final = {
+    False: ("`advisor recommend` asks it about a candidate",
+            "There it multiplies the physical estimate of the step, and its error is added to the "
+            "interval."),
+    True: ("`advisor predict --json` asks it (`cost_direct_usd`) about machines with a price",
+           "There it says what the whole job costs, without saying how long it takes."),
+}  # fmt: skip
 _SPLITS: Final = {
     "job": "left-out programs (each in turn; weights and intervals from the others)",
     "both": "left-out programs (each in turn; weights and intervals from the others)",
@@ -115,14 +123,14 @@ def _errors(trained: Any) -> list[str]:
 def _coverage(trained: Any) -> list[str]:
     """Say what the model covers, in units, and what happens elsewhere."""
     hull: Mapping[str, Any] = trained.about["hull"]
+    asked, answer = _ASKED[trained.target == "cost_over_anchor"]
     lines = [
         "## Where it is used",
         "",
-        "`advisor recommend` asks it about a candidate whose job, profile and machines lie in the "
+        f"{asked} whose job, profile and machines lie in the "
         "ranges below (and those of the other features that `features.json` lists), or as near to "
         "them as left-out programs lie to the others (`reach`, in ranges of a feature), on an "
-        "accelerator of which it has seen runs. There it multiplies the physical estimate of the "
-        "step, and its error is added to the interval.",
+        "accelerator of which it has seen runs. " + answer,
         "",
     ]
     for place, has_rows in enumerate(hull["has_rows"]):

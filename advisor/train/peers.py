@@ -62,12 +62,10 @@ def command(
         origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
         files={"parameters.json": model.to_text()},
         metrics={
-            kind: _metrics(left_out(rows, form)[0], rows)
-            for kind, rows, form in (
-                ("parts", parts, rate_of_parts), ("minute", minutes, rate_after_a_minute),
-            )
+            "parts": _metrics(left_out(parts, rate_of_parts)[0], parts),
+            "minute": _metrics(left_out(minutes, rate_after_a_minute)[0], minutes),
         },
-    )  # fmt: skip
+    )
     model_folder.write(fitted, target)
     typer.echo(f"wrote {target}")
 

@@ -61,7 +61,7 @@ def fit_residual(
     has_spread : bool
         Whether to widen intervals to what devices left out show.
     """
-    kept = [steps[i] for i in thinned(steps, KEPT_OF_A_SWEEP) if steps[i].device.kind == "gpu"]
+    kept = seen_steps(steps)
     points = error_points([s.work for s in kept], [s.device for s in kept])
     measured = np.log([s.seconds for s in kept])
     by_peaks, by_rates = (
@@ -70,6 +70,11 @@ def fit_residual(
     )
     seen = SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
     return fit_errors(seen, thinned(kept, 1), has_spread=has_spread)
+
+
+def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """Return the steps whose errors the process sees, in the order of ``SeenErrors``."""
+    return [steps[i] for i in thinned(steps, KEPT_OF_A_SWEEP) if steps[i].device.kind == "gpu"]
 
 
 def fit_errors(seen: SeenErrors, rows: Ints, *, has_spread: bool = True) -> ResidualParameters:

@@ -1,7 +1,8 @@
 """What failures, saves and restarts cost, against what was published of them.
 
-- Parcae's restarts (V100, 10 Gb/s): the root law fitted on up to 8 nodes predicts 12 to 32; the
-  mean after additions on up to 8 nodes predicts the others.
+- Parcae's restarts (V100, 10 Gb/s) on 12 to 32 nodes: what ``simulate spot`` takes for them, a
+  root law after removals and one value after additions. Both were fitted on all of them;
+  ``--blind`` fits them again on up to 8 nodes.
 - BigScience's saves: 25 and 181 billion parameters in 18 to 20 s on 8 and 64 nodes.
 - THORN's ResNet101: accuracy stands still for about 13 minutes after one fault; a checkpoint every
   10 epochs of up to 80 s, the fault just before one, replayed.
@@ -19,12 +20,20 @@ import numpy as np
 
 from advisor.measurements import FAILURES, PARCAE
 from advisor.planners.core.units import HOUR_S
-from advisor.planners.goodput.checkpoints import BYTES_PER_PARAMETER, NODE_BYTES_PER_S, save_s
+from advisor.planners.goodput.checkpoints import (
+    BYTES_PER_PARAMETER,
+    NODE_BYTES_PER_S,
+    RESTART_AFTER_ADDITION_S,
+    restart_after_removal_s,
+    save_s,
+)
 from advisor.planners.goodput.goodput import EdgeFaultTolerance, expected_completion
 from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
-from advisor.validation.scores import Blind, Group, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Blind, Group, Validation, score
 
 LEARNT_NODES: Final = 8
+REMOVAL: Final = "Parcae, restart after a removal"
+ADDITION: Final = "Parcae, restart after an addition"
 # BigScience's notes: parameters, nodes, the middle of 18 to 20 s.
 SAVES: Final = ((25e9, 8, 19.0), (181e9, 64, 19.0))
 # THORN-ML's slides: 10 epochs of up to 80 s between checkpoints, flat for about 13 minutes.
@@ -32,7 +41,7 @@ EPOCH_S: Final = 80.0
 PLATEAU_S: Final = 13 * 60.0
 EFFECTIVE: Final = 0.9
 SEEN: Final = (
-    "the root law of Parcae's restarts: chosen with all its points in sight",
+    "the root law of Parcae's restarts and the mean after additions: fitted on all points",
     "what a node writes per second: from BigScience's notes, which are also scored",
 )
 
@@ -45,26 +54,31 @@ def run(data: Path) -> Validation:
     ModelError
         If the tables are not there.
     """
-    pairs = _pairs(data, _saves_s(None))
+    removal, addition = _restarts(data, "removal"), _restarts(data, "addition")
+    standstills = {
+        REMOVAL: (restart_after_removal_s(_beyond(removal)[:, 0]), _beyond(removal)[:, 1]),
+        ADDITION: (np.full(len(_beyond(addition)), RESTART_AFTER_ADDITION_S),
+                   _beyond(addition)[:, 1]),
+    }  # fmt: skip
+    pairs = standstills | _single(_saves_s(None))
     predicted, measured = (np.concatenate(side) for side in zip(*pairs.values(), strict=True))
     return Validation(
         protocol="failures",
         description="standstills of saves, restarts and faults, in seconds",
         form="chosen with these rows in sight",
-        scores="the product's saves and replay; restarts by laws fitted here, which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
         overall=score(predicted, measured),
         groups=[Group(group=name, scores=score(p, m)) for name, (p, m) in pairs.items()],
         figures={"resnet101_plateau_min": plateau_s() / 60, **_llama3(data)},
         notes=[
-            "Parcae's law was chosen with all its points in sight; its constants were not",
             "no interval: a standstill has none",
         ],
     )
 
 
 def blind(data: Path, shipped: Validation) -> Blind:
-    """Score each save by what the other one says of a node's rate.
+    """Score restarts by laws of up to 8 nodes, and each save by the other one's rate of a node.
 
     Raises
     ------
@@ -73,22 +87,27 @@ def blind(data: Path, shipped: Validation) -> Blind:
     """
     rates = [p * BYTES_PER_PARAMETER / nodes / seconds for p, nodes, seconds in SAVES]
     others = np.array([np.mean(rates[:i] + rates[i + 1 :]) for i in range(len(rates))])
-    pairs = _pairs(data, _saves_s(others))
+    removal, addition = _restarts(data, "removal"), _restarts(data, "addition")
+    standstills = {
+        REMOVAL: (_root_law(removal), _beyond(removal)[:, 1]),
+        ADDITION: (_flat(addition), _beyond(addition)[:, 1]),
+    }
+    pairs = standstills | _single(_saves_s(others))
     predicted, measured = (np.concatenate(side) for side in zip(*pairs.values(), strict=True))
     return Blind(
         overall=score(predicted, measured),
         groups=[Group(group=name, scores=score(p, m)) for name, (p, m) in pairs.items()],
-        changed=("what a node writes per second: from BigScience's other save",),
-        still_seen=SEEN[:1],
+        changed=(
+            "restarts: the law and the mean of up to 8 nodes",
+            "what a node writes per second: from BigScience's other save",
+        ),
+        still_seen=("the root in the law of Parcae's restarts: chosen with all points in sight",),
     )
 
 
-def _pairs(data: Path, saves_s: Column) -> dict[str, tuple[Column, Column]]:
-    """Return predicted and published seconds by what was published."""
-    removal, addition = _restarts(data, "removal"), _restarts(data, "addition")
+def _single(saves_s: Column) -> dict[str, tuple[Column, Column]]:
+    """Return predicted and published seconds of saves and of one fault."""
     return {
-        "Parcae, restart after a removal": (_root_law(removal), _beyond(removal)),
-        "Parcae, restart after an addition": (_flat(addition), _beyond(addition)),
         "BigScience, save": (saves_s, np.array(SAVES)[:, 2]),
         "ResNet101, plateau after a fault": (np.array([plateau_s()]), np.array([PLATEAU_S])),
     }
@@ -117,7 +136,8 @@ def _restarts(data: Path, kind: str) -> Column:
 
 
 def _beyond(restarts: Column) -> Column:
-    beyond: Column = restarts[restarts[:, 0] > LEARNT_NODES, 1]
+    """Return the rows on more nodes than ``--blind`` learns from."""
+    beyond: Column = restarts[restarts[:, 0] > LEARNT_NODES]
     return beyond
 
 

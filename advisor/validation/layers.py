@@ -1,192 +1,159 @@
-"""Protocol ``layers``: forward and backward of a transformer layer on an unseen GPU.
+"""Protocol ``layers``: forward and backward of a transformer layer, GPU and model left out.
 
-Only specifications are known of the left-out GPU (the device sheet's sustained rates, which come
-from this table, are not used). ``GPU and model`` leaves out the model's rows on the other GPUs
-too; ``one row`` adds a single measured row of another model on the GPU.
+Every profile is asked of the product as a described model of one layer (``asked_steps``): the
+device model is fitted without the GPU's rows, its process of errors knows neither the GPU nor the
+model, and no sustained rate of the GPU is known. ``GPU unseen`` lets the process know the model's
+layers on the other GPUs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from advisor.machines.devices import suite_device
 from advisor.measurements import LAYERS
-from advisor.train.device_model import (
-    Array,
-    LayerModel,
-    LayerRows,
-    Mask,
-    layer_frame,
-    layer_rows,
-    read_layers,
-)
-from advisor.validation.scores import Group, Scores, Validation, compare, score
+from advisor.predict import Predictor
+from advisor.train.described_columns import DescribedRows, columns
+from advisor.train.described_rows import read_steps
+from advisor.train.efficiencies import StepModel
+from advisor.train.layer_steps import layer_frame, layer_steps
+from advisor.train.measured_step import MeasuredStep
+from advisor.train.residual_fit import seen_steps, without
+from advisor.validation.asked_steps import answer
+from advisor.validation.described import asking_with, rules
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, compare, score
 
-# How much of one row's error is taken to be the GPU's: the rest is that model's and batch's.
-ROW_SHARE: Final = 0.6
-ROWS_DRAWN: Final = 8  # calibration rows tried for each model
+Array = np.ndarray
+Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 SEEN: Final = (
-    "the form of the rate, and the priors' means: written after seeing this table",
-    "how much of one row's error is taken to be the GPU's",
+    "the equation, its priors and the shapes of the process: chosen with these rows in sight",
+    "whether a model's attention is asked as fused",
 )
 
 
 def run(data: Path) -> Validation:
-    """Score the layer model on the profiles under ``data``.
+    """Ask the product for the profiles under ``data``.
 
     Raises
     ------
     ModelError
         If the table cannot be read or a row is implausible.
     """
-    rows = read_layers(data)
-    return _validation(rows, np.ones(rows.log_s.size, bool))
+    return _validation(list(layer_steps(layer_frame(data))), read_steps(data))
 
 
 def run_table(path: Path, data: Path | None) -> Validation:
-    """Score the layer model on a table's GPUs, known the published rows on other GPUs.
+    """Ask the product for a table's layers, known the published suites on other GPUs.
 
     Raises
     ------
     ModelError
         If the table cannot be read or a row is implausible.
     """
-    frame = layer_frame(path)
-    own = len(frame)
-    if data is not None and LAYERS.is_in(data):
-        others = layer_frame(data)
-        named = {d.name for d in map(suite_device, frame["accelerator"]) if d is not None}
-        devices = map(suite_device, others["accelerator"])
-        is_other = [d is None or d.name not in named for d in devices]
-        frame = pd.concat([frame, others[is_other]], ignore_index=True)
-    return _validation(layer_rows(frame), np.arange(len(frame)) < own)
+    scored = list(layer_steps(layer_frame(path)))
+    known = scored if data is None or not LAYERS.is_in(data) else [*read_steps(data), *scored]
+    return _validation(scored, known)
 
 
-def _validation(rows: LayerRows, is_scored: Mask) -> Validation:
-    seen, unseen = _left_out(rows, is_scored)
+def _validation(scored: list[MeasuredStep], known: list[MeasuredStep]) -> Validation:
+    seen, unseen, log_sd = _left_out(scored, known)
+    rows = columns(scored)
+    measured = np.exp(rows.log_s)
+
+    def scores(log_s: Array, mask: Array, *, has_interval: bool = True) -> Scores:
+        good = mask & np.isfinite(log_s)
+        value, half = np.exp(log_s[good]), np.exp(Z90 * log_sd[good])
+        if not has_interval:
+            return score(value, measured[good])
+        return score(value, measured[good], low=value / half, high=value * half)
+
+    everything = np.isfinite(unseen)
     figures: dict[str, float] = {}
     for precision, is_half in (("fp16", True), ("fp32", False)):
-        mask = (rows.is_half == is_half) & is_scored
+        mask = everything & (rows.is_half == is_half)
         if mask.any():
-            figures |= _figures(precision, rows, seen, unseen, mask)
+            both = scores(unseen, mask)
+            figures |= {
+                f"{precision} GPU unseen, median APE": scores(
+                    seen, mask, has_interval=False
+                ).median_ape_fraction,
+                f"{precision} GPU and model unseen, median APE": both.median_ape_fraction,
+                f"{precision} GPU and model unseen, MAPE": both.mape_fraction,
+            }
     simple, beside = compare(
-        {name: np.exp(log_s) for name, log_s in _rules(rows, is_scored).items()},
-        np.where(is_scored, np.exp(unseen), np.nan),
-        np.exp(rows.log_s),
+        rules(rows, everything) | _ratios(rows, everything), np.exp(unseen), measured
     )
     return Validation(
         protocol="layers",
         description="a layer's forward and backward, GPU type and model left out",
         form="chosen with these rows in sight",
-        scores="LayerModel (advisor.train.device_model), which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
-        overall=_scores(rows, unseen, is_scored),
+        overall=scores(unseen, everything),
         groups=[
-            Group(group=str(g), scores=_scores(rows, unseen, is_scored & (rows.gpu == g)))
-            for g in np.unique(rows.gpu[is_scored])
+            Group(group=str(g), scores=scores(unseen, everything & (rows.device == g)))
+            for g in np.unique(rows.device[everything])
         ],
         baselines=simple,
         beside=beside,
         figures=figures,
-        notes=("no interval: the layer model has none",),
+        notes=("a layer alone: no embedding, head, loss or update",),
     )
 
 
-def _left_out(rows: LayerRows, is_scored: Mask) -> tuple[Array, Array]:
-    """Return ln(seconds) with the GPU left out, and with GPU and model left out."""
-    seen, unseen = np.full(rows.log_s.size, np.nan), np.full(rows.log_s.size, np.nan)
-    for gpu in np.unique(rows.gpu[is_scored]):
-        is_gpu = rows.gpu == gpu
-        model = LayerModel(rows).fit(~is_gpu)
-        seen[is_gpu] = model.log_s()[is_gpu]
-        for name in np.unique(rows.model[is_gpu]):
-            is_model = rows.model == name
-            out = is_gpu & is_model
-            unseen[out] = model.fit(~is_gpu & ~is_model).log_s()[out]
-    return seen, unseen
+def _left_out(
+    scored: Sequence[MeasuredStep], known: list[MeasuredStep]
+) -> tuple[Array, Array, Array]:
+    """Return ln(seconds) with the GPU left out, with GPU and model, and the latter's deviation."""
+    rows = columns(known)
+    model = StepModel(rows)
+    start = model.fit(np.ones(rows.log_s.size, bool)).parameters
+    seen, unseen, log_sd = np.full((3, len(scored)), np.nan)
+    device = np.array([step.device.name for step in scored])
+    names = np.array([step.model for step in scored])
+    for gpu in np.unique(device):
+        out = rows.device == gpu
+        if out.all():
+            continue
+        asking = asking_with(model.fit(~out, start), {}, known, rows, ~out)
+        kept = seen_steps([s for s, is_out in zip(known, out, strict=True) if not is_out])
+        for name in np.unique(names[device == gpu]):
+            blind = _without_model(asking, kept, str(name))
+            for i in np.flatnonzero((device == gpu) & (names == name)):
+                seen[i] = np.log(answer(asking, scored[i], is_left_out=True).step_s)
+                found = answer(blind, scored[i], is_left_out=True)
+                unseen[i], log_sd[i] = np.log(found.step_s), found.log_sd
+    return seen, unseen, log_sd
 
 
-def _figures(
-    precision: str, rows: LayerRows, seen: Array, unseen: Array, mask: Mask
-) -> dict[str, float]:
-    both = _scores(rows, unseen, mask)
-    found = {
-        "GPU unseen, median APE": _scores(rows, seen, mask).median_ape_fraction,
-        "GPU and model unseen, median APE": both.median_ape_fraction,
-        "GPU and model unseen, MAPE": both.mape_fraction,
-    }
-    one = _one_row(rows, unseen, mask)
-    if one is not None:
-        found["and one row of another model, median APE"] = one.median_ape_fraction
-    return {f"{precision} {name}": value for name, value in found.items()}
+def _without_model(asking: Predictor, kept: Sequence[MeasuredStep], name: str) -> Predictor:
+    """Return the product whose process of errors has not seen a model."""
+    is_out = np.array([step.model == name for step in kept])
+    residual = without(asking.constants.residual, is_out)
+    return Predictor(
+        asking.catalogue, constants=replace(asking.constants, residual=residual), learned=None
+    )
 
 
-def _scores(rows: LayerRows, log_s: Array, mask: Mask) -> Scores:
-    return score(np.exp(log_s[mask]), np.exp(rows.log_s[mask]))
-
-
-def _one_row(rows: LayerRows, log_s: Array, mask: Mask) -> Scores | None:
-    """Correct each model's rows by one row of another model on the same GPU, several draws.
-
-    None where no GPU has rows of two models.
-    """
-    rng = np.random.default_rng(0)
-    error = rows.log_s - log_s
-    predicted, measured = [], []
-    for gpu in np.unique(rows.gpu[mask]):
-        on_gpu = mask & (rows.gpu == gpu)
-        for name in np.unique(rows.model[on_gpu]):
-            mine = on_gpu & (rows.model == name)
-            others = np.flatnonzero(on_gpu & (rows.model != name))
-            for row in rng.permutation(others)[:ROWS_DRAWN]:
-                predicted.append(log_s[mine] + ROW_SHARE * error[row])
-                measured.append(rows.log_s[mine])
-    if not predicted:
-        return None
-    return score(np.exp(np.concatenate(predicted)), np.exp(np.concatenate(measured)))
-
-
-def _rules(rows: LayerRows, is_scored: Mask) -> dict[str, Array]:
-    """Return what simple rules make of the rows: ln(seconds), nan where they have no answer.
-
-    Ratios take the same row on the other GPUs, as a mean of logarithms; a plain roofline the
-    larger of arithmetic at the peak and traffic at the bandwidth; constant MFU the median share of
-    the peak on the other GPUs.
-    """
-    ratios = _ratios(rows, is_scored)
-    compute = np.log(rows.flop / rows.peak)
-    traffic = np.log(3 * (rows.scores + rows.weights + 8 * rows.tokens) / rows.bandwidth)
-    share = np.full(rows.log_s.size, np.nan)
-    for gpu in np.unique(rows.gpu[is_scored]):
-        others = rows.gpu != gpu
-        if others.any():
-            share[rows.gpu == gpu] = np.median((rows.log_s - compute)[others])
-    return ratios | {
-        "plain roofline": np.maximum(compute, traffic),
-        "constant MFU": compute + share,
-    }
-
-
-def _ratios(rows: LayerRows, is_scored: Mask) -> dict[str, Array]:
+def _ratios(rows: DescribedRows, wanted: Array) -> dict[str, Array]:
     """Carry the same row over from the other GPUs by the ratio of peaks and of bandwidths."""
-    keys: dict[tuple[object, ...], list[int]] = {}
-    sizes = zip(rows.model, rows.is_half, rows.flop, strict=True)
-    for i, key in enumerate(sizes):
-        keys.setdefault(key, []).append(i)
+    flop = np.bincount(rows.row, rows.flop, rows.log_s.size).round(-3)
+    keys = pd.DataFrame({"model": rows.model, "is_half": rows.is_half, "flop": flop})
     rates = {
         "mean of the other GPUs": np.zeros(rows.log_s.size),
         "ratio of peak FLOP/s": np.log(rows.peak),
         "ratio of bandwidth": np.log(rows.bandwidth),
     }
     found = {name: np.full(rows.log_s.size, np.nan) for name in rates}
-    for same in keys.values():
-        for i in same:
-            others = [k for k in same if rows.gpu[k] != rows.gpu[i]]
-            if others and is_scored[i]:
+    for same in keys.groupby(["model", "is_half", "flop"]).indices.values():
+        for i in same[wanted[same]]:
+            others = same[rows.device[same] != rows.device[i]]
+            if others.size:
                 for name, rate in rates.items():
-                    found[name][i] = np.mean(rows.log_s[others] + rate[others]) - rate[i]
+                    found[name][i] = np.exp(np.mean((rows.log_s + rate)[others]) - rate[i])
     return found

@@ -1,38 +1,50 @@
 """Protocol ``ranking``: which configuration is cheapest for a job of a family never seen.
 
-scout and IBM: one run of the job on the configuration that is best on average over the other
-families; cloud-hw-trainpred: the run on g5, and the predictions of protocol ``job``. A chosen run
-that failed is paid for, and the next best is tried. The figures "had failures been known" choose
-among completed runs alone, which nobody can who has not tried.
+Of each job one run is known: on the configuration that is best on average over the other families
+(scout, IBM), or on g5 (cloud-hw-trainpred). What ``advisor runs choose`` then says is tried in its
+order until a run completes. Failures are paid for, by every rule, that of the known run too. The
+figures "had failures been known" choose among completed runs alone, which nobody can who has not
+tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.learned.choice import Runs, chosen_ratio, random_ratio, scores, walked_ratio
-from advisor.learned.regret import cell, constant_answer, regret
+from advisor.learned.choice import (
+    anchor_of,
+    chosen_ratio,
+    penalty_for,
+    random_ratio,
+    scores,
+    walked_ratio,
+)
+from advisor.learned.job_runs import matrices
+from advisor.learned.regret import constant_answer
 from advisor.measurements import IBM, SCOUT, TRAINPRED
 from advisor.records import RunRecord
-from advisor.validation import job as job_protocol
-from advisor.validation.scores import Group, Scores, Validation, score
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
 Floats = NDArray[np.float64]
 
-_COLLECTIONS: Final = (SCOUT, IBM)
+# Table, and the instance of the one run that is known where it is not the best on average.
+_COLLECTIONS: Final = (
+    (SCOUT, "jobs", None), (IBM, "jobs", None), (TRAINPRED, "epochs", "g5.xlarge"),
+)  # fmt: skip
+_LEAST_CHOICES: Final = 2
 OURS: Final = "ours"
 CONSTANT: Final = "always the same"
 RANDOM: Final = "at random"
 SEEN: Final = (
     "the form of the regression, and the gain below which the constant answer stays",
     "candidates of its penalty; which of them is chosen on the other jobs",
+    "that the next try after a failure costs more than twice as much: doubling, of 1.5 to 4 times",
 )
 
 
@@ -40,15 +52,12 @@ def run(data: Path) -> Validation:
     """Score the choices on every collection that is there."""
     groups: list[Group] = []
     figures: dict[str, float] = {}
-    for collection in _COLLECTIONS:
+    for collection, table, anchor in _COLLECTIONS:
         if collection.is_in(data):
-            found, parts = _table(collection.name, collection.read_runs("jobs", data))
+            records = collection.read_runs(table, data)
+            found, parts = _table(collection.name, records, anchor)
             groups += parts
             figures |= found
-    if TRAINPRED.is_in(data):
-        found, parts = _trainpred(TRAINPRED.read_runs("epochs", data))
-        groups += parts
-        figures |= found
     if not groups:
         raise ModelError(f"none of the collections is in {data}", hint="see shared/data")
     chosen = _ratios([g.scores for g in groups])
@@ -56,7 +65,7 @@ def run(data: Path) -> Validation:
         protocol="ranking",
         description="Cost of the choice over the best cost; MAPE is regret - 1.",
         form="chosen with these rows in sight",
-        scores="the regression of advisor.learned.choice, which no verb asks",
+        scores=THE_PRODUCT,
         seen=SEEN,
         overall=score(chosen, np.ones(len(chosen))),
         groups=groups,
@@ -68,36 +77,54 @@ def run(data: Path) -> Validation:
         notes=[
             f"{CONSTANT}: the configuration that is best on average over the other families",
             f"{RANDOM}: the mean over all orders of trying",
-            "failed runs that a rule chooses are paid for; trainpred has none, and is one mean",
+            "failed runs that a rule chooses are paid for; trainpred has none",
             "no interval: a choice has none",
         ],
     )
 
 
-def _table(name: str, records: Sequence[RunRecord]) -> tuple[dict[str, float], list[Group]]:
-    runs, spent, jobs = matrices(records)
+def _table(
+    name: str, records: Sequence[RunRecord], anchor: str | None = None
+) -> tuple[dict[str, float], list[Group]]:
+    """Choose for every job, its family left out; ``anchor`` is the instance of its one run."""
+    runs, spent, jobs, cells = matrices(records)
     figures: dict[str, list[float]] = {}
     groups = []
+    penalties: dict[str, float | None] = {}
     for job in range(len(jobs)):
         others = np.flatnonzero(runs.families != runs.families[job])
-        answer, usual = scores(runs, job, others), constant_answer(runs.ratios[others])
+        family = str(runs.families[job])
+        if family not in penalties:
+            penalties[family] = penalty_for(runs, others)
+        first = anchor_of(runs, job, others) if anchor is None else _place(cells, anchor)
+        if np.isfinite(runs.prices[job]).sum() < _LEAST_CHOICES or not runs.has_run[job, first]:
+            continue
+        known = runs.seen_by(job, np.arange(len(cells)) == first)
+        answer = scores(known, job, others, penalties[family])
+        usual = constant_answer(runs.ratios[others])
+        if anchor is None and not np.isfinite(runs.prices[job, first]):
+            answer[first] = -np.inf  # the run that is known has failed: everybody has paid for it
         paid = {
-            OURS: walked_ratio(runs, job, answer, spent),
+            OURS: walked_ratio(runs, job, answer, spent, has_growth=True),
             CONSTANT: walked_ratio(runs, job, usual, spent),
             RANDOM: random_ratio(runs, job, spent),
         }
-        known = {
+        known_failures = {
             OURS: chosen_ratio(runs, job, answer),
             CONSTANT: chosen_ratio(runs, job, usual),
             RANDOM: float(np.nanmean(runs.ratios[job])),
         }
         for rule, ratio in paid.items():
             figures.setdefault(f"{name}, {rule}: cost over best", []).append(ratio)
-        for rule, ratio in known.items():
+        for rule, ratio in known_failures.items():
             label = f"{name}, {rule}: cost over best, had failures been known"
             figures.setdefault(label, []).append(ratio)
         groups.append(_group(f"{name} {jobs[job]}", paid))
     return {label: float(np.mean(ratios)) for label, ratios in figures.items()}, groups
+
+
+def _place(cells: Sequence[str], instance: str) -> int:
+    return next(i for i, name in enumerate(cells) if f"/{instance}x" in name)
 
 
 def _group(name: str, ratios: Mapping[str, float]) -> Group:
@@ -109,78 +136,3 @@ def _group(name: str, ratios: Mapping[str, float]) -> Group:
 def _ratios(scored: Sequence[Scores]) -> Floats:
     """Return cost over best of each choice; its score is that less 1."""
     return np.array([1.0 + s.mape_fraction for s in scored])
-
-
-def matrices(records: Sequence[RunRecord]) -> tuple[Runs, Floats, list[str]]:
-    """Return runs by job and configuration, what each cost until it ended, and the jobs.
-
-    Repeats are averaged. A job that never completed is left out: it has no best price.
-    """
-    jobs = sorted({r.job.job_id for r in records if r.status == "ok"})
-    cells = sorted({cell(r) for r in records})
-    shape = (len(jobs), len(cells))
-    place_job = {name: i for i, name in enumerate(jobs)}
-    place_cell = {name: i for i, name in enumerate(cells)}
-    sums = {name: np.zeros(shape) for name in ("price", "prices", "spent", "time", "times", "ran")}
-    families = np.array([""] * len(jobs), dtype=object)
-    for record in records:
-        if record.job.job_id not in place_job:
-            continue
-        at = place_job[record.job.job_id], place_cell[cell(record)]
-        families[at[0]] = record.job.family
-        sums["ran"][at] += 1
-        spent = _spent_usd(record)
-        sums["spent"][at] += spent
-        if record.time_s is not None:
-            sums["time"][at] += record.time_s
-            sums["times"][at] += 1
-        if record.status == "ok":
-            sums["price"][at] += spent
-            sums["prices"][at] += 1
-    with np.errstate(invalid="ignore", divide="ignore"):
-        runs = Runs(
-            prices=sums["price"] / sums["prices"],
-            times=sums["time"] / sums["times"],
-            has_run=sums["ran"] > 0,
-            families=families,
-        )
-        return runs, np.nan_to_num(sums["spent"] / sums["ran"]), jobs
-
-
-def _spent_usd(record: RunRecord) -> float:
-    if record.cost_usd is not None:
-        return record.cost_usd
-    price = record.price_usd_per_h
-    return 0.0 if price is None or record.time_s is None else price * record.time_s / 3600.0
-
-
-def _trainpred(records: list[RunRecord]) -> tuple[dict[str, float], list[Group]]:
-    """Choose among the priced instances by the times that protocol ``job`` predicts."""
-    cells = job_protocol._trainpred_cells(records)
-    predicted = job_protocol._left_out(cells, job_protocol._trainpred_model)["model"]
-    asked = [r for r in records if _is_target(r)]
-    times = dict(zip((r.record_id for r in asked), predicted, strict=True))
-    priced, guesses = [], []
-    for record in records:
-        price = record.price_usd_per_h
-        if price is None or record.time_s is None:
-            continue
-        priced.append(replace(record, cost_usd=price * record.time_s / 3600.0))
-        known = record.time_s if _is_anchor(record) else np.nan
-        guesses.append(times.get(record.record_id, known))
-    found = regret(priced, guesses)
-    if found is None:
-        return {}, []
-    ratios = {OURS: found.top1, CONSTANT: found.constant, RANDOM: found.random}
-    figures = {f"trainpred, {rule}: cost over best": ratio for rule, ratio in ratios.items()}
-    figures["trainpred_jobs"] = float(found.jobs)
-    return figures, [_group("trainpred", ratios)]
-
-
-def _is_target(record: RunRecord) -> bool:
-    return record.anchor is not None and not _is_anchor(record)
-
-
-def _is_anchor(record: RunRecord) -> bool:
-    anchor: Any = record.anchor
-    return anchor is not None and anchor.machines.instance_type == record.instance_key

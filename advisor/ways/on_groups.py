@@ -31,7 +31,7 @@ class OnGroups:
     global_batch : int
         Samples of a step over all devices.
     coverage : float
-        Of the intervals.
+        Probability that an interval holds the true value.
     command : tuple of str
         The recorded command line; empty for a described model.
     """

@@ -58,7 +58,7 @@ def unlike_choices(
     global_batch : int
         Samples of a step over all devices.
     coverage : float
-        Of the intervals.
+        Probability that an interval holds the true value.
     command : tuple of str
         The recorded command line; empty for a described model.
     ways : tuple of UnlikeWay

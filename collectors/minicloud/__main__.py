@@ -24,7 +24,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--limit", type=int, help="runs to make at most")
     options.add_argument("--hours", type=float, help="begin no run after this time")
     options.add_argument("--only", action="append", help="pattern of run keys, e.g. 'full/mlp-*'")
-    options.add_argument("--cap-s", type=float, default=25.0, help="cut a run short after this")
+    options.add_argument("--plan", choices=("seconds", "minutes"), default="seconds")
+    options.add_argument("--prices", type=Path, help="JSON of prices by shape")
+    options.add_argument("--cap-s", type=float, help="cut a run short after this")
     options.add_argument("--attempts", type=int, default=3, help="of a run that stays noisy")
     options.add_argument("--nice", type=int, default=0, help="give way to other programs")
     return options
@@ -41,9 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell's "&" has them ignored
         signal.signal(number, signal.default_int_handler)
 
+    from advisor.collectors import bounded
     from advisor.collectors.errors import RecordingError
     from advisor.collectors.minicloud.collect import CollectionProgress, collect, describe
+    from advisor.collectors.minicloud.instances import MiniPrices
     from advisor.collectors.minicloud.journal import Journal
+    from advisor.collectors.minicloud.plan import SCALES
     from advisor.collectors.system_errors import explain
 
     def tell(progress: CollectionProgress) -> None:
@@ -51,11 +56,18 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.flush()
 
     journal = Journal(options.out / "runs.jsonl")
+    prices = None
     try:
+        if options.prices is not None:
+            shapes = bounded.read_json(options.prices)["shapes"]
+            prices = MiniPrices(
+                by_shape={k: (float(v["usd_per_h"]), str(v["source"])) for k, v in shapes.items()}
+            )
         with journal.alone():
             collect(
                 journal, limit=options.limit, hours=options.hours, only=options.only or ["*"],
                 cap_s=options.cap_s, attempts=options.attempts, tell=tell,
+                scale=SCALES[options.plan], prices=prices,
             )  # fmt: skip
     except (RecordingError, OSError, MemoryError) as error:
         found = error if isinstance(error, RecordingError) else explain(error)

@@ -20,12 +20,12 @@ from typing import Final
 from advisor.collectors import network
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.minicloud import limits, sampling, summary
-from advisor.collectors.minicloud.execute import CAP_S, execute
+from advisor.collectors.minicloud.execute import execute
+from advisor.collectors.minicloud.instances import MiniPrices
 from advisor.collectors.minicloud.journal import Journal, Row
-from advisor.collectors.minicloud.plan import MiniJob, MiniRun, jobs, plan
+from advisor.collectors.minicloud.plan import SECONDS, MiniJob, MiniRun, Scale, jobs, plan
 
 ATTEMPTS: Final = 3
-NODES: Final = 3  # machines of the small cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,10 @@ def collect(
     limit: int | None = None,
     hours: float | None = None,
     only: Sequence[str] = ("*",),
-    cap_s: float = CAP_S,
+    cap_s: float | None = None,
     attempts: int = ATTEMPTS,
+    scale: Scale = SECONDS,
+    prices: MiniPrices | None = None,
     tell: Callable[[CollectionProgress], None] = lambda progress: None,
 ) -> int:
     """Make the plan's runs that the journal lacks, noisy ones again at the end.
@@ -60,10 +62,14 @@ def collect(
         Time after which no new run begins.
     only : sequence of str
         Patterns for run keys, as a shell matches file names; one must match.
-    cap_s : float
-        A run that takes longer is cut short. [s]
+    cap_s : float, optional
+        A run that takes longer is cut short; the plan's own by default. [s]
     attempts : int
         How often a run is made at most where it stays noisy.
+    scale : Scale
+        Of the plan.
+    prices : MiniPrices, optional
+        Of the plan of minutes; synthetic ones by default.
     tell : callable
         Is given the progress after each run.
 
@@ -75,26 +81,34 @@ def collect(
     Raises
     ------
     RecordingError
-        No planned run matches ``only``, or this is not Linux.
+        No planned run matches ``only``, the journal is of another plan, or this is not Linux.
     """
     if sys.platform != "linux":
         raise RecordingError("runs are limited by Linux's means", hint="collect on Linux")
-    wanted = [run for run in plan() if any(fnmatch.fnmatchcase(run.key, o) for o in only)]
+    wanted = [run for run in plan(scale) if any(fnmatch.fnmatchcase(run.key, o) for o in only)]
     if not wanted:
         raise RecordingError(
             f"no planned run matches {' or '.join(map(repr, only))}", hint="try 'full/mlp-*'"
         )
     began, made = time.monotonic(), 0
-    state = State(journal.rows(), attempts)
+    rows = list(journal.rows())
+    if any(row.get("plan", SECONDS.name) != scale.name for row in rows):
+        raise RecordingError(
+            f"these runs are not of the plan {scale.name!r}", hint="name another folder with --out"
+        )
+    state = State(rows, attempts)
     _warm_up({run.job for run in wanted})
-    with _machinery(wanted) as (has_quota, nodes):
+    with _machinery(scale) as (has_quota, nodes):
         possible = [run for run in wanted if _is_possible(run, has_quota, nodes)]
         while (run := state.next_run(possible, is_calm=sampling.is_calm())) is not None:
             if limit is not None and made >= limit:
                 break
             if hours is not None and time.monotonic() - began > hours * 3600:
                 break
-            row = execute(run, state.steps(run), has_quota=has_quota, nodes=nodes, cap_s=cap_s)
+            row = execute(
+                run, state.steps(run), has_quota=has_quota, nodes=nodes,
+                cap_s=cap_s or scale.cap_s, prices=prices or MiniPrices(by_shape={}),
+            )  # fmt: skip
             row["attempt"] = state.attempts[run.key]
             row["is_noisy"] = summary.is_noisy(row, state.anchor_cpu_s(run))
             journal.append(row)
@@ -184,13 +198,13 @@ def _is_anchor(run: MiniRun) -> bool:
 
 
 @contextlib.contextmanager
-def _machinery(runs: list[MiniRun]) -> Iterator[tuple[bool, network.Nodes | None]]:
+def _machinery(scale: Scale) -> Iterator[tuple[bool, network.Nodes | None]]:
     """Make what the runs need and this machine allows: quotas, a small cluster."""
     has_quota = limits.can_limit_cpu()
     with contextlib.ExitStack() as stack:
         nodes = None
         with contextlib.suppress(RecordingError):
-            nodes = stack.enter_context(network.cluster(NODES))
+            nodes = stack.enter_context(network.cluster(scale.nodes))
         yield has_quota, nodes
 
 

@@ -16,14 +16,12 @@ import numpy as np
 
 from advisor.collectors import network
 from advisor.collectors.minicloud import limits, sampling, summary
-from advisor.collectors.minicloud.instances import nominal_price_usd_per_h
+from advisor.collectors.minicloud.instances import MiniPrices, nominal_price_usd_per_h
 from advisor.collectors.minicloud.journal import Row
 from advisor.collectors.minicloud.node import Seat, fork, read_report
-from advisor.collectors.minicloud.plan import MiniRun, total_steps
+from advisor.collectors.minicloud.plan import SECONDS, MiniRun, total_steps
 from advisor.collectors.minicloud.tape import Tape
 
-INTERVAL_S: Final = {"partial": 0.05, "full": 0.1}  # between readings of a run's series
-CAP_S: Final = 25.0  # a run that takes longer is cut short: censored
 _TAPE_STEPS: Final = 20_000
 _PORTS: Final = itertools.cycle(range(29_000, 31_000))  # never the one of the run before
 
@@ -34,7 +32,8 @@ def execute(
     *,
     has_quota: bool,
     nodes: network.Nodes | None,
-    cap_s: float = CAP_S,
+    cap_s: float,
+    prices: MiniPrices,
 ) -> Row:
     """Make one run and return its record.
 
@@ -49,13 +48,16 @@ def execute(
         The small cluster; without it a single process runs in the machine's own network.
     cap_s : float
         [s]
+    prices : MiniPrices
     """
     if nodes is not None:
         nodes.shape(run.layout.rate_bit_per_s)
     cores = _cores(run)
     before, started = sampling.MachineClock.now(), datetime.now(UTC)
-    tapes = [Tape(_TAPE_STEPS) for _ in range(run.layout.nodes)]
+    tapes = [Tape(max(_TAPE_STEPS, steps or 0)) for _ in range(run.layout.nodes)]
     port = next(_PORTS)
+    scale = run.scale
+    interval_s = scale.partial_interval_s if run.kind == "partial" else scale.full_interval_s
     with contextlib.ExitStack() as stack:
         started_nodes = []
         for rank, tape in enumerate(tapes):
@@ -68,7 +70,7 @@ def execute(
         samplers = [
             sampling.ProcessSampler(pid, has_network=nodes is not None) for pid, _ in started_nodes
         ]
-        statuses, cut_s = _watch(samplers, tapes, interval_s=INTERVAL_S[run.kind], cap_s=cap_s)
+        statuses, cut_s = _watch(samplers, tapes, interval_s=interval_s, cap_s=cap_s)
         seen = [
             summary.Seen(
                 rank=rank, report=read_report(pipe), elapsed=tape.read()[0],
@@ -81,7 +83,18 @@ def execute(
         ]  # fmt: skip
     for tape in tapes:
         tape.close()
-    return _row(run, seen, steps, cut_s, before, started, cores)
+    row = _row(run, seen, steps, cut_s, before, started, cores)
+    return row if scale == SECONDS else _priced(row, run, prices)
+
+
+def _priced(row: Row, run: MiniRun, prices: MiniPrices) -> Row:
+    """Return the row of a plan of minutes: its plan, and what a machine like that costs."""
+    price, source = prices.of(run.instance, run.layout)
+    row["plan"] = run.scale.name
+    row["instance"] |= {"nominal_price_usd_per_h": round(price, 6), "priced_as": source}
+    if "cost_usd" in row:
+        row["cost_usd"] = run.layout.nodes * price * row["time_s"] / 3600.0
+    return row
 
 
 def _watch(
@@ -196,7 +209,7 @@ def _anchor_facts(run: MiniRun, seen: list[summary.Seen]) -> Row:
         facts["anchor_step_s"] = round(step_s, 7)
         facts["anchor_mean_step_s"] = round(float(np.mean(settled)), 7)
         facts["total_steps"] = total_steps(
-            run.job, anchor_step_s=step_s, partial_steps=seen[0].steps
+            run.job, anchor_step_s=step_s, partial_steps=seen[0].steps, scale=run.scale
         )
     return facts
 

@@ -7,6 +7,7 @@ and a fixed part, so that neither the smallest nor the largest machine is always
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -88,6 +89,30 @@ class MiniLayout:
         return f"{'ps' if self.kind == 'parameter-server' else 'ddp'}{self.workers}-{rate}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiniPrices:
+    """What machines that look like a limited share cost: given from outside, by shape.
+
+    Attributes
+    ----------
+    by_shape : mapping of str to (float, str)
+        ``shape_of`` -> price of one machine [USD/h], and whose price it is.
+    """
+
+    by_shape: Mapping[str, tuple[float, str]]
+
+    def of(self, instance: MiniInstance, layout: MiniLayout) -> tuple[float, str]:
+        """Return the price of one machine [USD/h] and its source; SYNTHETIC where none is."""
+        nominal = nominal_price_usd_per_h(instance, layout), "synthetic"
+        return self.by_shape.get(shape_of(instance, layout), nominal)
+
+
+def shape_of(instance: MiniInstance, layout: MiniLayout) -> str:
+    """Return what a machine's price goes by: its cores and its link."""
+    rate = 0.0 if layout.kind == "single" else layout.rate_bit_per_s or 0.0
+    return f"{instance.granted_cores:g} cores, {rate / 1e6:g} Mbit/s"
+
+
 def nominal_price_usd_per_h(instance: MiniInstance, layout: MiniLayout) -> float:
     """Return the SYNTHETIC price of one machine of the layout [USD/h]."""
     gbit_per_s = (layout.rate_bit_per_s or 0.0) / 1e9
@@ -105,6 +130,9 @@ THREE_QUARTERS: Final = MiniInstance(name="quota-0.75core", quota=0.75)
 ONE_BY_TWO: Final = MiniInstance(name="quota-1core-2threads", cores=2, quota=1.0, threads=2)
 ONE_AND_A_HALF: Final = MiniInstance(name="quota-1.5core", cores=2, quota=1.5, threads=2)
 TWO: Final = MiniInstance(name="cores-2", cores=2, threads=2)
+SCARCE_MEMORY: Final = MiniInstance(
+    name="quota-0.5core-memory-96mib", quota=0.5, memory_headroom_bytes=96 * MIB
+)
 SMALL_MEMORY: Final = MiniInstance(
     name="quota-0.5core-memory-32mib", quota=0.5, memory_headroom_bytes=32 * MIB
 )

@@ -143,7 +143,7 @@ def _train(run: MiniRun, seat: Seat, steps: int | None) -> NodeReport:
     )  # fmt: skip
     if run.layout.kind != "single":
         _meet(run, seat)
-    clock = training.StepClock(seat.tape)
+    clock = training.StepClock(seat.tape, partial_cpu_s=run.scale.partial_cpu_s)
     setup_s = time.monotonic() - began
     throttled_s = seat.group.throttled_s() if seat.group else 0.0
     _loop(run, is_server=is_server)(trainee, clock, steps)

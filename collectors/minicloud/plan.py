@@ -1,10 +1,12 @@
 """Which runs to make, in which order: stopping early still leaves a balanced set.
 
 A job is a workload at one width and one batch. How many steps it has in all is declared when its
-anchor run was made (``total_steps``): as many as take a time between 1 and 3 s on the anchor,
-drawn from the job's name, and at least twice what the partial run saw. A larger job is thus not
-longer by construction, and the same job has the same total samples on every configuration:
-``W`` workers make ``ceil(total / W)`` steps.
+anchor run was made (``total_steps``): as many as take a time of the plan's ``Scale`` there, drawn
+from the job's name, and a multiple of what the partial run saw. There are two plans: of
+seconds (1 to 3 s, at least twice the partial run), of which many fit into an hour, and of minutes
+(2 to 5 min, at least twenty times), where a partial run tells of what is mostly not seen. A larger
+job is thus not longer by construction, and the same job has the same total samples on every
+configuration: ``W`` workers make ``ceil(total / W)`` steps.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from advisor.collectors.minicloud.instances import (
@@ -21,6 +23,7 @@ from advisor.collectors.minicloud.instances import (
     ONE_AND_A_HALF,
     ONE_BY_TWO,
     QUARTER,
+    SCARCE_MEMORY,
     SMALL_MEMORY,
     THREE_QUARTERS,
     TWO,
@@ -31,8 +34,8 @@ from advisor.collectors.workloads import WORKLOADS, load
 
 Kind = Literal["partial", "full"]
 
-SHORTEST_S: Final = 1.0
-LONGEST_S: Final = 3.0
+PARTIAL_CPU_S: Final = 0.8  # least CPU time of a partial run of a job of seconds [s]
+
 REPEATS: Final = 5
 
 SINGLE: Final = MiniLayout()
@@ -45,6 +48,58 @@ DISTRIBUTED: Final[tuple[tuple[MiniInstance, MiniLayout], ...]] = (
     (HALF, MiniLayout(kind="parameter-server", workers=2, rate_bit_per_s=1e8)),
     (THREE_QUARTERS, MiniLayout(kind="allreduce", workers=2, rate_bit_per_s=1e9)),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How long the jobs of a plan are, and how closely they are watched.
+
+    Attributes
+    ----------
+    name : str
+    shortest_s, longest_s : float
+        Of a whole job on the anchor. [s]
+    least_ratio : int
+        Steps of the whole job over those of its partial run.
+    partial_cpu_s : float
+        Least CPU time of a partial run. [s]
+    cap_s : float
+        A run that takes longer is cut short. [s]
+    partial_interval_s, full_interval_s : float
+        Between two readings of a run's series. [s]
+    nodes : int
+        Machines of the small cluster.
+    """
+
+    name: str
+    shortest_s: float
+    longest_s: float
+    least_ratio: int
+    partial_cpu_s: float
+    cap_s: float
+    partial_interval_s: float
+    full_interval_s: float
+    nodes: int
+
+
+SECONDS: Final = Scale(
+    name="seconds", shortest_s=1.0, longest_s=3.0, least_ratio=2, partial_cpu_s=PARTIAL_CPU_S,
+    cap_s=25.0, partial_interval_s=0.05, full_interval_s=0.1, nodes=3,
+)  # fmt: skip
+MINUTES: Final = Scale(
+    name="minutes", shortest_s=120.0, longest_s=300.0, least_ratio=20, partial_cpu_s=5.0,
+    cap_s=3600.0, partial_interval_s=0.1, full_interval_s=1.0, nodes=4,
+)  # fmt: skip
+SCALES: Final = {scale.name: scale for scale in (SECONDS, MINUTES)}
+# Two to four ranks, over links from slow to fast.
+SPREAD: Final[tuple[tuple[MiniInstance, MiniLayout], ...]] = tuple(
+    (instance, MiniLayout(kind=kind, workers=workers, rate_bit_per_s=rate))
+    for rate in (3e8, 1e8, 1e9)
+    for instance, kind, workers in (
+        (HALF, "allreduce", 2), (HALF, "allreduce", 4), (THREE_QUARTERS, "allreduce", 3),
+        (HALF, "parameter-server", 3),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +125,7 @@ class MiniRun:
     instance: MiniInstance
     layout: MiniLayout = SINGLE
     replicate: int = 0
+    scale: Scale = SECONDS
 
     @property
     def key(self) -> str:
@@ -94,7 +150,9 @@ def distributed_jobs() -> tuple[MiniJob, ...]:
     return tuple(job for job in jobs() if job.batch == max(load(job.workload).batches))
 
 
-def total_steps(job: MiniJob, *, anchor_step_s: float, partial_steps: int) -> int:
+def total_steps(
+    job: MiniJob, *, anchor_step_s: float, partial_steps: int, scale: Scale = SECONDS
+) -> int:
     """Return the steps that the job declares as its whole on one worker.
 
     Parameters
@@ -104,14 +162,38 @@ def total_steps(job: MiniJob, *, anchor_step_s: float, partial_steps: int) -> in
         Corrected median step of its partial run. [s]
     partial_steps : int
         Steps of that run.
+    scale : Scale
     """
     position = (zlib.crc32(job.key.encode()) % 1000) / 999.0  # uniform in [0, 1], by name
-    wanted_s = float(SHORTEST_S * (LONGEST_S / SHORTEST_S) ** position)
-    return max(2 * partial_steps, math.ceil(wanted_s / anchor_step_s))
+    wanted_s = float(scale.shortest_s * (scale.longest_s / scale.shortest_s) ** position)
+    return max(scale.least_ratio * partial_steps, math.ceil(wanted_s / anchor_step_s))
 
 
-def plan() -> Iterator[MiniRun]:
-    """Yield all runs, the most telling first.
+def plan(scale: Scale = SECONDS) -> Iterator[MiniRun]:
+    """Yield all runs of a scale, the most telling first."""
+    runs = _plan_of_seconds() if scale == SECONDS else _plan_of_minutes()
+    return (replace(run, scale=scale) for run in runs)
+
+
+def _plan_of_minutes() -> Iterator[MiniRun]:
+    """Yield jobs of every workload at its largest batch; each full run takes minutes.
+
+    Machines of several sizes first, then the clusters, whose ranks exchange gradients over
+    limited links; memory that is scarce last, since those runs may end early.
+    """
+    some = sorted(distributed_jobs(), key=lambda job: zlib.crc32(job.key.encode()))
+    yield from (MiniRun(kind="partial", job=job, instance=ANCHOR) for job in some)
+    yield from _each(some, HALF)
+    for instance, layout in SPREAD:
+        yield from _each(some, instance, layout=layout)
+    for instance in (THREE_QUARTERS, TWO, QUARTER, ANCHOR, ONE_AND_A_HALF):
+        yield from _each(some, instance)
+    for instance in (SMALL_MEMORY, SCARCE_MEMORY):
+        yield from _each(some, instance)
+
+
+def _plan_of_seconds() -> Iterator[MiniRun]:
+    """Yield the shipped dataset's runs.
 
     Each tier visits every job, in an order that changes workload from run to run, so that what
     has been collected is balanced over workloads at any time. Quotas come first: a run that asks

@@ -27,7 +27,6 @@ from advisor.collectors.minicloud.tape import Tape
 from advisor.collectors.workloads import Workload
 
 PARTIAL_STEPS = 12  # least steps of a partial run
-PARTIAL_CPU_S = 0.8  # least CPU time of a partial run [s]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,10 +84,13 @@ class StepClock:
     ----------
     tape : Tape
         Where the end of each step is written.
+    partial_cpu_s : float
+        Least CPU time of a partial run. [s]
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, *, partial_cpu_s: float) -> None:
         self.tape = tape
+        self.partial_cpu_s = partial_cpu_s
         self._schedstat = os.open("/proc/self/schedstat", os.O_RDONLY)
         self._delay_s = self._began_s = self._cpu_s = 0.0
 
@@ -137,7 +139,7 @@ def train_alone(trainee: Trainee, clock: StepClock, steps: int | None) -> None:
         trainee.optimizer.step()
         clock.tick()
         if done == steps or (
-            steps is None and done >= PARTIAL_STEPS and clock.cpu_s >= PARTIAL_CPU_S
+            steps is None and done >= PARTIAL_STEPS and clock.cpu_s >= clock.partial_cpu_s
         ):
             return
 

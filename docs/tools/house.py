@@ -37,6 +37,7 @@ WORDS: Final = {
     "catalogue": "offers, prices, networks, sources",
     "domain": "nouns, estimates",
     "quantities": "units read and printed",
+    "settings": "files of settings",
     "data": "where the packaged data lie",
     "errors": "what, hint, exit code",
     "collectors": "what was seen of a script: sampler outside, hooks inside",

@@ -122,6 +122,9 @@ class Software:
         Index into ``ATTENTIONS``.
     is_launch_heavy : Column
         1 for the Python-heavy Megatron-DeepSpeed stacks of 2020-2022.
+    is_trainer : Column
+        1 where Hugging Face's Trainer runs eager kernels: hooks around every layer, and updates,
+        norms and logs that Python starts tensor by tensor.
     is_untuned : Column
         1 where kernels were not yet tuned for a new GPU (Hopper in early 2023).
     overlaps_tp, overlaps_pp, overlaps_dp : Column
@@ -156,6 +159,7 @@ class Software:
     fusion: Column = 1
     attention: Column = 2
     is_launch_heavy: Column = 0
+    is_trainer: Column = 0
     is_untuned: Column = 0
     overlaps_tp: Column = 0
     overlaps_pp: Column = 0

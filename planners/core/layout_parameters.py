@@ -53,9 +53,9 @@ class LayoutParameters:
         Traffic per token and vocabulary entry [bytes]; share of the head that counts where a
         pipeline's last stage has it.
     launch_heavy_s, launch_tp_s, launch_light_s, launch_eager_s : float
-        Host time per layer and pass: base and what 8-way tensor parallelism adds; stacks of today
-        with fused or compiled kernels, and with one kernel for each operator (about 45 forward in
-        transformers' Llama, at the 10-20 us that PyTorch takes for one). [s]
+        Host time per layer and pass: base and what 8-way tensor parallelism adds; stacks of
+        today; Hugging Face's Trainer with eager kernels (about 45 forward in its Llama, at the
+        10-20 us that PyTorch takes for one, and hooks around each layer). [s]
     launch_send_s : float
         Host time of a send and receive between stages in the heavy stacks. [s]
     tp_efficiency, tp_latency_s, tp_exposed : float

@@ -288,5 +288,5 @@ def fixed_s(
 
     A table of layer times (``has_table``) has what starting every operator takes in it.
     """
-    is_eager = (np.asarray(software.fusion) == 0) & (not has_table)
-    return np.where(is_eager, parameters.step_eager_s, parameters.step_s)
+    is_trainer = (np.asarray(software.is_trainer) > 0) & (not has_table)
+    return np.where(is_trainer, parameters.step_eager_s, parameters.step_s)

@@ -285,8 +285,8 @@ def launch_s(case: LayoutCase) -> Floats:
     layouts, software, parameters = case.layouts, case.software, case.parameters
     passes = 3 + (np.asarray(layouts.recompute) == 2)
     heavy = parameters.launch_heavy_s + parameters.launch_tp_s * (np.asarray(layouts.tp) - 1) / 7
-    is_eager = np.asarray(software.fusion) == 0
-    light = np.where(is_eager, parameters.launch_eager_s, parameters.launch_light_s)
+    is_trainer = np.asarray(software.is_trainer) > 0
+    light = np.where(is_trainer, parameters.launch_eager_s, parameters.launch_light_s)
     per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, light)
     return np.asarray(passes * per_pass)
 

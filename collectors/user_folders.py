@@ -1,0 +1,31 @@
+"""Where a user's own files lie: the XDG base folders, on every system.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def data_folder() -> Path:
+    """Return ``$XDG_DATA_HOME/advisor``: recorded runs, fitted models, fetched measurements."""
+    return base_folder("XDG_DATA_HOME", ".local/share") / "advisor"
+
+
+def config_folder() -> Path:
+    """Return ``$XDG_CONFIG_HOME/advisor``: the user's ``advisor.toml`` and ``overrides.csv``."""
+    return base_folder("XDG_CONFIG_HOME", ".config") / "advisor"
+
+
+def base_folder(variable: str, default: str) -> Path:
+    """Return a base folder; the specification says to ignore a relative one."""
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / default
+    except RuntimeError:  # nobody's home: a container that runs as a bare number
+        return Path(tempfile.gettempdir()) / default
