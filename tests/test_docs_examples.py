@@ -12,6 +12,7 @@ import pytest
 from documentation import ROOT, Block, blocks, pages
 
 from advisor.catalogue import Catalogue
+from advisor.jobs.actuals import read_runs
 from advisor.jobs.described import read_model
 from advisor.machines.cluster_text import read_cluster
 from advisor.planners.spot.availability import SpotTrace
@@ -186,6 +187,13 @@ def test_the_run_record_of_the_page_is_one(tmp_path: Path) -> None:
     (record,) = read_records(path)
     assert record.job.family == "resnet"
     assert record.cost_usd == 0.00407
+
+
+def test_runs_of_a_job(tmp_path: Path) -> None:
+    runs = parsed(tmp_path, "runs.csv", read_runs)
+    assert [(one.instance_type, one.step_s, one.batch) for one in runs] == [
+        ("g5.xlarge", 0.31, 32), ("V100-SXM2-16GB", 0.22, 32)
+    ]  # fmt: skip
 
 
 def test_every_titled_block_is_read_by_a_test() -> None:

@@ -223,6 +223,21 @@ def test_a_confidence_is_kept_by_every_row(make_job: MakeJob, predictor: Predict
     assert even.front[-1].cost_usd.value <= sure.front[-1].cost_usd.value
 
 
+def test_a_row_that_is_sure_of_the_deadline_is_always_shown(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    whole = Request(least_gain_fraction=0.0, top=500)
+    for deadline in (2.0, 5.0, 20.0):
+        every = recommend(make_job(), replace(whole, deadline_h=deadline), predictor=predictor)
+        sure = [one for one in every.front if (one.late_probability or 0.0) <= 0.1]
+        answer = recommend(make_job(), Request(deadline_h=deadline), predictor=predictor)
+        found = answer.picks.get("within_deadline")
+        assert (found is None) == (not sure)
+        if isinstance(found, int):
+            costs = min(one.cost_usd.value for one in sure)
+            assert answer.front[found - 1].cost_usd.value == costs
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("steps", [16.0, 3000.0, 450_000.0])
 def test_the_answer_is_one_screen(

@@ -177,10 +177,11 @@ def test_overrides_of_ones_own_are_used_wherever_they_are_named(
     (folder / "mine.csv").write_text(
         "rule,provider,instance_type,pricing,value\nprice,aws,g5.xlarge,on-demand,0.001\n"
     )
-    words = ["--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "10M", "--json"]
+    words = ["--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "10M", "--json",
+             "--cloud", "aws", "--gpus", "A10G:1", "--max-nodes", "1"]  # fmt: skip
 
     def cheapest(*more: str) -> float:
-        done = runner.invoke(app, ["recommend", *words, "--cloud", "aws", *more])
+        done = runner.invoke(app, ["recommend", *words, *more])
         assert done.exit_code == 0, done.output
         front = json.loads(done.stdout)["front"]
         return min(part["price_usd_per_h"] for one in front for part in one["configuration"])
@@ -193,6 +194,7 @@ def test_overrides_of_ones_own_are_used_wherever_they_are_named(
     (folder / "advisor.toml").write_text('overrides = "mine.csv"\n')
     assert cheapest() == 0.001
     found = recommend(layers=4, hidden=256, heads=4, tokens="10M", cloud="aws",
+                      gpus="A10G:1", max_nodes=1,
                       overrides=folder / "mine.csv")  # fmt: skip
     prices = [one.configuration.price_usd_per_h for one in found.front]
     assert min(prices) == 0.001

@@ -107,7 +107,7 @@ _RUNS_HINT = "a CSV with the columns machine,step,batch: g5.xlarge,310ms,32"
 
 def _from_row(path: Path, number: int, row: dict[str, str]) -> Actual:
     try:
-        machine, step = (row[name].strip() for name in ("machine", "step"))
+        machine, step = ((row[name] or "").strip() for name in ("machine", "step"))
         count, batch = ((row.get(name) or "").strip() for name in ("count", "batch"))
         return Actual(
             run=str(path),

@@ -12,6 +12,7 @@ from advisor.errors import UsageError
 from advisor.jobs.actuals import read_actuals, read_runs, unread_lines
 from advisor.jobs.defaults import described_defaults, sequence_notes
 from advisor.jobs.described import described_job, model_work, read_longest, read_model
+from advisor.jobs.elsewhere import recorded_elsewhere
 from advisor.jobs.files import read_job
 from advisor.jobs.job import Job
 from advisor.jobs.layout_runs import read_layout_runs, unread_layout_runs
@@ -52,9 +53,12 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
         If it lacks what a prediction needs.
     """
     path = store.latest_run() if run is None else store.find_run(str(run))
-    job = job_from_recording(store.read_recording(path), **length)
+    recording = store.read_recording(path)
+    job = job_from_recording(recording, **length)
     root = path.parent
-    return replace(_booting(job), actuals=read_actuals(root, path.name), unread=unread_lines(root))
+    noted = read_actuals(root, path.name)
+    elsewhere = recorded_elsewhere(path, recording.command, job)
+    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
 
 
 def find_job(**named: Any) -> Job:

@@ -2,7 +2,8 @@
 
 What a job is billed follows from its time (``completion``). This is a second opinion beside it: a
 model whose label was the cost itself, relative to what the partial run's time would cost on the
-machines asked about. It answers where it has seen such jobs on such machines, and nowhere else.
+machines asked about. It answers where it has seen such jobs on such machines, and nowhere else;
+it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class StepEstimate:
     training_time_h, cost_usd : Estimate or None
         Of the whole job; None where no length or no price is known.
     cost_direct_usd : Estimate or None
-        The same cost as a model predicts it from runs, with no time in between; None where it
-        has not seen such jobs and machines.
+        The cost of the steps alone as a model predicts it from runs, with no time in between;
+        None where it has not seen such jobs and machines.
     is_extrapolating : bool
     facts : tuple of Fact
     units : TrainingUnits or None

@@ -97,7 +97,8 @@ class Facts:
         if factor is not None:
             yield Fact(
                 what="calibration", value=f"x {factor:.3g}", source="learned",
-                note="what the measured steps say of this device: ratio to the bare model",
+                note="what measured steps of this job, and on GPUs of jobs like it, say of "
+                "this device: ratio to the bare model",
             )  # fmt: skip
 
     def _looked_up(self, device: Device, work: Work) -> Iterator[Fact]:

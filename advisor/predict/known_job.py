@@ -50,6 +50,11 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
             precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
         )  # fmt: skip
         return loading.job_of(replace(spec, runs=None, batch=None), setup, job=known)
+    if spec.runs is not None:
+        catalogue = Catalogue.load()
+        for run in read_runs(Path(spec.runs)):
+            if not is_named(run, catalogue):
+                one_group(run.instance_type, catalogue)  # a cluster; a wrong name is said
     return loading.job_of(spec, setup, job=job)
 
 
@@ -104,6 +109,15 @@ def measured_runs(runs: tuple[Actual, ...], catalogue: Catalogue) -> list[Measur
         )
         for one in runs
     ]
+
+
+def is_named(actual: Actual, catalogue: Catalogue) -> bool:
+    """Whether a type or an accelerator has the name of a run's machine."""
+    try:
+        _machine(actual, catalogue)
+    except UsageError:
+        return False
+    return True
 
 
 def place_of(

@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError
 from advisor.jobs.actuals import Actual
@@ -37,6 +40,7 @@ from advisor.ways.places import places
 
 _MOST_KEPT: Final = 10_000
 Beside = tuple[Device, float, float, float]
+Place = tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]
 
 
 class Asked(Protocol):
@@ -100,9 +104,10 @@ class OwnRuns:
 
     def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
         """Return a run as the law of scaling takes it; None where it has no known device."""
-        fleet, (row,), (nodes,) = place_of(
-            actual, self._physics.catalogue, self._physics.fleet_of(job)
-        )
+        place = self._place(job, actual)
+        if place is None:
+            return None
+        fleet, (row,), (nodes,) = place
         if fleet.device[row] < 0:
             return None
         per_node = int(fleet.per_node[row])
@@ -114,6 +119,13 @@ class OwnRuns:
             batch=(actual.batch or job.global_batch) / (int(nodes) * per_node),
             step_s=actual.step_s,
         )
+
+    def _place(self, job: Job, actual: Actual) -> Place | None:
+        """Return the machines of a run; None where nobody knows them."""
+        try:
+            return place_of(actual, self._physics.catalogue, self._physics.fleet_of(job))
+        except AdvisorError:
+            return None
 
     def measured_layout(self, run: LayoutRun) -> MeasuredLayout:
         """Return a measured step as the layout model sees it.
@@ -153,7 +165,10 @@ class OwnRuns:
         return self._seen_there[key][1]
 
     def _bare_step(self, job: Job, work: Work, actual: Actual) -> Beside | None:
-        there, row, count = place_of(actual, self._physics.catalogue, self._physics.fleet_of(job))
+        place = self._place(job, actual)
+        if place is None:
+            return None
+        there, row, count = place
         case = StepCase(
             job=replace(job, global_batch=actual.batch or job.global_batch), work=work,
             fleet=there, anchors=Anchors(core_speed=host_core_speed(job)),

@@ -56,8 +56,15 @@ class Physics:
         return self._constants if self._constants is not None else constants()
 
     def calibration_factor(self, job: Job, device: Device | None) -> float | None:
-        """Return by what measured steps change the model's step on ``device``; None without."""
-        if job.work is None or device is None or (job.measured is None and not job.actuals):
+        """Return by what measured steps change the model's step on ``device``; None without.
+
+        Published steps change it on GPUs, where the law of the operators answers.
+        """
+        if job.work is None or device is None:
+            return None
+        is_measured = job.measured is not None or bool(job.actuals)
+        is_published = device.kind == "gpu" and job.work.transformer is None
+        if not (is_measured or is_published):
             return None
         anchors = self.anchors(job, job.work)
         bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)

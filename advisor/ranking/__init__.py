@@ -20,7 +20,7 @@ from advisor.ranking.changes import changes, relaxed
 from advisor.ranking.front import pareto_front
 from advisor.ranking.known_error import known_error
 from advisor.ranking.mixed import MixedRows, mixed_rows
-from advisor.ranking.picks import picks
+from advisor.ranking.picks import CONFIDENCE, picks
 from advisor.ranking.probes import advise
 from advisor.ranking.pruning import AskedRows, promising_columns
 from advisor.ranking.request import Request
@@ -112,7 +112,7 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
-        summary=summary(front, at_hand, chosen, error),
+        summary=summary(front, at_hand, chosen, error, confidence=request.confidence),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected)
@@ -159,9 +159,21 @@ class _Ranked:
         self.beliefs = beliefs = Beliefs.of(rows, columns, mixed)
         on_front = pareto_front(beliefs.time_h[feasible], beliefs.cost_usd[feasible])
         self.front = feasible[on_front]
-        self.kept = worth_a_line(beliefs, self.front, request.least_gain_fraction)
-        self.shown = shown_of(beliefs, self.kept, request.top)
+        kept = worth_a_line(beliefs, self.front, request.least_gain_fraction)
+        sure = self._within_deadline()
+        self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure]))]
+        self.shown = shown_of(beliefs, self.kept, request.top, also=sure)
         self.nearest = self.front[:0] if self.front.size else _nearest(request, rows)
+
+    def _within_deadline(self) -> Integers:
+        """Return the cheapest row of the front that keeps the deadline with the confidence."""
+        deadline_h, rows = self.request.deadline_h, self.rows
+        front = self.front[self.front < len(rows.offer)]
+        if deadline_h is None:
+            return front[:0]
+        confidence = self.request.confidence or CONFIDENCE
+        time_h, _ = rows.with_confidence(confidence, self.request.coverage)
+        return front[time_h[front] <= deadline_h][-1:]  # the front falls in cost
 
     def candidates(self, places: Integers) -> tuple[Candidate, ...]:
         """Return some rows as objects, ranked in their order."""

@@ -148,7 +148,8 @@ def picks(
         found = {name: front[best(times, costs, w)].rank for name, w in WEIGHTS.items()}
     by_rank = {one.rank: one for one in front}
     for name in WEIGHTS if here is not None else ():
-        rented = by_rank.get(found.get(name, 0))  # type: ignore[arg-type]
+        place = found.get(name)
+        rented = by_rank.get(place) if isinstance(place, int) else None
         if here is not None and (rented is None or _is_enough(name, here, rented)):
             found[name] = "here"
     if deadline_h is not None and (kept := _keeping(front, here, deadline_h, confidence)):

@@ -87,13 +87,17 @@ def worth_a_line(beliefs: Beliefs, front: Integers, gain: float) -> Integers:
     return front[distinct(time_h, cost, least, beliefs.worst[front])]
 
 
-def shown_of(beliefs: Beliefs, rows: Integers, size: int) -> Integers:
-    """Return at most ``size`` rows of a front: those that picks may name, then the others."""
+def shown_of(beliefs: Beliefs, rows: Integers, size: int, *, also: Integers) -> Integers:
+    """Return at most ``size`` rows of a front: those that picks may name, then the others.
+
+    ``also`` are rows among them that a pick names for another reason than time and cost.
+    """
     if rows.size == 0:
         return rows
     time_h, cost = beliefs.time_h[rows], beliefs.cost_usd[rows]
     worst = beliefs.worst[rows]
-    named = best_rows(time_h * worst, cost * worst)[:size]
+    named = best_rows(time_h * worst, cost * worst)
+    named = (*named, *np.flatnonzero(np.isin(rows, also)).tolist())[:size]
     return rows[spread_out(time_h, cost, size, first=named)]
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from advisor.domain import Candidate, Configuration, Estimate, KnownError
 from advisor.quantities import hours_interval, hours_text, usd_interval
-from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, Pick
+from advisor.ranking.picks import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, Pick
 from advisor.ranking.request import Request
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -37,7 +37,7 @@ def _above(found: Estimate, limit: float) -> float:
 
 def summary(
     front: Sequence[Candidate], here: Candidate | None, picks: Mapping[str, Pick],
-    error: KnownError | None = None,
+    error: KnownError | None = None, *, confidence: float | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the choice in sentences that stand alone, the most important first.
 
@@ -50,13 +50,15 @@ def summary(
         As ``picks.picks`` makes them.
     error : KnownError or None
         Of the best value's hardware.
+    confidence : float or None
+        With which the deadline is to be kept.
     """
     by_rank = {one.rank: one for one in front}
     choice = picks.get("best_value")
     if choice is None:
         return ()
     said = []
-    if choice == "here":
+    if not isinstance(choice, int):
         assert here is not None
         said += _stay(here, front)
     else:
@@ -74,12 +76,16 @@ def summary(
             f"Expect an error of {error.median_ape_fraction:.0%}: the median on "
             f"{_cards(error)}, each left out of the fit."
         )
-    elif choice != "here" and by_rank[choice].is_extrapolating:
+    elif isinstance(choice, int) and by_rank[choice].is_extrapolating:
         said.append("No accelerator of its family was measured: the interval is wide.")
     within = picks.get("within_deadline")
     if within is not None and within != choice:
         place = "this machine" if within == "here" else f"#{within}"
-        said.append(f"The cheapest that is all but sure to keep the deadline is {place}.")
+        sure = f"{confidence or CONFIDENCE:.0%}"
+        said.append(f"To keep the deadline with {sure} certainty, take {place}.")
+    elif within is None and isinstance(choice, int) and by_rank[choice].late_probability:
+        late = f"{by_rank[choice].late_probability:.0%}"
+        said.append(f"It misses the deadline with a chance of {late}.")
     return tuple(said)
 
 
@@ -140,7 +146,8 @@ def _beside(chosen: Candidate, front: Sequence[Candidate], picks: Mapping[str, P
     """Say what the next faster and the next cheaper choice would be."""
     by_rank = {one.rank: one for one in front}
     said = []
-    faster = by_rank.get(picks["fastest"]) if picks["fastest"] != "here" else None
+    fastest = picks["fastest"]
+    faster = by_rank.get(fastest) if isinstance(fastest, int) else None
     if faster is None or faster is chosen:
         faster = by_rank.get(chosen.rank - 1)
     if faster is not None and faster.rank < chosen.rank:

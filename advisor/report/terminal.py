@@ -209,7 +209,7 @@ def _fitting(recommendation: Recommendation, rows: list[list[str]], room: int) -
     """Return as many rows as fit: the best value, this machine, the other picks, the others."""
     shown = recommendation.front or recommendation.nearest
     places = {one.rank: place for place, one in enumerate(shown)}
-    named = [places[rank] for rank in recommendation.picks.values() if rank != "here"]
+    named = [places[rank] for rank in recommendation.picks.values() if isinstance(rank, int)]
     wanted = [*named[:1], *range(len(shown), len(rows)), *named, *range(len(shown))]
     kept: list[int] = []
     for place in dict.fromkeys(wanted):

@@ -79,25 +79,32 @@ class Anchors:
             Which was asked: published steps say how far the operators' law is off, not the other.
         """
         factor, left = np.zeros(len(targets)), np.array(log_sd, dtype=float)
-        is_gpu = np.array([d.kind == "gpu" for d in targets], dtype=bool)
-        by_process = is_gpu if self.work is not None else np.zeros_like(is_gpu)
-        rest = np.flatnonzero(~by_process)
+        is_heard = np.array([d.kind == "gpu" for d in targets], bool) & (self.work is not None)
+        rest, gpus = np.flatnonzero(~is_heard), np.flatnonzero(is_heard)
         if self.devices and rest.size:
-            factor[rest], left[rest] = calibrate(
-                self.predicted_s,
-                self.measured_s,
-                self.measured_log_sd,
-                self.devices,
-                self.device_log_sd,
-                [targets[i] for i in rest],
-                left[rest],
-                constants.calibration,
-            )
-        rows = np.flatnonzero(by_process)
-        if rows.size:
-            on = [targets[i] for i in rows]
-            factor[rows], left[rows] = self._by_process(on, left[rows], constants, law)
+            on = [targets[i] for i in rest]
+            factor[rest], left[rest] = self._by_kind(on, left[rest], constants)
+        if gpus.size:
+            on = [targets[i] for i in gpus]
+            found = self._by_process(on, left[gpus], constants, law)
+            # The last bits depend on which other devices are asked about: one has one answer.
+            factor[gpus], left[gpus] = (np.round(one, _DECIMALS) for one in found)
         return factor, left
+
+    def _by_kind(
+        self, targets: Sequence[Device], log_sd: Floats, constants: Constants
+    ) -> tuple[Floats, Floats]:
+        """Return the same on other devices, by the steps measured and the kinds of devices."""
+        return calibrate(
+            self.predicted_s,
+            self.measured_s,
+            self.measured_log_sd,
+            self.devices,
+            self.device_log_sd,
+            targets,
+            log_sd,
+            constants.calibration,
+        )
 
     def _by_process(
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants, law: Law
@@ -150,6 +157,7 @@ def _widened(
     return ExpectedErrors(mean=prior.mean, covariance=covariance)
 
 
+_DECIMALS: Final = 9  # of logarithms
 # Variance that a step fitted to n runs adds on a device that none was on, times n: what is left
 # of errors on Lambda's suite (25 GPUs, one left out) with 1, 2, 3 and 6 runs of a job drawn.
 _OF_FEW_RUNS: Final = 0.4

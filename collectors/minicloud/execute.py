@@ -127,8 +127,9 @@ def _watch(
             tick = max(tick + interval_s, now - interval_s)
             _sleep_or_end([sampler.pid for sampler in running.values()], tick)
     finally:
-        for rank, sampler in running.items():
+        for sampler in running.values():  # all at once: who is left alone ends with an error
             os.kill(sampler.pid, signal.SIGKILL)
+        for rank, sampler in running.items():
             statuses[rank] = os.waitpid(sampler.pid, 0)[1]
     return statuses, cut_s
 
