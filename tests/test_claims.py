@@ -213,13 +213,11 @@ def test_every_text_has_one_number_of_accelerators() -> None:
     assert {number for _, number in said} == {count}, said
 
 
-def test_an_unseen_card_brings_no_rate_of_its_own() -> None:
+def test_a_run_elsewhere_is_worth_something_on_an_unseen_card() -> None:
     found = validation.run("instance", shared())
-    errors = {g.group: g.scores.mape_fraction for g in found.groups}
-    assert set(errors) == {"p2.xlarge", "p3.2xlarge"}
-    for group, error in errors.items():
-        # Knowing the card by other runs on it was worth up to 20 points.
-        assert error > found.figures[f"{group}, with the target's own rate, MAPE"]
+    assert {g.group for g in found.groups} == {"K80", "V100-SXM2-16GB"}
+    assert found.overall.mape_fraction < found.baselines["no run"].mape_fraction
+    assert found.overall.rows == found.baselines["no run"].rows
 
 
 def test_memory_is_scored_on_every_table_that_prints_it() -> None:
@@ -276,10 +274,8 @@ def test_baselines_of_accelerators_are_on_our_rows_and_say_where_we_lose() -> No
         if getattr(theirs, statistic) < getattr(found.ours(name), statistic)
     }
     assert losses == won
-    # The median, the headline of this protocol, hides a tail in which a simple fit is better.
     fit = "log-linear, shared exponents"
-    assert (fit, "p90_ape_fraction") in losses
-    assert (fit, "median_ape_fraction") not in losses
+    assert {(fit, "median_ape_fraction"), (fit, "mape_fraction")}.isdisjoint(losses)
 
 
 @pytest.mark.slow

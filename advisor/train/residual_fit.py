@@ -31,7 +31,7 @@ from advisor.train.measured_step import MeasuredStep
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-JOB_LENGTH: Final = 0.6
+JOB_LENGTH: Final = 0.4
 DEVICE_LENGTH: Final = 1.5
 OTHER_PRECISION: Final = 0.5
 KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more

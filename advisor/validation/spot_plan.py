@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from advisor.validation.spot import DEADLINES_H, JOB, SPOT_PRICE, Half, halves_o
 STARTS: Final = 16  # of each trace and deadline: 1,024 replays of 16 traces
 NOTICE_S: Final = 120.0  # what AWS gives before it takes a spot machine away
 _DAYS: Final = 3.0  # after which the plan is made again
-PRICES: Final = {"spot_price_usd_per_h": SPOT_PRICE, "price_usd_per_h": 1.0}
+PRICES: Final[Mapping[str, Any]] = {"spot_price_usd_per_h": SPOT_PRICE, "price_usd_per_h": 1.0}
 FALLBACK: Final = "spot until the last safe moment"
 UNIFORM: Final = "uniform progress"
 DEMAND: Final = "always on demand"
