@@ -103,8 +103,7 @@ def test_too_few_runs_or_another_network_change_nothing(predictor: Predictor, wo
     unknown = tuple(
         replace(a, instance_type=a.instance_type.replace("T4", "NoCard")) for a in three.actuals
     )
-    with pytest.raises(UsageError, match="NoCard"):
-        predictor.case(replace(three, actuals=unknown))
+    assert not predictor.case(replace(three, actuals=unknown)).clusters
 
 
 def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(

@@ -82,7 +82,7 @@ def a_fit(errors: list[float], slopes: list[list[float]] | None = None) -> Layou
 
 
 def test_slopes_are_those_of_the_model_itself(predictor: Predictor) -> None:
-    problem: LayoutProblem = predictor.measured_layout(measured(1.0)).problem
+    problem: LayoutProblem = predictor.own_runs.measured_layout(measured(1.0)).problem
     columns = layout_columns(LAYOUT)
     step_s, slopes, device_slope = sensitivity(problem, columns)
     assert step_s == pytest.approx(float(problem.times(columns).step_s))
