@@ -171,8 +171,9 @@ def test_the_clairvoyant_bill_is_the_least_of_all_plans(
 ) -> None:
     """A plan that restarts on the same kind of node is never better, so trying leaves it out."""
     slot = HOUR_S
-    runs = np.flatnonzero(np.diff([False, *is_up, False]))
-    begin, end = runs[0::2] * slot, runs[1::2] * slot
+    edges = np.flatnonzero(np.diff([False, *is_up, False])).astype(np.float64)
+    edges *= slot
+    begin, end = edges[0::2], edges[1::2]
     spells = Spells(up_start_s=begin, up_length_s=end - begin, end_s=10 * slot)
     job = SpotJob(work_s=work * slot, restart_s=restart * slot, checkpoint_interval_s=slot)
     found = clairvoyant_usd(spells, job, np.zeros(1), deadline_s=7 * slot, slot_s=slot, **PRICES)

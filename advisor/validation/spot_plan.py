@@ -53,9 +53,9 @@ class _Bills:
     paid: Mapping[tuple[str, float], Column]
     late: int
 
-    def joined(self, keep: Callable[[tuple[str, float]], bool] = lambda _: True) -> Scores:
-        """Score the bills of the cases that are kept."""
-        keys = [key for key in self.least if keep(key)]
+    def joined(self, trace: str | None = None) -> Scores:
+        """Score the bills of one trace, or of all."""
+        keys = [key for key in self.least if trace in (None, key[0])]
         return score(
             np.concatenate([self.paid[key] for key in keys]),
             np.concatenate([self.least[key] for key in keys]),
@@ -92,11 +92,8 @@ def run(data: Path) -> Validation:
         groups=[
             Group(
                 group=half.trace.name,
-                scores=ours.joined(lambda key, name=half.trace.name: key[0] == name),
-                baselines={
-                    rule: bills.joined(lambda key, name=half.trace.name: key[0] == name)
-                    for rule, bills in simple.items()
-                },
+                scores=ours.joined(half.trace.name),
+                baselines={rule: bills.joined(half.trace.name) for rule, bills in simple.items()},
             )
             for half in halves
             if (half.trace.name, DEADLINES_H[0]) in ours.least
