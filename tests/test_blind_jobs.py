@@ -14,7 +14,6 @@ import pytest
 
 from advisor import data
 from advisor.learned.choice import Runs, anchor_of, scores
-from advisor.learned.linear import Ridge
 from advisor.planners.core.units import GIB
 from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
@@ -25,7 +24,6 @@ from advisor.train.memory_model import MemoryRows, read_memory
 from advisor.train.scaling_runs import ClusterRuns
 from advisor.validation import (
     campaigns,
-    job,
     oom,
     scaling,
     spot,
@@ -69,24 +67,6 @@ def test_large_placements_are_predicted_from_small_ones_alone() -> None:
     )
     assert one.size == 6
     assert np.array_equal(one, other)
-
-
-def test_a_program_is_predicted_by_the_other_programs() -> None:
-    def cells(factor: float) -> job.JobCells:
-        rng = np.random.default_rng(5)
-        programs = np.repeat(["a", "b", "c", "d"], 6)
-        X = rng.standard_normal((24, 3))
-        ratio = X @ [0.3, -0.2, 0.1] + np.where(programs == "b", np.log(factor), 0.0)
-        return job.JobCells(
-            X=X, ratio=ratio, anchor_s=np.full(24, 2.0), programs=programs,
-            targets=np.full(24, "there"),
-        )  # fmt: skip
-
-    one, other = (job._left_out(cells(f), Ridge) for f in (1.0, 1.4))
-    out = cells(1.0).programs == "b"
-    for name in one:
-        assert np.array_equal(one[name][out], other[name][out]), name
-    assert not np.array_equal(one["model"][~out], other["model"][~out])
 
 
 def test_a_choice_knows_one_run_of_the_job() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, OfferFilter, store
+from advisor.catalogue import Catalogue, OfferFilter, Pricing, store
 from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.errors import CatalogueError
 
@@ -178,7 +178,8 @@ def test_the_file_in_the_configuration_folder_is_used(
         Catalogue.load(with_overrides=False).instance_type("box")
 
 
-P5_ON_DEMAND = OfferFilter(types=("p5.48xlarge",), regions=("us-east-1",), pricing=("on-demand",))
+ON_DEMAND: tuple[Pricing, ...] = ("on-demand",)
+P5_ON_DEMAND = OfferFilter(types=("p5.48xlarge",), regions=("us-east-1",), pricing=ON_DEMAND)
 
 
 def test_a_reservation_adds_so_many_machines_at_its_own_price(

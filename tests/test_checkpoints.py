@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor import measurements
+from advisor import data, measurements
 from advisor.planners import PlanningError
 from advisor.planners.goodput.checkpoints import (
     BYTES_PER_PARAMETER,
@@ -16,6 +16,7 @@ from advisor.planners.goodput.checkpoints import (
     save_s,
 )
 from advisor.validation import failures as protocol
+from advisor.validation.scores import THE_PRODUCT
 
 # JF-D/Parcae @ efedee7 (MIT), V100, 10 Gb/s: nodes, seconds after a removal, after an addition.
 PARCAE = np.array([
@@ -78,3 +79,22 @@ def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
     assert by_name["ResNet101, plateau after a fault"].mape_fraction < 0.03
     assert found.figures["llama3_hours_between_interruptions"] == pytest.approx(3.09, rel=2e-3)
     assert found.figures["llama3_effective_fraction_expected"] == pytest.approx(0.9, abs=0.01)
+
+
+def test_the_protocol_scores_the_restarts_that_the_product_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = data.shared()
+    if found is None:
+        pytest.skip("the public measurements are not here")
+    usual = protocol.run(found / "data")
+    assert usual.scores == THE_PRODUCT
+    monkeypatch.setattr(
+        protocol, "restart_after_removal_s", lambda nodes: 2.0 * restart_after_removal_s(nodes)
+    )
+    doubled = protocol.run(found / "data")
+    groups = [
+        next(g.scores for g in result.groups if g.group == protocol.REMOVAL)
+        for result in (usual, doubled)
+    ]
+    assert groups[1].bias == pytest.approx(2.0 * groups[0].bias, rel=1e-5)

@@ -17,6 +17,7 @@ from advisor.errors import UsageError
 from advisor.learned.choice import GROWTH, in_order, too_small
 from advisor.learned.job_runs import choose, matrices
 from advisor.records import Instances, JobFacts, RunRecord, write_records
+from advisor.records.nouns import Status
 
 cells = st.integers(1, 12).flatmap(
     lambda n: st.tuples(
@@ -28,7 +29,9 @@ cells = st.integers(1, 12).flatmap(
 
 
 @given(cells)
-def test_what_failed_comes_last_and_what_is_larger_first(drawn):
+def test_what_failed_comes_last_and_what_is_larger_first(
+    drawn: tuple[list[float], list[float], list[bool]],
+) -> None:
     answer, prices, failed = (np.array(column) for column in drawn)
     small = too_small(prices, failed)
     order = in_order(answer, small, failed)
@@ -44,7 +47,7 @@ def test_what_failed_comes_last_and_what_is_larger_first(drawn):
 
 
 def run(
-    job: str, count: int, *, time_s: float, status: str = "ok", busy: float = 0.5
+    job: str, count: int, *, time_s: float, status: Status = "ok", busy: float = 0.5
 ) -> RunRecord:
     """Return a run of a job on some machines of one USD an hour."""
     return RunRecord(

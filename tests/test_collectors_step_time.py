@@ -180,6 +180,7 @@ def test_ordinary_steps_sum_up_as_if_looked_at_one_by_one(
         for name, rate in rates.items():
             getattr(steps.others, name).add(end, rate * end)
         steps.throttled.add(end, 0.125 * end)
+        steps.slowest.add(end, 0.75 * end)
     steps.kept_share = 0.5
     seen = steps.ordinary(first)
     wall, delay, wait, inside = (MS * sum(ticks[i][k] for i in chosen) for k in range(4))
@@ -187,7 +188,10 @@ def test_ordinary_steps_sum_up_as_if_looked_at_one_by_one(
     assert told == (wall, delay, wait, inside)
     grown = [seen.pool_ns, seen.workers_ns, seen.active_ns, seen.chain_ns]
     assert grown == pytest.approx([rate * wall for rate in rates.values()], abs=1.0)
-    assert seen.kept_ns == pytest.approx(0.5 * (delay + 0.25 * wall) + 0.125 * wall, abs=1.0)
+    awaited = max(0.0, 0.75 * wall - delay)
+    assert seen.awaited_ns == pytest.approx(awaited, abs=1.0)
+    own = 0.5 * (delay + 0.25 * wall + awaited)
+    assert seen.kept_ns == pytest.approx(own + 0.125 * wall, abs=1.0)
     assert steps.count == len(clock.ordinary())
     assert (steps.ticks, steps.first_ns, steps.last_ns) == (
         len(ticks) + 1, clock.start, clock.ends[-1],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
 from advisor.api import find_job as ask_job
@@ -175,7 +176,7 @@ def test_a_plot_has_a_point_and_a_name_a_candidate(answer: Recommendation) -> No
     for text, one in zip(texts, answer.front, strict=True):
         offer, count = one.configuration.parts[0]
         assert text == f"#{one.rank} {count} x {offer.instance_type}"
-    points = axes.lines[0].get_xydata()
+    points = np.asarray(axes.lines[0].get_xydata(), dtype=np.float64)
     assert points[:, 0].tolist() == [one.training_time_h.value for one in answer.front]
     assert points[:, 1].tolist() == [one.cost_usd.value for one in answer.front]
     assert answer.plot(axes) is axes

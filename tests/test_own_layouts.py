@@ -44,6 +44,7 @@ from advisor.ranking.given import PlanQuestion, plan
 from advisor.train.layout_tables import read_all
 from advisor.train.step_feedback import note_layout_run
 from advisor.validation.own_layouts import after_runs
+from advisor.ways.answer import Choice
 from advisor.ways.layout_model import load
 
 CLUSTER = "4x8xA100-80GB:nvlink@1600Gbps"
@@ -81,7 +82,7 @@ def a_fit(errors: list[float], slopes: list[list[float]] | None = None) -> Layou
 
 
 def test_slopes_are_those_of_the_model_itself(predictor: Predictor) -> None:
-    problem: LayoutProblem = predictor.measured_layout(measured(1.0)).problem
+    problem: LayoutProblem = predictor.own_runs.measured_layout(measured(1.0)).problem
     columns = layout_columns(LAYOUT)
     step_s, slopes, device_slope = sensitivity(problem, columns)
     assert step_s == pytest.approx(float(problem.times(columns).step_s))
@@ -129,7 +130,8 @@ def test_one_outlier_among_runs_that_agree_moves_next_to_nothing() -> None:
 def test_runs_that_agree_are_followed_the_more_the_more_there_are() -> None:
     def followed(n: int) -> float:
         fit = fit_own_runs(a_fit([0.2] * n))
-        return 0.8 * fit.log_device(np.ones(n)) + np.array([0.3, 0.1]) @ fit.log_constants()
+        shift = np.array([0.3, 0.1]) @ fit.log_constants()
+        return 0.8 * fit.log_device(np.ones(n)) + float(shift)
 
     few, more, many = followed(1), followed(3), followed(12)
     assert 0 < few < more < many
@@ -177,7 +179,7 @@ def test_plan_and_recommend_answer_by_the_users_runs(predictor: Predictor) -> No
     job = described(total_steps=1000)
     cluster = read_cluster(CLUSTER, predictor.catalogue)
 
-    def best(asked: Job) -> object:
+    def best(asked: Job) -> Choice:
         return plan(PlanQuestion(job=asked, cluster=cluster, predictor=predictor)).best
 
     bare = best(job).step_time_s

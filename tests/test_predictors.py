@@ -542,14 +542,14 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
 ) -> None:
     """Calibrating anew for each of hundreds of programs took most of a training's time."""
     from advisor.learned import selection
+    from advisor.learned.conformal import calibrate
     from advisor.learned.stack import Stack
 
     calls: list[int] = []
-    real = selection.calibrate
 
     def counted(X: Any, errors: Any, groups: Any, **more: Any) -> Any:
         calls.append(len(errors))
-        return real(X, errors, groups, **more)
+        return calibrate(X, errors, groups, **more)
 
     monkeypatch.setattr(selection, "calibrate", counted)
     for programs in (12, 60):

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,8 @@ def test_a_job_unlike_all_that_were_seen_is_left_to_physics() -> None:
     other = work(64, layers=200)
     found = expected_errors(other, [SHEET["RTX-A6000"]], process)
     assert abs(found.mean[0]) < 0.01
-    prior = covariance(*[error_points([other], [SHEET["RTX-A6000"]])] * 2, process)
+    at = error_points([other], [SHEET["RTX-A6000"]])
+    prior = covariance(at, at, process)
     assert found.log_sd[0] == pytest.approx(math.sqrt(prior[0, 0]), rel=1e-3)
 
 
@@ -125,7 +127,9 @@ def test_kept_and_read_again_the_process_is_the_same(tmp_path: Path) -> None:
         lambda r: r["seen"]["of_rates"].__setitem__(0, float("nan")),
     ],
 )
-def test_a_spoilt_process_is_refused(tmp_path: Path, spoil: Callable[[dict], object]) -> None:
+def test_a_spoilt_process_is_refused(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], object]
+) -> None:
     record = residuals.to_record(constants().residual)
     spoil(record)
     path = tmp_path / residuals.FILE

@@ -184,7 +184,8 @@ def test_overrides_of_ones_own_are_used_wherever_they_are_named(
         done = runner.invoke(app, ["recommend", *words, *more])
         assert done.exit_code == 0, done.output
         front = json.loads(done.stdout)["front"]
-        return min(part["price_usd_per_h"] for one in front for part in one["configuration"])
+        prices = (part["price_usd_per_h"] for one in front for part in one["configuration"])
+        return float(min(prices))
 
     assert cheapest() > 0.001
     assert cheapest("--overrides", "mine.csv") == 0.001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from advisor.planners.spot.spell_ages import BINS, SpellHazards
 from advisor.validation import spot_plan
 
 JOB = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=1800.0)
-PRICES = {"spot_price_usd_per_h": 0.3, "price_usd_per_h": 1.0}
+PRICES: dict[str, Any] = {"spot_price_usd_per_h": 0.3, "price_usd_per_h": 1.0}
 
 
 def spells_of(lengths: list[float], first_gap: float = 0.0) -> Spells:
@@ -54,10 +55,12 @@ any_spells = st.lists(st.floats(30.0, 10 * HOUR_S), min_size=2, max_size=60).map
 
 
 @given(job=any_job, spells=any_spells, slack=st.floats(0.0, 2.0), seed=st.integers(0, 2**31))
-def test_no_plan_whatever_misses_the_deadline(job, spells, slack, seed):
+def test_no_plan_whatever_misses_the_deadline(
+    job: SpotJob, spells: Spells, slack: float, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
 
-    def choose(to_go, rest, mode, is_up, age):
+    def choose(to_go: float, rest: Any, mode: Any, is_up: Any, age: Any) -> Any:
         return rng.integers(0, 3, mode.size)
 
     whole = replace(job, warning_s=None).wall_s
@@ -73,7 +76,9 @@ def test_no_plan_whatever_misses_the_deadline(job, spells, slack, seed):
 
 @given(spells=any_spells, hours=st.floats(0.5, 12.0), slack=st.floats(0.05, 1.5))
 @settings(max_examples=15)
-def test_the_planned_job_costs_no_less_than_one_that_knew_the_future(spells, hours, slack):
+def test_the_planned_job_costs_no_less_than_one_that_knew_the_future(
+    spells: Spells, hours: float, slack: float
+) -> None:
     job = replace(JOB, work_s=hours * HOUR_S)
     deadline = job.wall_s * (1.0 + slack)
     policy = SpotPolicy.of(SpellHazards.of(spells), job, deadline_s=deadline, **PRICES)
@@ -85,7 +90,7 @@ def test_the_planned_job_costs_no_less_than_one_that_knew_the_future(spells, hou
     assert np.all(run.cost_usd(0.3, 1.0) >= least - 1e-6)
 
 
-def test_spot_that_stays_is_all_that_is_rented():
+def test_spot_that_stays_is_all_that_is_rented() -> None:
     always = spells_of([1000 * HOUR_S])
     policy = SpotPolicy.of(SpellHazards.of(always), JOB, deadline_s=14 * HOUR_S, **PRICES)
     run = replay_policy(always, JOB, [0.0, 3600.0], deadline_s=14 * HOUR_S, choose=policy.choose)
@@ -93,7 +98,7 @@ def test_spot_that_stays_is_all_that_is_rented():
     assert run.on_demand_s.tolist() == [0.0, 0.0]
 
 
-def test_without_any_spot_the_job_runs_on_demand_once():
+def test_without_any_spot_the_job_runs_on_demand_once() -> None:
     nothing = np.zeros(0)
     never = Spells(up_start_s=nothing, up_length_s=nothing, end_s=1e6)
     policy = SpotPolicy.of(SpellHazards.of(never), JOB, deadline_s=14 * HOUR_S, **PRICES)
@@ -102,7 +107,7 @@ def test_without_any_spot_the_job_runs_on_demand_once():
     assert run.spot_s[0] == 0.0
 
 
-def test_spot_that_costs_as_much_as_on_demand_is_not_taken():
+def test_spot_that_costs_as_much_as_on_demand_is_not_taken() -> None:
     spells = exponential_spells(1, 1.0, 1.0)
     policy = SpotPolicy.of(
         SpellHazards.of(spells), JOB, deadline_s=14 * HOUR_S, spot_price_usd_per_h=1.0,
@@ -114,7 +119,9 @@ def test_spot_that_costs_as_much_as_on_demand_is_not_taken():
 
 @pytest.mark.parametrize("warning", [None, 120.0])
 @pytest.mark.parametrize("hours", [12.0, 20.0])
-def test_the_expected_bill_is_the_mean_bill_where_spells_are_as_assumed(warning, hours):
+def test_the_expected_bill_is_the_mean_bill_where_spells_are_as_assumed(
+    warning: float | None, hours: float
+) -> None:
     spells = exponential_spells(2, 2.0, 1.0)
     job = replace(JOB, warning_s=warning)
     policy = SpotPolicy.of(SpellHazards.of(spells), job, deadline_s=hours * HOUR_S, **PRICES)
@@ -125,7 +132,7 @@ def test_the_expected_bill_is_the_mean_bill_where_spells_are_as_assumed(warning,
 
 
 @pytest.mark.parametrize("hours", [12.0, 15.0, 20.0])
-def test_the_plan_costs_less_than_spot_until_the_last_safe_moment(hours):
+def test_the_plan_costs_less_than_spot_until_the_last_safe_moment(hours: float) -> None:
     """Today's rule of ``simulate spot``, on records that neither has seen."""
     seen, fresh = exponential_spells(3, 2.0, 2.0), exponential_spells(4, 2.0, 2.0)
     starts = np.linspace(0.0, fresh.end_s / 2, 300)
@@ -159,11 +166,14 @@ def _least_by_trying(is_up: list[bool], work: int, restart: int) -> float:
     restart=st.integers(0, 2),
 )
 @settings(max_examples=20, deadline=None)
-def test_the_clairvoyant_bill_is_the_least_of_all_plans(is_up, work, restart):
+def test_the_clairvoyant_bill_is_the_least_of_all_plans(
+    is_up: list[bool], work: int, restart: int
+) -> None:
     """A plan that restarts on the same kind of node is never better, so trying leaves it out."""
     slot = HOUR_S
-    runs = np.flatnonzero(np.diff([False, *is_up, False]))
-    begin, end = runs[0::2] * slot, runs[1::2] * slot
+    edges = np.flatnonzero(np.diff([False, *is_up, False])).astype(np.float64)
+    edges *= slot
+    begin, end = edges[0::2], edges[1::2]
     spells = Spells(up_start_s=begin, up_length_s=end - begin, end_s=10 * slot)
     job = SpotJob(work_s=work * slot, restart_s=restart * slot, checkpoint_interval_s=slot)
     found = clairvoyant_usd(spells, job, np.zeros(1), deadline_s=7 * slot, slot_s=slot, **PRICES)
@@ -172,7 +182,7 @@ def test_the_clairvoyant_bill_is_the_least_of_all_plans(is_up, work, restart):
 
 @given(spells=any_spells, slot=st.sampled_from([100.0, 150.0, 300.0]))
 @settings(max_examples=15)
-def test_the_clairvoyant_bills_bracket(spells, slot):
+def test_the_clairvoyant_bills_bracket(spells: Spells, slot: float) -> None:
     job = replace(JOB, work_s=2 * HOUR_S)
     bills = [
         clairvoyant_usd(
@@ -184,7 +194,7 @@ def test_the_clairvoyant_bills_bracket(spells, slot):
     assert 0.3 * 2 - 1e-9 <= bills[0] <= bills[1] + 1e-9 <= job.wall_s / HOUR_S + 1e-6
 
 
-def test_the_chain_of_ages_is_one_process():
+def test_the_chain_of_ages_is_one_process() -> None:
     hazards = SpellHazards.of(exponential_spells(5, 1.0, 3.0, count=200))
     short, staying = hazards.moves(300.0)
     long, _ = hazards.moves(600.0)
@@ -193,14 +203,14 @@ def test_the_chain_of_ages_is_one_process():
     assert np.all(staying <= short + 1e-12)
 
 
-def test_memoryless_spells_have_one_hazard():
+def test_memoryless_spells_have_one_hazard() -> None:
     hazards = SpellHazards.of(exponential_spells(6, 2.0, 0.5))
     # At most 1 in 15 of 4,000 spells are left in the last bins that are compared.
     assert hazards.up_per_s[:6] == pytest.approx(np.full(6, 1 / (2 * HOUR_S)), rel=0.2)
     assert hazards.down_per_s[:4] == pytest.approx(np.full(4, 1 / (0.5 * HOUR_S)), rel=0.2)
 
 
-def test_a_zone_without_a_record_is_as_the_others_are():
+def test_a_zone_without_a_record_is_as_the_others_are() -> None:
     nothing = np.zeros(0)
     unknown = Spells(up_start_s=nothing, up_length_s=nothing, end_s=1.0)
     others = [exponential_spells(seed, 2.0, 1.0) for seed in (7, 8)]
@@ -209,7 +219,9 @@ def test_a_zone_without_a_record_is_as_the_others_are():
 
 
 @pytest.mark.slow
-def test_on_recorded_traces_the_plan_beats_simpler_rules_and_is_never_late(monkeypatch):
+def test_on_recorded_traces_the_plan_beats_simpler_rules_and_is_never_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = data.shared()
     if found is None:
         pytest.skip("the public traces are not here")

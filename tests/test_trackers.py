@@ -223,7 +223,9 @@ def test_a_missing_library_is_named_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("wandb", "mlflow", "tensorboard"):
-        monkeypatch.setitem(sys.modules, name, None)
+        loaded = [one for one in sys.modules if one.startswith(f"{name}.")]
+        for one in (name, *loaded):
+            monkeypatch.setitem(sys.modules, one, None)
         folder = KEPT / ("mlruns" if name == "mlflow" else name)
         with pytest.raises(RunError, match=f"read with {name}, which is not installed") as error:
             formats.read(name, folder)

@@ -65,6 +65,7 @@ def command(
     from advisor.planners.queueing.nouns import POLICIES, SharedCluster
     from advisor.records.job_tables import read_cluster_trace
     from advisor.simulation import queue as simulation
+    from advisor.simulation.queue_now import OwnCluster
 
     known = next((p for p in POLICIES if p == policy), None)
     if known is None:
@@ -74,7 +75,7 @@ def command(
             f"not 0 < low <= hours <= high: {low or hours}, {hours}, {high or hours}",
             hint="leave the bounds out where the time is certain",
         )
-    own = simulation.OwnCluster(
+    own = OwnCluster(
         trace=read_cluster_trace(trace),
         cluster=SharedCluster(nodes=nodes, devices_per_node=devices_per_node),
         policy=known,

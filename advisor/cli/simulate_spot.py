@@ -79,8 +79,9 @@ def command(
 ) -> None:
     """Replay a job on spot nodes, by strategy, beside the same nodes on demand."""
     from advisor.simulation import spot as simulation
+    from advisor.simulation.spot_question import SpotQuestion
 
-    question = simulation.SpotQuestion(
+    question = SpotQuestion(
         work_s=hours * HOUR_S,
         nodes=nodes,
         least_nodes=nodes if least_nodes is None else min(least_nodes, nodes),

@@ -251,7 +251,7 @@ class Job:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the job beside any answer."""
-        own = ()
+        own: tuple[str, ...] = ()
         if self.layout_runs:
             several = "s" if len(self.layout_runs) > 1 else ""
             own = (

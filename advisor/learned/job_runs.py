@@ -154,7 +154,8 @@ def matrices(
     Repeats are averaged. A job that never completed is left out, for it has no best price, unless
     it is the one that is asked for.
     """
-    jobs = sorted({r.job.job_id for r in records if r.status == "ok"} | ({asked} - {None}))
+    completed = {r.job.job_id for r in records if r.status == "ok"}
+    jobs = sorted(completed if asked is None else completed | {asked})
     cells = sorted({cell(r) for r in records})
     shape = (len(jobs), len(cells))
     place_job = {name: i for i, name in enumerate(jobs)}

@@ -59,7 +59,9 @@ def to_record(parameters: ResidualParameters) -> dict[str, Any]:
 
 
 def _rounded(column: np.ndarray) -> list[Any]:
-    return column.tolist() if column.dtype.kind == "U" else np.round(column, _DIGITS).tolist()
+    kept = column if column.dtype.kind == "U" else np.round(column, _DIGITS)
+    values: list[Any] = kept.tolist()
+    return values
 
 
 def from_record(record: dict[str, Any]) -> ResidualParameters:

@@ -167,7 +167,7 @@ def _machine(actual: Actual, catalogue: Catalogue) -> int | Device:
 
 
 def _lone_device(actual: Actual, catalogue: Catalogue) -> Device:
-    found = _machine(actual, catalogue)
+    found: int | Device | None = _machine(actual, catalogue)
     count = actual.count
     if not isinstance(found, Device):
         machines = all_machines(catalogue)

@@ -9,7 +9,8 @@ Form, told by the file itself:
   devices (``num_gpu``, ``num_gpus``, ``gpus``, ``devices``, ``num_replicas``) and a duration
   (``duration``, ``duration_s``), as the Tiresias and Philly traces have.
 
-Jobs that asked for no device, never ran, or have not ended are left out and counted. A job's own
+Jobs that asked for no device, never ran, or have not ended are left out and counted; those of
+``sacct`` that run or wait are kept beside, for what is submitted now. A job's own
 duration on its own devices is what it took there; it is not corrected for what shared the node.
 """
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from advisor.collectors import bounded
 from advisor.planners.queueing.nouns import Column, JobTable
+from advisor.planners.queueing.start import OpenJobs
 from advisor.records.traces import TraceError
 
 SUBMIT_COLUMNS: Final = ("submit_time", "submit_s", "timestamp", "time")
@@ -34,6 +36,7 @@ DEVICE_COLUMNS: Final = ("num_gpu", "num_gpus", "gpus", "devices", "num_replicas
 DURATION_COLUMNS: Final = ("duration_s", "duration")
 DEVICE_RESOURCE: Final = re.compile(r".+/(gpu|mig-.+|tpu|neuron|habana.*)$")
 GRES: Final = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?P<kind>[^=:,]+))?[=:](?P<count>\d+)")
+_NOT_ENDED: Final = "that have not ended"
 ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
@@ -51,12 +54,15 @@ class ClusterTrace:
         Rows that were not used, by reason.
     source : str
         File and form.
+    open_jobs : OpenJobs
+        Those that run or wait at the time of the export; none where the file does not say.
     """
 
     jobs: JobTable
     waited_s: Column
     left_out: Mapping[str, int]
     source: str
+    open_jobs: OpenJobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,18 @@ class _Job:
     devices: int
     duration_s: float
     waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A job that runs, or waits (elapsed is nan)."""
+
+    submit_s: float
+    devices: int
+    elapsed_s: float
+
+
+_Row = _Job | _Open | str
 
 
 class _LeaveOutError(Exception):
@@ -86,6 +104,7 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
             f"cannot read {path}: {error}", hint="name an export of sacct, kubectl or a CSV"
         ) from None
     head = text.lstrip()[:1]
+    rows: Iterator[_Row]
     if head in ("{", "["):
         form, rows = "Kubernetes", _kubernetes(path, text)
     elif "|" in text.partition("\n")[0]:
@@ -94,9 +113,13 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
         form, rows = "job table", _table(path, text)
     found: list[_Job] = []
     left_out: Counter[str] = Counter()
+    unfinished: list[_Open] = []
     for row in _readable(path, rows):
         if isinstance(row, _Job):
             found.append(row)
+        elif isinstance(row, _Open):
+            unfinished.append(row)
+            left_out[_NOT_ENDED] += 1
         else:
             left_out[row] += 1
     if not found:
@@ -116,6 +139,15 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
         waited_s=np.array([job.waited_s for job in found]),
         left_out=dict(left_out),
         source=f"{path.name} ({form})",
+        open_jobs=_open_jobs(unfinished),
+    )
+
+
+def _open_jobs(found: list[_Open]) -> OpenJobs:
+    found.sort(key=lambda job: job.submit_s)
+    return OpenJobs(
+        devices=np.array([job.devices for job in found], np.int64),
+        elapsed_s=np.array([job.elapsed_s for job in found], float),
     )
 
 
@@ -137,7 +169,7 @@ def _checked(
     return _Job(submit_s, devices, duration_s, start_s - submit_s)
 
 
-def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
+def _sacct(path: Path, text: str) -> Iterator[_Row]:
     reader = bounded.csv_tables(text.splitlines(), delimiter="|")
     names = set(reader.fieldnames or ())
     lacks = [
@@ -166,6 +198,9 @@ def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
         if "." in row["JobID"]:  # a step of a job: the job has a row of its own
             continue
         try:
+            if (unfinished := _unfinished(where, row)) is not None:
+                yield unfinished
+                continue
             submit, start = _date(where, row["Submit"]), _date(where, row["Start"])
             elapsed = _elapsed_s(where, row, start)
             yield _checked(where, submit, start, elapsed, _sacct_devices(row))
@@ -173,7 +208,20 @@ def _sacct(path: Path, text: str) -> Iterator[_Job | str]:
             yield str(reason)
 
 
-def _readable(path: Path, rows: Iterator[_Job | str]) -> Iterator[_Job | str]:
+def _unfinished(where: str, row: Mapping[str, str]) -> _Open | None:
+    """Return a job on devices that runs or waits, as far as the row says so."""
+    state = (row.get("State") or "").partition(" ")[0]
+    devices = _sacct_devices(row)
+    if state not in ("RUNNING", "PENDING") or not devices:
+        return None
+    submit = _date(where, row["Submit"])
+    if state == "PENDING":
+        return _Open(submit, devices, np.nan)
+    raw = row.get("ElapsedRaw") or ""
+    return _Open(submit, devices, float(raw)) if raw.isdigit() else None
+
+
+def _readable(path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
     """Pass rows on; what is no table within bounds is refused."""
     try:
         yield from rows
@@ -196,7 +244,7 @@ def _sacct_devices(row: Mapping[str, str]) -> int:
 def _elapsed_s(where: str, row: Mapping[str, str], start_s: float) -> float:
     state = (row.get("State") or "").partition(" ")[0]
     if state in ("RUNNING", "PENDING", "SUSPENDED"):
-        raise _LeaveOutError("that have not ended")
+        raise _LeaveOutError(_NOT_ENDED)
     if (raw := row.get("ElapsedRaw") or "").isdigit():
         return float(raw)
     if elapsed := row.get("Elapsed"):

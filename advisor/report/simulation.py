@@ -65,6 +65,12 @@ def queue(record: Mapping[str, Any]) -> list[Text | Table]:
         f"your job, {record['job']['devices']} devices: waits {_spread(record['delay_h'])} h, "
         f"done after {_spread(record['completion_h'])} h",
     ]
+    if (now := record["submitted_now"]) is not None:
+        lines.append(
+            f"submitted now, {now['running']} running and {now['waiting']} waiting: starts within "
+            f"the hour with {100 * now['within_hour_probability']:.0f} %, waits "
+            f"{_spread(now['delay_h'])} h"
+        )
     if record["miss_probability"] is not None:
         lines.append(f"misses the deadline: {100 * record['miss_probability']:.0f} %")
     if record["beyond_trace_fraction"] > 0:

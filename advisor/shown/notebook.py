@@ -121,7 +121,7 @@ def _new_axes() -> Axes:
             "plots need matplotlib, which is not installed",
             hint="pip install 'cloud-config-advisor[plot]'",
         ) from error
-    _, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
+    axes: Axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")[1]
     return axes
 
 

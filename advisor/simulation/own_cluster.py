@@ -27,7 +27,8 @@ from advisor.predict import STATUSES, Predictor
 from advisor.predict.completion import on_demand
 from advisor.quantities import parse_hours
 from advisor.records.job_tables import read_cluster_trace
-from advisor.simulation.queue import OwnCluster, QueueAnswer, queue_answer
+from advisor.simulation.queue import QueueAnswer, queue_answer
+from advisor.simulation.queue_now import OwnCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,31 +14,15 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.queueing.nouns import (
     Column,
-    Placement,
-    Policy,
     QueueParameters,
-    SharedCluster,
 )
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
-from advisor.records.job_tables import ClusterTrace
 from advisor.shown.charts import Chart, Series
+from advisor.simulation.queue_now import OwnCluster, StartNow, start_now
 
 SAMPLES = 500
 LEVELS = (0.1, 0.5, 0.9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCluster:
-    """The user's shared cluster: its trace, its size, how it decides."""
-
-    trace: ClusterTrace
-    cluster: SharedCluster
-    policy: Policy = "fifo"
-    placement: Placement = "count"
-    preemption_s: float = 0.0
-    insertions: int = 100
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +40,9 @@ class QueueAnswer:
     simulated_delay_h, recorded_delay_h : float
         Mean delay of the trace's own jobs, simulated and as recorded (None where the file does
         not say): how far the simulation can be trusted. [h]
+    now : StartNow or None
+        Submitted at the time of the export; None where it does not say who runs and waits, or the
+        policy stops running jobs.
     rent : RentOrWait or None
         None where no rented alternative was given.
     wait : Wait
@@ -72,6 +59,7 @@ class QueueAnswer:
     beyond_trace_fraction: float
     simulated_delay_h: float
     recorded_delay_h: float | None
+    now: StartNow | None
     rent: RentOrWait | None
     wait: Wait = field(repr=False)
     charts: Sequence[Chart] = field(repr=False, default=())
@@ -106,6 +94,7 @@ class QueueAnswer:
             "completion_h": _named(self.completion_h),
             "miss_probability": self.miss_probability,
             "beyond_trace_fraction": self.beyond_trace_fraction,
+            "submitted_now": None if self.now is None else self.now.to_record(),
         }
 
     def rent_or_wait(
@@ -182,6 +171,7 @@ def queue_answer(
         beyond_trace_fraction=wait.beyond_trace_fraction,
         simulated_delay_h=float(everyone.delay_s.mean()) / HOUR_S,
         recorded_delay_h=float(recorded.mean()) / HOUR_S if recorded.size else None,
+        now=start_now(own, devices),
         rent=rent,
         wait=wait,
         charts=_charts(own, wait, deadline_h, rent_completion_h),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -122,13 +123,11 @@ def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str
 
 def _corrected(process: ResidualParameters, steps: list[MeasuredStep]) -> list[dict[str, Any]]:
     """Return the errors of the equation alone and with its process, by what was left out."""
-    labels = {
-        way: np.array([of(step) for step in steps])
-        for way, of in (
-            ("device", lambda s: s.device.name), ("model", lambda s: s.model),
-            ("family", lambda s: s.family), ("suite", lambda s: s.suite),
-        )
+    ways: dict[str, Callable[[MeasuredStep], str]] = {
+        "device": lambda s: s.device.name, "model": lambda s: s.model,
+        "family": lambda s: s.family, "suite": lambda s: s.suite,
     }  # fmt: skip
+    labels = {way: np.array([of(step) for step in steps]) for way, of in ways.items()}
     alone = process.seen.of_peaks
     found = []
     for way, groups in labels.items():

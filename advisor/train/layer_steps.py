@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -87,7 +87,7 @@ def layer_steps(frame: pd.DataFrame) -> Iterator[MeasuredStep]:
         )  # fmt: skip
 
 
-def _layer(row: dict[str, object], name: str) -> Transformer:
+def _layer(row: Mapping[Hashable, object], name: str) -> Transformer:
     hidden = int(str(row["hidden"]).partition(".")[0])
     is_gated = name.startswith("llama")
     parameters = float(str(row["parameters_per_layer"]))

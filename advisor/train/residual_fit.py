@@ -85,7 +85,7 @@ def fit_errors(seen: SeenErrors, rows: Ints, *, has_spread: bool = True) -> Resi
         job_length=JOB_LENGTH,
         device_length=DEVICE_LENGTH,
         other_precision=OTHER_PRECISION,
-        rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),  # type: ignore[arg-type]
+        rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
         spread=1.0,
         seen=seen,
     )

@@ -124,7 +124,7 @@ def _left_out(
         kept = seen_steps([s for s, is_out in zip(known, out, strict=True) if not is_out])
         for name in np.unique(names[device == gpu]):
             blind = _without_model(asking, kept, str(name))
-            for i in np.flatnonzero((device == gpu) & (names == name)):
+            for i in map(int, np.flatnonzero((device == gpu) & (names == name))):
                 seen[i] = np.log(answer(asking, scored[i], is_left_out=True).step_s)
                 found = answer(blind, scored[i], is_left_out=True)
                 unseen[i], log_sd[i] = np.log(found.step_s), found.log_sd
@@ -150,7 +150,8 @@ def _ratios(rows: DescribedRows, wanted: Array) -> dict[str, Array]:
         "ratio of bandwidth": np.log(rows.bandwidth),
     }
     found = {name: np.full(rows.log_s.size, np.nan) for name in rates}
-    for same in keys.groupby(["model", "is_half", "flop"]).indices.values():
+    for alike in keys.groupby(["model", "is_half", "flop"]).indices.values():
+        same = np.asarray(alike, dtype=np.intp)
         for i in same[wanted[same]]:
             others = same[rows.device[same] != rows.device[i]]
             if others.size:

@@ -239,7 +239,7 @@ def _means(by_rule: Mapping[str, Sequence[Scored]]) -> dict[str, float]:
 
 def _far(asked: Sequence[Scored]) -> dict[str, float]:
     """Return the error and coverage beyond three times the largest known size, and below."""
-    figures = {}
+    figures: dict[str, float] = {}
     for name, sign in ((f"beyond {FAR} times the largest known size", 1), ("up to that", -1)):
         parts = [s.take(sign * s.workers > sign * (FAR * FEW + 0.5)) for s in asked]
         parts = [s for s in parts if s.measured_s.size]

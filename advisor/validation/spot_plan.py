@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from advisor.validation.spot import DEADLINES_H, JOB, SPOT_PRICE, Half, halves_o
 STARTS: Final = 16  # of each trace and deadline: 1,024 replays of 16 traces
 NOTICE_S: Final = 120.0  # what AWS gives before it takes a spot machine away
 _DAYS: Final = 3.0  # after which the plan is made again
-PRICES: Final = {"spot_price_usd_per_h": SPOT_PRICE, "price_usd_per_h": 1.0}
+PRICES: Final[Mapping[str, Any]] = {"spot_price_usd_per_h": SPOT_PRICE, "price_usd_per_h": 1.0}
 FALLBACK: Final = "spot until the last safe moment"
 UNIFORM: Final = "uniform progress"
 DEMAND: Final = "always on demand"
@@ -53,9 +53,9 @@ class _Bills:
     paid: Mapping[tuple[str, float], Column]
     late: int
 
-    def joined(self, keep: Callable[[tuple[str, float]], bool] = lambda _: True) -> Scores:
-        """Score the bills of the cases that are kept."""
-        keys = [key for key in self.least if keep(key)]
+    def joined(self, trace: str | None = None) -> Scores:
+        """Score the bills of one trace, or of all."""
+        keys = [key for key in self.least if trace in (None, key[0])]
         return score(
             np.concatenate([self.paid[key] for key in keys]),
             np.concatenate([self.least[key] for key in keys]),
@@ -92,11 +92,8 @@ def run(data: Path) -> Validation:
         groups=[
             Group(
                 group=half.trace.name,
-                scores=ours.joined(lambda key, name=half.trace.name: key[0] == name),
-                baselines={
-                    rule: bills.joined(lambda key, name=half.trace.name: key[0] == name)
-                    for rule, bills in simple.items()
-                },
+                scores=ours.joined(half.trace.name),
+                baselines={rule: bills.joined(half.trace.name) for rule, bills in simple.items()},
             )
             for half in halves
             if (half.trace.name, DEADLINES_H[0]) in ours.least

@@ -82,10 +82,10 @@ class Anchors:
         is_heard = np.array([d.kind == "gpu" for d in targets], bool) & (self.work is not None)
         rest, gpus = np.flatnonzero(~is_heard), np.flatnonzero(is_heard)
         if self.devices and rest.size:
-            on = [targets[i] for i in rest]
+            on = [targets[int(i)] for i in rest]
             factor[rest], left[rest] = self._by_kind(on, left[rest], constants)
         if gpus.size:
-            on = [targets[i] for i in gpus]
+            on = [targets[int(i)] for i in gpus]
             found = self._by_process(on, left[gpus], constants, law)
             # The last bits depend on which other devices are asked about: one has one answer.
             factor[gpus], left[gpus] = (np.round(one, _DECIMALS) for one in found)

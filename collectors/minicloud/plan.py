@@ -27,6 +27,7 @@ from advisor.collectors.minicloud.instances import (
     SMALL_MEMORY,
     THREE_QUARTERS,
     TWO,
+    LayoutKind,
     MiniInstance,
     MiniLayout,
 )  # fmt: skip
@@ -91,15 +92,16 @@ MINUTES: Final = Scale(
     cap_s=3600.0, partial_interval_s=0.1, full_interval_s=1.0, nodes=4,
 )  # fmt: skip
 SCALES: Final = {scale.name: scale for scale in (SECONDS, MINUTES)}
+_SPREAD_OVER: Final[tuple[tuple[MiniInstance, LayoutKind, int], ...]] = (
+    (HALF, "allreduce", 2), (HALF, "allreduce", 4), (THREE_QUARTERS, "allreduce", 3),
+    (HALF, "parameter-server", 3),
+)  # fmt: skip
 # Two to four ranks, over links from slow to fast.
 SPREAD: Final[tuple[tuple[MiniInstance, MiniLayout], ...]] = tuple(
     (instance, MiniLayout(kind=kind, workers=workers, rate_bit_per_s=rate))
     for rate in (3e8, 1e8, 1e9)
-    for instance, kind, workers in (
-        (HALF, "allreduce", 2), (HALF, "allreduce", 4), (THREE_QUARTERS, "allreduce", 3),
-        (HALF, "parameter-server", 3),
-    )
-)  # fmt: skip
+    for instance, kind, workers in _SPREAD_OVER
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,8 @@ def _mode(covariance: Floats, errors: Floats, scale: float) -> tuple[Floats, Flo
     n = errors.size
     weight = np.ones(n)
     for _ in range(_ROUNDS):
-        inverse = np.linalg.inv(covariance + np.diag(scale**2 / weight))
+        noise = np.diag(scale**2 / weight)
+        inverse: Floats = np.asarray(np.linalg.inv(covariance + noise), dtype=np.float64)
         solved = inverse @ errors
         left = (errors - covariance @ solved) / scale
         before, weight = weight, (_FREEDOM + 1) / (_FREEDOM + left**2)

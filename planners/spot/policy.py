@@ -120,7 +120,9 @@ class SpotPolicy:
         step = min(int(to_go_s / self.step_s + 1e-6), len(self.modes) - 1)
         work = np.round(rest_s / self.step_s).astype(np.intp)
         work = np.clip(work, 1, self.modes.shape[2] - 1)  # a part of a step is not nothing
-        return self.modes[step, mode, work, states(is_up, age_s)].astype(np.intp)
+        state = states(is_up, age_s)
+        chosen: NDArray[np.intp] = self.modes[step, mode, work, state].astype(np.intp)
+        return chosen
 
 
 class _Backwards:
@@ -131,7 +133,8 @@ class _Backwards:
         self.restart_s, self.save_s = job.restart_s, job.checkpoint_s
         self.loss_s = _lost_s(job)
         largest_s = with_saves_s(job) + 2.0 * (self.restart_s + self.save_s) + self.loss_s
-        self.rest_s: Column = np.arange(int(np.ceil(largest_s / step_s)) + 2) * step_s
+        steps = np.arange(int(np.ceil(largest_s / step_s)) + 2)
+        self.rest_s: Column = np.asarray(steps * step_s, dtype=np.float64)
         self.any_way, self.staying = hazards.moves(step_s)
         self.is_up = np.arange(2 * BINS) < BINS
         # With no time left what is missing is bought on demand.

@@ -106,7 +106,8 @@ def _counts(spells: Spells) -> tuple[tuple[Column, Column], tuple[Column, Column
 def _by_age(length_s: Column, ended: Column) -> tuple[Column, Column]:
     exposure = np.clip(length_s[:, None] - AGES_S, 0.0, _WIDTHS_S).sum(axis=0)
     at = np.searchsorted(AGES_S, length_s, side="right") - 1
-    return exposure, np.bincount(at, weights=ended, minlength=BINS)
+    events = np.bincount(at, weights=ended, minlength=BINS).astype(np.float64)
+    return exposure, events
 
 
 def _hazard(counts: Sequence[tuple[Column, Column]]) -> Column:

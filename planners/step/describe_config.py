@@ -34,6 +34,8 @@ _OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
     "experts_per_token": ("num_experts_per_tok", "moe_topk"),
     "head_width": ("head_dim",),
 }
+# Width of one expert, where a dense layer's is stated beside it (Qwen's and DeepSeek's mixtures).
+_EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size")
 # Families whose feed-forward block has a gate though their activation's name does not say so.
 _GATED: Final = frozenset(
     {
@@ -147,6 +149,8 @@ def transformer_of(
             exit_code=2,
         )
     optional = {name: _first(config, names) for name, names in _OPTIONAL.items()}
+    if (optional["experts"] or 1) > 1:
+        optional["ffn"] = _first(config, _EXPERT_WIDTH) or optional["ffn"]
     sizes: dict[str, Any] = {k: v for k, v in {**found, **optional}.items() if v is not None}
     return Transformer(
         **sizes,

@@ -252,7 +252,8 @@ def _solved(parameters: ResidualParameters) -> _Solved:
     whole = covariance(seen.points, seen.points, parameters)
     # Two rows of one job on one device are two measurements: their own noise is apart.
     whole[np.diag_indices_from(whole)] += _JITTER**2
-    found = np.linalg.solve(whole, np.c_[seen.of_peaks, seen.of_rates])
+    errors = np.c_[seen.of_peaks, seen.of_rates]
+    found: Floats = np.asarray(np.linalg.solve(whole, errors), dtype=np.float64)
     whitener = np.linalg.inv(np.linalg.cholesky(whole))
     return _Solved(whitener=whitener, of_peaks=found[:, 0], of_rates=found[:, 1])
 

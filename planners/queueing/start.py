@@ -1,0 +1,154 @@
+"""When a job would start that is submitted now, knowing who runs and who waits.
+
+=====================  ==========================================================================
+here                   meaning, unit
+=====================  ==========================================================================
+elapsed                how long a running job has been computing. [s]
+``S(d)``               share of jobs that compute longer than d: Kaplan and Meier's estimate from
+                       jobs that ended and, cut short, from those that run.
+=====================  ==========================================================================
+
+Nobody knows how long the others will go on. Each draw gives every running job a duration from
+``S(d) / S(elapsed)`` and every waiting one from ``S(d)``, and lets the cluster run on until the
+own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they might,
+and are left out. Beyond the longest duration seen the tail is exponential with the mean of what
+was seen. Kaplan and Meier (1958); the forecast is our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.queueing.nouns import (
+    Column,
+    JobTable,
+    Placement,
+    Policy,
+    QueueParameters,
+    SharedCluster,
+)
+from advisor.planners.queueing.policies import engine
+
+# Policies under which a job that runs is never stopped for another one.
+POLICIES_OF_START: Final[tuple[Policy, ...]] = ("fifo", "fit-first")
+_LEAST_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJobs:
+    """Jobs that have not ended, in the order of their submission.
+
+    Attributes
+    ----------
+    devices : ndarray of int, shape (n,)
+    elapsed_s : ndarray of shape (n,)
+        Of running jobs; nan of those that wait. [s]
+    """
+
+    devices: NDArray[np.int64]
+    elapsed_s: Column
+
+    @property
+    def is_running(self) -> NDArray[np.bool_]:
+        """Say which of them run."""
+        running: NDArray[np.bool_] = np.isfinite(self.elapsed_s)
+        return running
+
+
+def start_delays_s(
+    ended_s: Column,
+    now: OpenJobs,
+    cluster: SharedCluster,
+    policy: Policy = "fifo",
+    *,
+    devices: int,
+    draws: int = 200,
+    seed: int = 0,
+    placement: Placement = "count",
+) -> Column:
+    """Return draws of how long a job waits that is submitted now, shape (draws,) [s].
+
+    Parameters
+    ----------
+    ended_s : ndarray of shape (k,)
+        Durations of jobs that ended. [s]
+    now : OpenJobs
+    cluster, policy, placement
+        As in ``simulate_queue``; only policies that stop no running job.
+    devices : int
+        Of the own job.
+    draws, seed : int
+
+    Raises
+    ------
+    PlanningError
+        If a job is larger than the cluster (exit code 3), or the policy stops running jobs.
+    """
+    if policy not in POLICIES_OF_START:
+        raise PlanningError(
+            f"when a job starts cannot be said under {policy}, which stops running jobs",
+            hint=f"of: {', '.join(POLICIES_OF_START)}",
+            exit_code=2,
+        )
+    if devices > cluster.devices:
+        raise PlanningError(
+            f"the job asks for {devices} devices, the cluster has {cluster.devices}",
+            hint="rent, or choose a layout with fewer devices",
+            exit_code=3,
+        )
+    if now.devices.size and int(now.devices.max()) > cluster.devices:
+        raise PlanningError(
+            f"a job of the trace asks for {int(now.devices.max())} devices, the cluster has "
+            f"{cluster.devices}",
+            hint="give the cluster's real size",
+            exit_code=3,
+        )
+    order = np.argsort(~now.is_running, kind="stable")
+    sizes, elapsed = now.devices[order], now.elapsed_s[order]
+    if not np.any(~now.is_running) and sizes.sum() + devices <= cluster.devices:
+        return np.zeros(draws)
+    since = np.nan_to_num(elapsed)
+    durations = drawn_s(ended_s, elapsed[np.isfinite(elapsed)], since, draws, seed) - since
+    delays = np.empty(draws)
+    for number, drawn in enumerate(durations):
+        table = JobTable(
+            submit_s=np.zeros(sizes.size + 1),
+            devices=np.append(sizes, devices).astype(np.int64),
+            duration_s=np.append(drawn, _LEAST_S),
+        )
+        run = engine(table, cluster, policy, placement, QueueParameters())
+        run.run(until_job=sizes.size)
+        delays[number] = run.start_s[sizes.size]
+    return delays
+
+
+def drawn_s(ended_s: Column, running_s: Column, since_s: Column, draws: int, seed: int) -> Column:
+    """Return durations beyond each of ``since_s``, shape (draws, n) [s].
+
+    Parameters
+    ----------
+    ended_s, running_s : ndarray
+        Durations of jobs that ended, and of those that run, so far. [s]
+    since_s : ndarray of shape (n,)
+        [s]
+    """
+    length = np.concatenate([ended_s, running_s])
+    order = np.argsort(length, kind="stable")
+    length, ended = length[order], (np.arange(length.size) < ended_s.size)[order]
+    at_risk = length.size - np.arange(length.size)
+    share = np.cumprod(np.where(ended, 1.0 - 1.0 / np.maximum(at_risk, 1), 1.0))
+    before = np.searchsorted(length, since_s, side="right")
+    left = np.where(before > 0, np.append(1.0, share)[before], 1.0)
+    rng = np.random.default_rng(seed)
+    level = rng.random((draws, since_s.size)) * left
+    at = np.searchsorted(-share, -level, side="left")
+    mean = float(length.mean()) if length.size else _LEAST_S
+    longest = float(length[-1]) if length.size else 0.0
+    tail = np.maximum(longest, since_s) + rng.exponential(mean, level.shape)
+    found = np.where(at < length.size, np.append(length, np.inf)[at], tail)
+    return np.maximum(found, since_s + _LEAST_S)
