@@ -160,3 +160,15 @@ def test_the_catalogues_racks_reach_the_layout_search() -> None:
     assert racks
     assert all("GB" in str(catalogue().types.accelerator[i]) for i in racks)
     assert all(known.domain_machines[i] * known.per_node[i] == 72 for i in racks)
+
+
+def test_cards_without_direct_transfers_cross_pcie_twice() -> None:
+    """A data-centre card reaches what L4s and RTX PRO 6000s were measured at, GeForce half."""
+    for name, share in (
+        ("A100-PCIe-80GB", 0.9), ("L40S", 0.9), ("RTX-2000-Ada", 0.9), ("RTX-3090", 0.5),
+        ("RTX-2080-Ti", 0.5),
+    ):  # fmt: skip
+        known = part(catalogue().accelerators[name])
+        assert known.link_bytes_per_s == pytest.approx(share * known.host_bytes_per_s)
+        (group,) = parse_cluster(f"2x4x{name}:pcie@100Gbps", catalogue()).groups
+        assert group.node.intra.bytes_per_s == known.link_bytes_per_s

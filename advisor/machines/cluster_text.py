@@ -244,7 +244,8 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         )
     link = (words["link"] or known.link_name).lower()
     if link == "pcie":
-        intra = min(known.host_bytes_per_s / 2, known.link_bytes_per_s)
+        is_own = known.link_name == "pcie"
+        intra = known.link_bytes_per_s if is_own else known.host_bytes_per_s / 2
     elif link.startswith(("nvlink", "nvswitch", "xgmi", "infinity")):
         if known.link_name == "pcie":
             raise UsageError(f"{known.name} has no {link}", hint="leave the link out, or say pcie")
