@@ -161,6 +161,7 @@ def test_a_profile_that_is_killed_before_its_first_reading_leaves_nothing_for_lo
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
         while not list(runs.glob(f"*/{PROFILER_FILE}")):
             time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)  # however long it takes to look, nothing is recorded
         (run,) = runs.iterdir()
         assert clean(runs) == 0  # it lives, and nothing is recorded yet
         process.send_signal(signal.SIGKILL)
