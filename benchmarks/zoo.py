@@ -181,7 +181,7 @@ def run_whole(script: Script, folder: Path) -> tuple[float, int]:
     RuntimeError
         If it fails, or counts other steps than its header says.
     """
-    command, environment = script.command, {**os.environ, "ZOO": "1"}
+    command, environment = script.command, {**os.environ, "ZOO": "1", "PATH": script_path()}
     if script.is_wrapped:
         whole = ("--quiet", "--for", "1h", "--steps", str(10**9))
         command = [sys.executable, "-m", "advisor.cli", "profile", *whole, *script.words]
@@ -241,6 +241,11 @@ def _profiled(row: Row, done: subprocess.CompletedProcess[str]) -> Row:
     )  # fmt: skip
 
 
+def script_path() -> str:
+    """Return where a shell script finds its programs: this Python before all others."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+
 def environment_of(folder: Path) -> dict[str, str]:
     """Return the variables with which this checkout's advisor keeps its runs in a folder."""
     # Not the checkout itself: its data folder ``datasets`` hides Hugging Face's package.
@@ -251,7 +256,7 @@ def environment_of(folder: Path) -> dict[str, str]:
     paths = (str(package), os.environ.get("PYTHONPATH", ""))
     found = {"ADVISOR_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # The script runs where this runs, one behind a shell script too.
-    found["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    found["PATH"] = script_path()
     return found | ({"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {})
 
 
