@@ -159,8 +159,8 @@ def test_a_profile_that_is_killed_before_its_first_reading_leaves_nothing_for_lo
     command = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--", "true"]
     runs = tmp_path / "data" / "advisor" / "runs"
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
-        while not list(runs.glob(f"*/{PROFILER_FILE}")):
-            time.sleep(0.01)
+        while not any(identity(one.read_bytes()) for one in runs.glob(f"*/{PROFILER_FILE}")):
+            time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)  # however long it takes to look, nothing is recorded
         (run,) = runs.iterdir()
         assert clean(runs) == 0  # it lives, and nothing is recorded yet
