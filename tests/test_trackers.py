@@ -104,7 +104,7 @@ def check(run: RunRecord, *, cores: float | None) -> None:
         return
     (series,) = run.series
     used = series.channels["cpu_cores"]
-    assert len(used) == series.readings >= 2
+    assert len(used) == series.readings >= 1  # the sampler decides how many in three seconds
     assert max(used) > 0.0
     assert all(0.0 <= value <= 1.05 * cores for value in used)
 
