@@ -70,7 +70,7 @@ class Facts:
         self, job: Job, *, name: str, source: str, change: str, rests_on: str, condition: str,
         how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
         pricing: Pricing | None = None, space: SearchSpace | None = None,
-        devices: int | None = None, is_model_kept: bool = True,
+        devices: int | None = None, base: Job | None = None, is_model_kept: bool = True,
     ) -> Advice | None:  # fmt: skip
         """Return the advice to make the job this one, priced by the one estimate.
 
@@ -89,45 +89,52 @@ class Facts:
             What a layout may be, where that is the change.
         devices : int, optional
             Of this machine, where that is the change.
+        base : Job, optional
+            What the change is held against, where the job as it is was recorded in other kernels
+            than it would run in there.
 
         Returns
         -------
         Advice, or None where the changed job cannot run there.
         """
         then = self.ask(job, pricing=pricing, space=space, devices=devices)
-        if then is None or not math.isfinite(then.training_time_h.value):
+        before = self.now if base is None else self.ask(base)
+        if then is None or before is None or not math.isfinite(then.training_time_h.value):
             return None
         sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
+        time_factor = _factor(before.training_time_h, then.training_time_h)
+        cost_factor = _factor(before.cost_usd, then.cost_usd)
         return Advice(
             name=name, source=source, change=change, evidence=evidence, rests_on=rests_on,
-            condition=condition, how=how, is_model_kept=is_model_kept,
-            time_saved_h=saved(self.now.training_time_h, then.training_time_h, sd),
-            cost_saved_usd=saved(self.now.cost_usd, then.cost_usd, sd),
-            time_factor=_factor(self.now.training_time_h, then.training_time_h),
-            cost_factor=_factor(self.now.cost_usd, then.cost_usd), job=job, then=then,
+            condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
+            cost_factor=cost_factor, job=job, then=then,
+            time_saved_h=saved(self.now.training_time_h, time_factor, sd),
+            cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
         )  # fmt: skip
 
     def _effect_sd(self, then: Candidate) -> float:
         return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))
 
 
-def saved(before: Estimate, after: Estimate, effect_sd: float) -> Estimate:
+def saved(before: Estimate, factor: float, effect_sd: float) -> Estimate:
     """Return what a change saves of a quantity, in its unit.
 
     Parameters
     ----------
-    before, after : Estimate
-        Without and with the change; their errors are mostly the same one.
+    before : Estimate
+        Without the change.
+    factor : float
+        Of the quantity with the change; the errors of both are mostly the same one.
     effect_sd : float
         One standard deviation of the error of the saving, as a share of it.
 
     Examples
     --------
-    >>> found = saved(Estimate(value=10, low=9, high=12), Estimate(value=6, low=5, high=8), 0.1)
+    >>> found = saved(Estimate(value=10, low=9, high=12), 0.6, 0.1)
     >>> found.value, round(found.low, 2), round(found.high, 2)
-    (4, 3.23, 5.04)
+    (4.0, 3.23, 5.04)
     """
-    value = before.value - after.value
+    value = before.value * (1.0 - factor)
     if value == 0:
         return Estimate(value=0.0, low=0.0, high=0.0, coverage=before.coverage)
     reach = QUANTILES[before.coverage] * effect_sd

@@ -100,7 +100,9 @@ def _item(place: int, one: Advice, width: int) -> list[str]:
     lines = [f"{place:>{_NUMBER - 1}} {first:{room}}{numbers}"]
     lines += [f"{'':{_NUMBER}}{more}" for more in rest]
     about = "; ".join(_about(one))
-    lines.append(f"{'':{_NUMBER}}{textwrap.shorten(about, width - _NUMBER, placeholder=' ...')}")
+    if len(about) > width - _NUMBER:
+        about = f"{about[: width - _NUMBER - 4].rstrip()} ..."
+    lines.append(f"{'':{_NUMBER}}{about}")
     return [line.rstrip() for line in lines]
 
 
