@@ -59,7 +59,8 @@ def command(
 ) -> None:
     """Insert a job into the recorded past of a shared cluster.
 
-    Shows how long it waits, when it is done, and whether renting pays.
+    Shows how long it waits, when it is done, whether renting pays, and what the cluster's own
+    jobs would meet under every policy.
     """
     from advisor.domain import Estimate
     from advisor.planners.queueing.nouns import POLICIES, SharedCluster
@@ -93,5 +94,6 @@ def command(
         deadline_h=deadline,
         rent_completion_h=rented,
         rent_cost_usd=rent_cost,
+        with_policies=True,
     )
     show("Shared cluster", answer.to_record(), answer.charts, plot, as_json, "queue")
