@@ -52,7 +52,10 @@ def facts_here(
         is_changed = other.limits != job.limits or devices is not None
         return look(other, space=space, count=devices or 1, is_changed=is_changed)
 
-    return Facts(job=job, recording=recording, now=now, ask=ask, constraints=limits)
+    return Facts(
+        job=job, recording=recording, now=now, ask=ask, constraints=limits,
+        modelled=look(job, is_changed=True),
+    )  # fmt: skip
 
 
 def facts_on(

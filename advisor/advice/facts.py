@@ -48,6 +48,8 @@ class Facts:
         The same estimate of a changed job on the same machines.
     constraints : Constraints
         What was asked for.
+    modelled : Candidate or None
+        The job as it is, as the model answers where ``now`` is what was recorded there.
     """
 
     job: Job
@@ -55,6 +57,7 @@ class Facts:
     now: Candidate
     ask: Ask
     constraints: Constraints = field(default_factory=Constraints)
+    modelled: Candidate | None = None
 
     @property
     def is_here(self) -> bool:
@@ -98,7 +101,7 @@ class Facts:
         Advice, or None where the changed job cannot run there.
         """
         then = self.ask(job, pricing=pricing, space=space, devices=devices)
-        before = self.now if base is None else self.ask(base)
+        before = self._before(job, space, devices) if base is None else self.ask(base)
         if then is None or before is None or not math.isfinite(then.training_time_h.value):
             return None
         sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
@@ -111,6 +114,15 @@ class Facts:
             time_saved_h=saved(self.now.training_time_h, time_factor, sd),
             cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
         )  # fmt: skip
+
+    def _before(
+        self, job: Job, space: SearchSpace | None, devices: int | None
+    ) -> Candidate | None:
+        """Return what a changed job is held against: a model's answer against the model's."""
+        is_recorded = job.is_as_recorded and job.limits == self.job.limits
+        if self.modelled is None or (is_recorded and space is None and devices is None):
+            return self.now
+        return self.modelled
 
     def _effect_sd(self, then: Candidate) -> float:
         return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))
