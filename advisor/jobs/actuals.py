@@ -14,7 +14,7 @@ from typing import Any, Final
 from advisor.collectors import bounded
 from advisor.collectors.printable import printable
 from advisor.errors import UsageError
-from advisor.jobs.noted import Journal
+from advisor.jobs.noted import NotedFile
 from advisor.quantities import parse_seconds
 
 FILE_NAME: Final = "actuals.jsonl"
@@ -69,12 +69,12 @@ def _actual(row: Any) -> Actual:
     return Actual(**{name: row[name] for name in known - (optional - set(row))})
 
 
-_JOURNAL: Final = Journal(name=FILE_NAME, parse=_actual)
+_NOTED: Final = NotedFile(name=FILE_NAME, parse=_actual)
 
 
 def append_actual(root: Path, actual: Actual) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    return _JOURNAL.append(root, asdict(actual))
+    return _NOTED.append(root, asdict(actual))
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
@@ -82,12 +82,12 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
 
     Lines that cannot be read cost no others: ``unread_lines`` names them.
     """
-    return tuple(one for one in _JOURNAL.read(root) if one.run == run)
+    return tuple(one for one in _NOTED.read(root) if one.run == run)
 
 
 def unread_lines(root: Path) -> tuple[str, ...]:
     """Return what is wrong with each line that is no measurement, by file and line."""
-    return _JOURNAL.unread(root)
+    return _NOTED.unread(root)
 
 
 def read_runs(path: Path) -> tuple[Actual, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.errors import UsageError
-from advisor.jobs.noted import Journal
+from advisor.jobs.noted import NotedFile
 from advisor.jobs.nouns_from_json import noun_from_json
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
 
@@ -64,19 +64,19 @@ def _run(value: Any) -> LayoutRun:
     return run
 
 
-_JOURNAL: Final = Journal(name=FILE_NAME, parse=_run)
+_NOTED: Final = NotedFile(name=FILE_NAME, parse=_run)
 
 
 def append_layout_run(root: Path, run: LayoutRun) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    return _JOURNAL.append(root, asdict(run) | {"layout": run.layout.to_record()})
+    return _NOTED.append(root, asdict(run) | {"layout": run.layout.to_record()})
 
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
     """Return the latest measurements, the oldest first; broken lines cost no others."""
-    return _JOURNAL.read(root)[-MOST_RUNS:]
+    return _NOTED.read(root)[-MOST_RUNS:]
 
 
 def unread_layout_runs(root: Path) -> tuple[str, ...]:
     """Return what is wrong with each line that is no measurement, by file and line."""
-    return _JOURNAL.unread(root)
+    return _NOTED.unread(root)

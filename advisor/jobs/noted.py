@@ -16,7 +16,7 @@ Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journal(Generic[Entry]):
+class NotedFile(Generic[Entry]):
     """A file of entries; a line that cannot be read costs no other.
 
     Attributes

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from advisor.jobs.noted import Journal
+from advisor.jobs.noted import NotedFile
 
 FILE_NAME: Final = "comparisons.jsonl"
 RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
@@ -139,14 +139,14 @@ class Drift:
         }
 
 
-_JOURNAL: Final = Journal(name=FILE_NAME, parse=Compared.of)
+_NOTED: Final = NotedFile(name=FILE_NAME, parse=Compared.of)
 
 
 def keep(folder: Path, record: Mapping[str, Any], *, now: datetime | None = None) -> Compared:
     """Add a comparison's record to those beside the runs in ``folder``, and return it."""
     noted = (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     kept = {**record, "noted_at": noted}
-    _JOURNAL.append(folder, kept)
+    _NOTED.append(folder, kept)
     return Compared.of(kept)
 
 
@@ -155,7 +155,7 @@ def read(*folders: Path) -> tuple[Compared, ...]:
 
     A line that cannot be read costs no other.
     """
-    found = (one for folder in folders for one in _JOURNAL.read(folder))
+    found = (one for folder in folders for one in _NOTED.read(folder))
     return tuple(sorted(found, key=lambda one: one.noted_at))
 
 
