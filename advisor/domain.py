@@ -71,13 +71,15 @@ class Estimate:
     def above(self, limit: float) -> float:
         """Return the probability of more than ``limit``: half a log-normal on each side.
 
+        What costs nothing is above no limit but a negative one.
+
         Examples
         --------
         >>> round(Estimate(value=10.0, low=8.0, high=15.0, coverage=0.9).above(15.0), 3)
         0.05
         """
-        if limit <= 0:
-            return 1.0
+        if limit <= 0 or self.high <= 0:
+            return float(self.high > limit)
         from statistics import NormalDist
 
         bound = self.high if limit >= self.value else self.low
