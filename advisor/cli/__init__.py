@@ -59,7 +59,9 @@ class LazyGroup(TyperGroup):
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest
-        return name, _load_verb(name), rest
+        from advisor.cli.verb_settings import with_settings
+
+        return name, with_settings(load_verb(name), name, VERBS), rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a file that ends too early is not the user's Ctrl-D."""
@@ -69,7 +71,8 @@ class LazyGroup(TyperGroup):
             raise explain(error) or error from error
 
 
-def _load_verb(name: str) -> Any:
+def load_verb(name: str) -> Any:
+    """Return a verb's command, imported now."""
     if name in _ON_ONE_THREAD:
         threads.use_one()
     module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")

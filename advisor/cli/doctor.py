@@ -36,6 +36,7 @@ def command(
 
     Measuring takes about four seconds, once.
     """
+    from advisor.cli import VERBS, load_verb, verb_settings
     from advisor.collectors import benchmark, doctor, host
     from advisor.collectors import device_sheet as sheets
     from advisor.question.sources import settings, unknown_variables
@@ -44,8 +45,9 @@ def command(
     known = sheets.measure_and_remember() if device_sheet else sheets.cached()
     described = host.describe(benchmark=measured, sheets=known)
     abilities = doctor.abilities()
-    found = settings(Path.cwd(), os.environ)
-    unknown = unknown_variables(os.environ)
+    of_verbs, variables = verb_settings.all_in_force(os.environ, load_verb, VERBS)
+    found = [*settings(Path.cwd(), os.environ), *of_verbs]
+    unknown = unknown_variables(os.environ, variables)
     if as_json:
         record = {
             "schema_version": 1,

@@ -33,11 +33,11 @@ _WORDS: Final = {"integer": "N", "float": "N", "int": "N", "text": "TEXT", "str"
 
 def verbs() -> dict[str, Any]:
     """Return every command by its words: ``recommend``, ``runs list``, ..., groups included."""
-    from advisor.cli import VERBS, _load_verb
+    from advisor.cli import VERBS, load_verb
 
     found: dict[str, Any] = {}
     for name in VERBS:
-        command = _load_verb(name)
+        command = load_verb(name)
         found[name] = command
         for inner, one in getattr(command, "commands", {}).items():
             found[f"{name} {inner}"] = one
