@@ -70,7 +70,9 @@ def _read(path: Path) -> Iterator[SettingsFile]:
     try:
         content = bounded.read_toml(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}", hint="mend or move it") from error
+        raise UsageError(
+            f"cannot read {path}: {error}", hint="correct the file, or move it away"
+        ) from error
     if path.name == "pyproject.toml":
         content = content.get("tool", {}).get("advisor", {})
     if not isinstance(content, dict):

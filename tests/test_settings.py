@@ -129,7 +129,7 @@ def test_doctor_says_what_is_set_where(folder: Path, monkeypatch: pytest.MonkeyP
     (line,) = [line for line in shown.output.splitlines() if line.startswith("max_nodes")]
     assert line.split()[1:4] == ["12", "the", "environment"]
     assert "advisor.toml: 11" in line
-    assert "ADVISOR_BUGDET means nothing; did you mean ADVISOR_BUDGET?" in shown.output
+    assert "ADVISOR_BUGDET is not a setting; did you mean ADVISOR_BUDGET?" in shown.output
     record = json.loads(runner.invoke(app, ["doctor", "--json"]).output)
     assert {one["name"] for one in record["settings"]} == {"max_nodes", "runs_folder"}
 
@@ -286,4 +286,4 @@ def test_doctor_shows_the_settings_of_every_verb(
     (line,) = [one for one in shown.output.splitlines() if one.startswith("simulate.spot.nodes")]
     assert line.split()[1:4] == ["11", "the", "environment"]
     assert "advisor.toml: 7" in line
-    assert "_NODS means nothing; did you mean ADVISOR_SIMULATE_SPOT_NODES?" in shown.output
+    assert "_NODS is not a setting; did you mean ADVISOR_SIMULATE_SPOT_NODES?" in shown.output

@@ -32,9 +32,9 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Say what can be recorded here, what is set where, and measure this machine.
+    """Check what can be recorded here, and show which settings apply.
 
-    Measuring takes about four seconds, once.
+    The machine is measured once, which takes about four seconds.
     """
     from advisor.cli import VERBS, load_verb, verb_settings
     from advisor.collectors import benchmark, doctor, host
@@ -82,6 +82,6 @@ def _table(found: Sequence[Setting]) -> list[str]:
 
 def _unknown(variables: Mapping[str, str]) -> list[str]:
     return [
-        f"note: {name} means nothing" + (f"; did you mean {close}?" if close else "")
+        f"note: {name} is not a setting" + (f"; did you mean {close}?" if close else "")
         for name, close in variables.items()
     ]
