@@ -286,4 +286,4 @@ def _check_facts(facts: Mapping[str, Fact]) -> None:
 
 def _require(condition: bool, column: str, value: object) -> None:
     if not condition:
-        raise RunError(f"{column}: {value!r} makes no sense", hint="see docs/records.md")
+        raise RunError(f"{column}: {value!r} is not a valid value", hint="see docs/records.md")

@@ -45,8 +45,8 @@ def command(
     target: Annotated[
         str,
         typer.Option(
-            help="What is learned: over_analytic, over_anchor, cost_over_anchor (`predict` shows "
-            "it beside the bill), time or cost."
+            help="What is learned: over_analytic, over_anchor, cost_over_anchor (shown "
+            "by `predict`), time or cost."
         ),
     ] = "over_analytic",
     split: Annotated[
@@ -63,23 +63,25 @@ def command(
         str | None,
         typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes that run at the same time.")] = 1,
-    seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Number of processes to run in parallel.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Random seed; the same data and seed give the same model.")
+    ] = 0,
     spread: Annotated[
         bool,
         typer.Option(
             "--spread",
-            help="Leave each file on a Dask worker: boosted trees on any number of runs.",
+            help="Keep each file on its Dask worker, to fit boosted trees on any number of runs.",
         ),
     ] = False,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
     ] = None,
     day: model_folder.Day = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
+    """Fit a predictor on labelled runs."""
     day = model_folder.day_of(day)
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
