@@ -3,9 +3,9 @@
     python benchmarks/experiments/echo.py --json echo.json
 
 A perceptron learns scikit-learn's digits from a ``DataLoader`` with one worker process that takes
-40 ms a batch. Loading alone and computing alone are timed in every round; from the two
-``planners.data_reuse`` says the steps per second for each echo factor, which are then run, in
-turns. Then every way gets the same wall time, and what counts is the accuracy on the held-out
+40 ms a batch. Loading alone and computing alone are timed around every window; from the two
+``planners.data_reuse`` says the steps per second for each echo factor, which is run in
+between. Then every way gets the same wall time, and what counts is the accuracy on the held-out
 fifth: echoes, and PerFect's repeat first (8 times, 70 % of the time), fresh later.
 """
 
@@ -116,12 +116,15 @@ def rates(digits: Digits, rounds: int, seconds: float) -> dict[str, dict[str, fl
     seen: dict[int, list[float]] = {echo: [] for echo in ECHOES}
     for number in range(rounds):
         trainer = Trainer(digits, number)
-        load_s, step_s = alone(trainer, seconds)
-        feeding = Feeding(cpu_s=0.0, idle_s=load_s, compute_s=step_s, workers=1, cores=1.0)
+        before = alone(trainer, seconds)
         for echo in ECHOES:
-            said[echo].append(1.0 / feeding.step_s(echo))
-            trainer.train(0.2, echo)  # the queue as this factor leaves it
+            trainer.train(0.3, echo)  # the queue as this factor leaves it
             seen[echo].append(trainer.train(seconds, echo))
+            after = alone(trainer, seconds)
+            load_s, step_s = (statistics.fmean(both) for both in zip(before, after, strict=True))
+            feeding = Feeding(cpu_s=0.0, idle_s=load_s, compute_s=step_s, workers=1, cores=1.0)
+            said[echo].append(1.0 / feeding.step_s(echo))
+            before = after
         print(f"round {number}: a batch {1e3 * load_s:.1f} ms, an update {1e3 * step_s:.2f} ms",
               flush=True)  # fmt: skip
     return {
