@@ -1,4 +1,4 @@
-"""Protocol ``pipeline``: runs on up to 16 GPUs are a user's own, the same model's larger are asked.
+"""Protocol ``pipeline``: a user's runs on up to 16 GPUs are known, larger ones are asked.
 
 Parcae's runs of transformers in dp x pp on V100s at 10 Gb/s. Those on few GPUs are noted as
 ``advisor runs actual --model ... --cluster ...`` notes them; the layout problem that every verb
@@ -89,7 +89,7 @@ def run(data: Path) -> Validation:
 
     return Validation(
         protocol="pipeline",
-        description=f"step of a transformer on more than {MOST_GPUS} GPUs, known its runs on fewer",
+        description=f"step of a transformer on more than {MOST_GPUS} GPUs, runs on fewer known",
         form="chosen with these rows in sight",
         scores=THE_PRODUCT,
         seen=SEEN,
