@@ -15,7 +15,7 @@ from advisor.collectors.recording import Recording
 from advisor.domain import QUANTILES, Candidate, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.jobs.loading import JOB_NAMES, find_job, load_job
+from advisor.jobs.loading import load_job
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.predict.estimate import (
@@ -24,7 +24,7 @@ from advisor.predict.estimate import (
     estimate_on_gpu,
     estimate_on_type,
 )
-from advisor.predict.known_job import job_of
+from advisor.predict.known_job import JOB_NAMES, find_job, job_of
 from advisor.question import ENTRIES, JobSpec, LayoutRequest, Question
 from advisor.question.layout import layout_space
 from advisor.ranking import recommend as rank
@@ -109,32 +109,32 @@ def advise(
     """
     question = _question(run, asked)
     job = run if isinstance(run, Job) else None
-    found = job_of(question.job, question.setup, job=job)
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
     recording = None if job is not None else recording_of(question.job)
-    return advised(found, question, recording, on=on, count=count, predictor=predictor)
+    return advised(found, question, recording, on=on, count=count, predictor=known)
 
 
 def advised(
     job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
-    count: int = 1, predictor: Predictor | None = None,
+    count: int = 1, predictor: Predictor,
 ) -> AdviceList:  # fmt: skip
     """Return the advice on a job that is already what the question says; see ``advise``."""
     limits = replace(question.constraints, space=layout_space(question.layout))
-    known = predictor or Predictor(
-        Catalogue.load(question.catalogue, overrides=question.overrides)
-    )
     is_met, chosen = True, None
     if on is None:
-        is_met, chosen = _picked(job, question, known)
+        is_met, chosen = _picked(job, question, predictor)
     elif on != "here":
         provider, _, name = on.rpartition(":")
-        chosen = known.predict(
+        chosen = predictor.predict(
             job, name, count=count, provider=provider or None, coverage=limits.coverage
         )
     facts = (
-        facts_here(known, job, recording, constraints=limits)
+        facts_here(predictor, job, recording, constraints=limits)
         if chosen is None
-        else facts_on(known, job, chosen, recording, constraints=limits)
+        else facts_on(predictor, job, chosen, recording, constraints=limits)
     )
     if facts is None:
         raise UsageError(
@@ -170,12 +170,13 @@ def _question(run: Job | Question | str | Path | None, asked: dict[str, Any]) ->
     if isinstance(run, Question):
         if asked:
             raise UsageError(
-                f"{next(iter(asked))!r} beside a whole question", hint="put it into the question"
+                f"{next(iter(asked))!r} cannot be combined with a whole question",
+                hint="put it into the question",
             )
         return run
     if isinstance(run, str | Path):
         if "run" in asked:
-            raise UsageError("two runs are named", hint="name one of them")
+            raise UsageError("two runs are given", hint="name one of them")
         asked["run"] = run
     return Question.read(asked, names=_NAMES)
 
@@ -198,28 +199,28 @@ def answer(
     UsageError
         If the question names no job that can be read, or its values contradict one another.
     """
-    found = job_of(question.job, question.setup, job=job)
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
     recording = None if job is not None else recording_of(question.job)
-    return ranked(found, question, predictor=predictor, recording=recording)
+    return ranked(found, question, predictor=known, recording=recording)
 
 
 def ranked(
-    job: Job, question: Question, *, predictor: Predictor | None = None,
-    recording: Recording | None = None, with_changes: bool = True,
+    job: Job, question: Question, *, predictor: Predictor, recording: Recording | None = None,
+    with_changes: bool = True,
 ) -> Recommendation:  # fmt: skip
     """Rank configurations for a job that is already what the question says.
 
     ``recording`` is what was seen of it, ``with_changes`` asks what would change the answer.
     """
     constraints = replace(question.constraints, space=layout_space(question.layout))
-    known = predictor or Predictor(
-        Catalogue.load(question.catalogue, overrides=question.overrides)
-    )
     here = at_hand(
-        known, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
+        predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
     )
     return rank(
-        job, constraints, predictor=known, here=here, recording=recording,
+        job, constraints, predictor=predictor, here=here, recording=recording,
         with_changes=with_changes,
     )  # fmt: skip
 
@@ -263,13 +264,13 @@ def estimate(
         If not exactly one of ``on`` and ``gpu`` is given, or the job cannot run there.
     """
     if (on is None) == (gpu is None):
-        raise UsageError("name one place to run on", hint="--on aws:g5.xlarge, or --gpu L4")
+        raise UsageError("name either --on or --gpu", hint="--on aws:g5.xlarge, or --gpu L4")
     if coverage not in QUANTILES:
         known = ", ".join(str(one) for one in QUANTILES)
-        raise UsageError(f"--coverage {coverage} is not on offer", hint=f"one of: {known}")
+        raise UsageError(f"--coverage {coverage} is not available", hint=f"one of: {known}")
     if completion is not None and (gpu is not None or on == "here"):
         raise UsageError(
-            f"--completion {completion} is about machines that are rented",
+            f"--completion {completion} applies only to rented machines",
             hint="name a machine type: --on aws:g5.xlarge",
         )
     known_predictor = predictor or Predictor()

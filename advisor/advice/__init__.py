@@ -13,6 +13,8 @@ from typing import Final
 from advisor.advice import (
     batches,
     chores,
+    colocation,
+    data_reuse,
     described,
     feeding,
     machines,
@@ -33,6 +35,8 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     chores.advise,
     machines.advise,
     described.advise,
+    data_reuse.advise,
+    colocation.advise,
 )  # fmt: skip
 
 # Effects below this share on time times cost are not worth a line.

@@ -70,7 +70,8 @@ def _fed_by(facts: Facts, workers: int) -> Job:
     fed = replace(job, feed=replace(job.feed, workers=workers))
     if not facts.is_here or job.measured is None or job.feed.cpu_s_per_sample is None:
         return fed
-    load_s = job.feed.cpu_s_per_sample * job.recorded_batch / workers
+    each_s = job.feed.cpu_s_per_sample + job.feed.idle_s_per_sample
+    load_s = each_s * job.recorded_batch / workers
     wait_s = max(load_s - (job.measured.step_s - job.feed.wait_s), 0.0)
     wait_s = min(wait_s, job.feed.wait_s)
     shorter = faster_by(fed, job.feed.wait_s - wait_s)
@@ -116,7 +117,8 @@ def _in_memory(facts: Facts) -> Iterator[Advice | None]:
     room = job.measured.host.memory_limit_bytes - job.peak_rss_bytes
     if share < _INPUT_BOUND or not reading or not 0 < size < room:
         return
-    cached = replace(job, feed=replace(job.feed, wait_s=0.0, cpu_s_per_sample=None))
+    feed = replace(job.feed, wait_s=0.0, cpu_s_per_sample=None, idle_s_per_sample=0.0)
+    cached = replace(job, feed=feed)
     yield facts.priced(
         faster_by(cached, job.feed.wait_s),
         name="dataset-in-memory",

@@ -52,12 +52,17 @@ def command(
     nothing satisfies the constraints as the job is now.
     """
     from advisor import api
+    from advisor.catalogue import Catalogue
+    from advisor.predict import Predictor
     from advisor.report import advice as report
 
     asked = _naming(question, recorded)
     with waiting("pricing the job with each change", is_quiet=as_json):
-        job = api.job_of(asked.job, asked.setup)
-        found = api.advised(job, asked, api.recording_of(asked.job), on=on, count=count)
+        predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
+        job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
+        found = api.advised(
+            job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor
+        )
     if as_json:
         typer.echo(json.dumps(found.to_record(), indent=2))
     else:
@@ -78,5 +83,5 @@ def _naming(question: Question, recorded: str | None) -> Question:
     if recorded is None:
         return question
     if question.job.run is not None:
-        raise UsageError("two runs are named", hint="leave --run out")
+        raise UsageError("two runs are given", hint="leave --run out")
     return replace(question, job=replace(question.job, run=recorded))

@@ -57,10 +57,10 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Insert a job into the recorded past of a shared cluster.
+    """Replay a job on a shared cluster's recorded history.
 
-    Shows how long it waits, when it is done, whether renting pays, and what the cluster's own
-    jobs would meet under every policy.
+    Shows how long the job waits, when it is done, whether renting pays off, and what the
+    cluster's own jobs would meet under every policy.
     """
     from advisor.domain import Estimate
     from advisor.planners.queueing.nouns import POLICIES, SharedCluster

@@ -92,10 +92,20 @@ def _gains(then: Estimate, now: Estimate) -> bool:
 
 def _proposed(one: Advice, facts: Facts) -> ProposedChange | None:
     """Return a cure that makes the job clearly faster or cheaper as a change of the answer."""
-    if one.then is None or min(one.time_factor, one.cost_factor) >= 1.0 - LEAST_EFFECT:
+    if min(one.time_factor, one.cost_factor) >= 1.0 - LEAST_EFFECT:
         return None
     words = one.change.removesuffix(".")
-    return _change(one.name, words[:1].lower() + words[1:], one.then, facts.now)
+    do = words[:1].lower() + words[1:]
+    if one.then is not None:
+        return _change(one.name, do, one.then, facts.now)
+    return ProposedChange(
+        name=one.name,
+        do=do,
+        training_time_h=facts.now.training_time_h.scaled(one.time_factor),
+        cost_usd=facts.now.cost_usd.scaled(one.cost_factor),
+        time_factor=one.time_factor,
+        cost_factor=one.cost_factor,
+    )
 
 
 def _repicked(
