@@ -78,9 +78,9 @@ def _fused_lines(facts: Facts, names: set[str]) -> str:
     """Return the change of the script, or of any."""
     script = SourceScript.of(facts.recording)
     calls = () if script is None else script.named(*names)
-    if script is None or len(calls) != 1 or has_argument(calls[0], "fused"):
+    if script is None or not calls or any(has_argument(call, "fused") for call in calls):
         return f"torch.optim.{sorted(names)[0]}(..., fused=True)"
-    return script.with_arguments(calls[0], fused="True")
+    return script.with_arguments(*calls, fused="True")
 
 
 def _eight_bits(facts: Facts) -> Iterator[Advice | None]:
@@ -137,7 +137,7 @@ def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:
         evidence="measured",
         rests_on=f"zeroing gradients took {cut.share:.1%} of the recorded step",
         condition="Unless code reads .grad between zero_grad and backward.",
-        how=How(kind="lines", text=script.with_arguments(calls[0], set_to_none="True")),
+        how=How(kind="lines", text=script.with_arguments(*calls, set_to_none="True")),
     )
 
 

@@ -62,21 +62,26 @@ class SourceScript:
         """Whether the source has one of these words anywhere."""
         return any(word in self.source for word in words)
 
-    def with_arguments(self, call: ast.Call, **given: str) -> str:
-        """Return the diff that gives a call these keyword arguments, in place of those it has."""
+    def with_arguments(self, *calls: ast.Call, **given: str) -> str:
+        """Return the diff that gives calls these keyword arguments, in place of their own."""
         text = self.source
-        new = {
-            n: value for n, value in given.items() if not any(k.arg == n for k in call.keywords)
-        }
-        added = ", ".join(f"{name}={value}" for name, value in new.items())
-        spots = [(self._span(k.value), given[k.arg]) for k in call.keywords if k.arg in given]
+        spots = [spot for call in calls for spot in self._spots(call, given)]
+        for (start, end), words in sorted(spots, reverse=True):
+            text = text[:start] + words + text[end:]
+        return self._diff(text)
+
+    def _spots(self, call: ast.Call, given: dict[str, str]) -> list[tuple[tuple[int, int], str]]:
+        """Return what to write where, for one call."""
+        own = {k.arg for k in call.keywords}
+        spots = [
+            (self._span(k.value), given[k.arg]) for k in call.keywords if k.arg and k.arg in given
+        ]
+        added = ", ".join(f"{name}={value}" for name, value in given.items() if name not in own)
         if added:
             inside = [*call.args, *(keyword.value for keyword in call.keywords)]
             last = max((self._span(one)[1] for one in inside), default=self._span(call)[1] - 1)
             spots.append(((last, last), f", {added}" if inside else added))
-        for (start, end), words in sorted(spots, reverse=True):
-            text = text[:start] + words + text[end:]
-        return self._diff(text)
+        return spots
 
     def after(self, node: ast.stmt, *lines: str) -> str:
         """Return the diff that adds lines after a statement, as far indented as it is."""
