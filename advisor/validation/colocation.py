@@ -104,7 +104,7 @@ def _left_out(pairs: list[MeasuredPair]) -> Rates:
         strangers = [
             p for p in others if {p.first, p.second}.isdisjoint({pair.first, pair.second})
         ]
-        said = {
+        said: dict[str, tuple[float, float]] = {
             "measured": (pair.first_rate, pair.second_rate),
             "ours": _rates(fit(others), pair),
             "constant": _constant(others),
