@@ -69,7 +69,7 @@ class PeerModel:
         """
         if coverage not in QUANTILES:
             raise UsageError(
-                f"a coverage of {coverage} is not on offer",
+                f"a coverage of {coverage} is not available",
                 hint=f"one of: {', '.join(str(one) for one in QUANTILES)}",
             )
         if isinstance(asked, Peers):
@@ -151,7 +151,7 @@ class PeerGroup:
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 < self.samples_per_s < np.inf:
             raise UsageError(
-                f"{self.count} peers of {self.samples_per_s} samples/s make no sense",
+                f"{self.count} peers of {self.samples_per_s} samples/s are out of range",
                 hint="give counts of 1 or more and positive rates",
             )
 
@@ -266,7 +266,9 @@ def peers_of(
     """
     count = sum(group.count for group in groups)
     if count < 2:
-        raise UsageError("one peer averages with nobody", hint="name all: --peer 4x85@us")
+        raise UsageError(
+            "a single peer has no other to average with", hint="name all peers: --peer 4x85@us"
+        )
     sites = sorted({group.site for group in groups})
     slowest = np.inf
     for place, one in enumerate(sites):

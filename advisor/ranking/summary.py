@@ -132,7 +132,7 @@ def _stay(here: Candidate, front: Sequence[Candidate]) -> list[str]:
     if front:
         best = min(front, key=lambda one: one.training_time_h.value * one.cost_usd.value)
         said.append(
-            f"Renting is worth its trouble where it halves the time: #{best.rank} takes "
+            f"Renting pays off where it halves the time: #{best.rank} takes "
             f"{hours_text(best.training_time_h.value)} for {usd_interval(best.cost_usd)[0]}."
         )
     return said

@@ -52,7 +52,7 @@ def command(
     out: model_folder.Out = None,
     day: model_folder.Day = None,
 ) -> None:
-    """Fit the rate of peers that gather a batch together, over sites."""
+    """Fit the model of peers that share a batch across sites."""
     target = model_folder.target(out, NAME)
     with reads.collected() as inputs:
         parts, minutes = read_rows(packaged.measurements(folder))

@@ -163,7 +163,7 @@ def _amounts(*values: ArrayLike) -> list[Column]:
         is_good &= np.isfinite(column)
         if not np.all(is_good):
             raise PlanningError(
-                f"{name} makes no sense: {column[~is_good].flat[0]:g}",
+                f"{name} of {column[~is_good].flat[0]:g} is out of range",
                 hint="work, nodes and hazard are positive, times are seconds",
                 exit_code=2,
             )
