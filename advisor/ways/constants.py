@@ -33,8 +33,9 @@ class Constants:
         """The memory model's constants as the layouts of transformers take them."""
         fitted = self.memory
         return MemoryConstants(
-            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes
-        )
+            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes,
+            alone_context_bytes=fitted.alone_context_bytes,
+        )  # fmt: skip
 
 
 @cache
