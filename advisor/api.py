@@ -10,7 +10,7 @@ from advisor.catalogue import Catalogue
 from advisor.domain import QUANTILES, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.jobs.loading import JOB_NAMES, find_job, load_job
+from advisor.jobs.loading import load_job
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.predict.estimate import (
@@ -19,7 +19,7 @@ from advisor.predict.estimate import (
     estimate_on_gpu,
     estimate_on_type,
 )
-from advisor.predict.known_job import job_of
+from advisor.predict.known_job import JOB_NAMES, find_job, job_of
 from advisor.question import ENTRIES, LayoutRequest, Question
 from advisor.question.layout import layout_space
 from advisor.ranking import recommend as rank
@@ -97,20 +97,20 @@ def answer(
     UsageError
         If the question names no job that can be read, or its values contradict one another.
     """
-    found = job_of(question.job, question.setup, job=job)
-    return ranked(found, question, predictor=predictor)
-
-
-def ranked(job: Job, question: Question, *, predictor: Predictor | None = None) -> Recommendation:
-    """Rank configurations for a job that is already what the question says."""
-    constraints = replace(question.constraints, space=layout_space(question.layout))
     known = predictor or Predictor(
         Catalogue.load(question.catalogue, overrides=question.overrides)
     )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
+    return ranked(found, question, predictor=known)
+
+
+def ranked(job: Job, question: Question, *, predictor: Predictor) -> Recommendation:
+    """Rank configurations for a job that is already what the question says."""
+    constraints = replace(question.constraints, space=layout_space(question.layout))
     here = at_hand(
-        known, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
+        predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
     )
-    return rank(job, constraints, predictor=known, here=here)
+    return rank(job, constraints, predictor=predictor, here=here)
 
 
 def estimate(

@@ -26,6 +26,7 @@ COMPLETIONS: Final[tuple[CompletionWay, ...]] = get_args(CompletionWay)
 SCHEMA_VERSION: Final = 1
 # Two-sided normal quantiles of the coverages on offer.
 QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
+REACH_90: Final = QUANTILES[0.9]  # half of a 90 % interval, in standard deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

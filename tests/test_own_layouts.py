@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as arrays
 from typer.testing import CliRunner
 
 from advisor import api, data
+from advisor.api import find_job
 from advisor.cli import app
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
@@ -25,7 +26,6 @@ from advisor.jobs.layout_runs import (
     read_layout_runs,
     unread_layout_runs,
 )
-from advisor.jobs.loading import find_job
 from advisor.machines.cluster_text import read_cluster
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import DEFAULT_SETUP, Layout, Transformer

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.api import find_job
 from advisor.cli import app
 from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
 from advisor.errors import UsageError
-from advisor.jobs.loading import find_job, job_of
+from advisor.jobs.loading import job_of
 from advisor.planners.core.nouns import TrainingSetup
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.question import (

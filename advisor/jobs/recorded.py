@@ -22,6 +22,7 @@ from advisor.collectors.recording import (
 from advisor.collectors.resources import resources
 from advisor.collectors.saves import Saves
 from advisor.collectors.work import length_hint
+from advisor.domain import REACH_90
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.jobs.programs import rounds_job, whole_program
@@ -45,7 +46,7 @@ _STARTUP_LOG_SD = 0.15
 _ENDS_LOG_SD = 0.2
 # What ends of epochs that were not seen may add to the steps, a fifth of whose data at most is
 # validated on, forwards only, a third of a step: a 90 % bound, as a deviation.
-_UNSEEN_ENDS_LOG_SD = 0.2 / 3 / 1.644854
+_UNSEEN_ENDS_LOG_SD = 0.2 / 3 / REACH_90
 
 
 def job_from_recording(

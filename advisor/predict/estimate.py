@@ -33,7 +33,7 @@ from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.direct_cost import direct_cost
-from advisor.predict.facts import Fact, Facts
+from advisor.predict.facts import Fact, StepFacts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
 
@@ -333,7 +333,7 @@ def _estimate(
         else:
             time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
-    facts = Facts(predictor, job, columns, device, price_usd_per_h)
+    facts = StepFacts(predictor, job, columns, device, price_usd_per_h)
     return StepEstimate(
         job=job.name,
         target=where,

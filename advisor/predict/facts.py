@@ -35,7 +35,7 @@ class Fact:
     note: str = ""
 
 
-class Facts:
+class StepFacts:
     """Says of each number that the estimate rests on where it is from."""
 
     def __init__(
