@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from advisor.planners.core.units import MIB
-from advisor.planners.rightsizing.nouns import Usage
+from advisor.planners.rightsizing.nouns import RecordedUsage
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "datasets" / "runs" / "runs.jsonl.gz"
@@ -30,8 +30,8 @@ class Pair:
     """One program: what was recorded, and runs that were not."""
 
     group: str
-    recorded: Usage
-    others: tuple[Usage, ...]
+    recorded: RecordedUsage
+    others: tuple[RecordedUsage, ...]
 
 
 def pairs() -> list[Pair]:
@@ -46,8 +46,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _of_runs() -> Iterator[Pair]:
-    recorded: dict[str, Usage] = {}
-    others: dict[str, list[Usage]] = {}
+    recorded: dict[str, RecordedUsage] = {}
+    others: dict[str, list[RecordedUsage]] = {}
     group = {}
     for row in _lines(RUNS):
         series = row["nodes"][0].get("series") or {}
@@ -67,12 +67,12 @@ def _of_runs() -> Iterator[Pair]:
             yield Pair(group=group[job], recorded=one, others=tuple(others[job]))
 
 
-def _usage(series: dict[str, list[float]], peak_mib: float) -> Usage:
+def _usage(series: dict[str, list[float]], peak_mib: float) -> RecordedUsage:
     t = np.array(series["t_s"])
     spent = np.cumsum(np.array(series["cpu_cores"]) * np.diff(t, prepend=0.0))
     memory = np.array(series["memory_mib"])
     memory[-1] = max(memory[-1], peak_mib)  # as the kernel's own mark has it
-    return Usage.of_counters(
+    return RecordedUsage.of_counters(
         t_s=np.append(0.0, t),
         cpu_s=np.append(0.0, spent),
         memory_bytes=MIB * np.append(memory[0], memory),
@@ -83,7 +83,7 @@ def _usage(series: dict[str, list[float]], peak_mib: float) -> Usage:
 def _of_zoo() -> Iterator[Pair]:
     for row in _lines(ZOO):
         short, whole = (
-            Usage.of_counters(
+            RecordedUsage.of_counters(
                 t_s=one["t_s"],
                 cpu_s=one["cpu_s"],
                 memory_bytes=MIB * np.array(one["memory_mib"]),

@@ -24,7 +24,7 @@ from advisor import data, measurements
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.limits import Headroom, right_size
-from advisor.planners.rightsizing.nouns import ResourceLimits, Policy, Usage
+from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
 from advisor.planners.rightsizing.policies import Autopilot, Fixed, Oracle, Vpa
 from advisor.planners.rightsizing.replay import replay
 from benchmarks.experiments.recorded_usage import Pair, pairs
@@ -68,17 +68,19 @@ def published() -> None:
         )
 
 
-def judged(found: Sequence[Pair], policy: Callable[[Usage, Usage], Policy]) -> Outcome:
+def judged(
+    found: Sequence[Pair], policy: Callable[[RecordedUsage, RecordedUsage], Policy]
+) -> Outcome:
     """Return slack and under-allocation over the left-out runs of some programs."""
     replays = [replay(o, policy(p.recorded, o)) for p in found for o in p.others]
     slack = statistics.mean(one.memory_slack_fraction for one in replays)
     return slack, statistics.mean(float(one.oom > 0) for one in replays)
 
 
-def ours(headroom: Headroom) -> Callable[[Usage, Usage], Policy]:
+def ours(headroom: Headroom) -> Callable[[RecordedUsage, RecordedUsage], Policy]:
     """Return the room's rule: the length of the whole run is known, as to a user."""
 
-    def policy(recorded: Usage, other: Usage) -> Policy:
+    def policy(recorded: RecordedUsage, other: RecordedUsage) -> Policy:
         rest_s = max(0.0, other.length_s - recorded.length_s)
         found = right_size(recorded, rest_s=rest_s, headroom=headroom)
         return Fixed(limits=ResourceLimits(cores=ASKED.cores, memory_bytes=found.memory_bytes))
@@ -120,7 +122,7 @@ def memory() -> None:
     print(f"fitted on all: {chosen(found)}")
 
 
-RIVALS: dict[str, Callable[[Usage, Usage], Policy]] = {
+RIVALS: dict[str, Callable[[RecordedUsage, RecordedUsage], Policy]] = {
     "ours, as shipped": ours(Headroom()),
     "peak": lambda u, _: Fixed.peak_of(u),
     "1.5 x peak": lambda u, _: Fixed.peak_of(u, 1.5),

@@ -17,14 +17,14 @@ import numpy as np
 from advisor.collectors.minicloud.limits import CpuGroup, cpu_group
 from advisor.planners.core.units import GIB
 from advisor.planners.rightsizing.escra import Escra
-from advisor.planners.rightsizing.nouns import Controller, ResourceLimits, Period, Usage
+from advisor.planners.rightsizing.nouns import Controller, Period, RecordedUsage, ResourceLimits
 from advisor.planners.rightsizing.policies import Fixed
 
 PERIOD_S = 0.1
 BURSTS = 8
 BURST_S = WAIT_S = 0.6
 # What is to come is not known here.
-NOTHING = Usage(step_s=1.0, cores=np.ones(1), memory_bytes=np.ones(1))
+NOTHING = RecordedUsage(step_s=1.0, cores=np.ones(1), memory_bytes=np.ones(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class Arm:
     t_s: tuple[float, ...]
     cpu_s: tuple[float, ...]
 
-    def usage(self) -> Usage:
+    def usage(self) -> RecordedUsage:
         """Return the run as the room takes it."""
-        return Usage.of_counters(
+        return RecordedUsage.of_counters(
             t_s=self.t_s, cpu_s=self.cpu_s, memory_bytes=[1.0] * len(self.t_s), step_s=PERIOD_S
         )
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from advisor.planners.core.units import MIB
-from advisor.planners.rightsizing.nouns import ResourceLimits, Period, Usage
+from advisor.planners.rightsizing.nouns import Period, RecordedUsage, ResourceLimits
 
 PERIOD_S: Final = 0.1
 WINDOW: Final = 10
@@ -172,7 +172,7 @@ class Escra:
 
     budget: ResourceLimits
 
-    def controller(self, usage: Usage) -> _Controller:
+    def controller(self, usage: RecordedUsage) -> _Controller:
         """Start with the whole budget, as the authors do with one container."""
         del usage
         return _Controller(self.budget)
@@ -210,4 +210,6 @@ class _Controller:
         return wanted_bytes  # the replay goes on; the budget stays what it was
 
     def _limits(self) -> ResourceLimits:
-        return ResourceLimits(cores=self._container.quota_s / PERIOD_S, memory_bytes=self._memory_bytes)
+        return ResourceLimits(
+            cores=self._container.quota_s / PERIOD_S, memory_bytes=self._memory_bytes
+        )

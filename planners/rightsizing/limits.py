@@ -26,7 +26,7 @@ import numpy as np
 
 from advisor.planners.core.checks import check_not_negative
 from advisor.planners.core.units import MIB
-from advisor.planners.rightsizing.nouns import Array, ResourceLimits, Usage
+from advisor.planners.rightsizing.nouns import Array, RecordedUsage, ResourceLimits
 from advisor.planners.rightsizing.policies import Fixed
 from advisor.planners.rightsizing.replay import PERIOD_S, replay
 
@@ -87,7 +87,7 @@ DEFAULT_HEADROOM: Final = Headroom()
 
 
 def right_size(
-    recorded: Usage,
+    recorded: RecordedUsage,
     *,
     rest_s: float = 0.0,
     headroom: Headroom = DEFAULT_HEADROOM,
@@ -115,7 +115,7 @@ def right_size(
     )
 
 
-def growth_bytes_per_s(recorded: Usage) -> float:
+def growth_bytes_per_s(recorded: RecordedUsage) -> float:
     """Return the growth of memory over the settled half, 0 where it fell back or stood still."""
     settled = recorded.memory_bytes[len(recorded.memory_bytes) // 2 :]
     quarters = np.array_split(settled, 4)
@@ -124,7 +124,7 @@ def growth_bytes_per_s(recorded: Usage) -> float:
     return float(np.polyfit(recorded.step_s * np.arange(len(settled)), settled, 1)[0])
 
 
-def least_quota(recorded: Usage, most_slowdown: float = MOST_SLOWDOWN) -> float:
+def least_quota(recorded: RecordedUsage, most_slowdown: float = MOST_SLOWDOWN) -> float:
     """Return the least fixed quota with which the run takes so little longer [cores]."""
     high = max(float(np.max(recorded.cores)), _LEAST_CORES)
     low = min(high, _LEAST_CORES)
@@ -139,13 +139,13 @@ def least_quota(recorded: Usage, most_slowdown: float = MOST_SLOWDOWN) -> float:
     return high
 
 
-def _slowdown(recorded: Usage, cores: float) -> float:
+def _slowdown(recorded: RecordedUsage, cores: float) -> float:
     limits = ResourceLimits(cores=cores, memory_bytes=max(recorded.peak_bytes, 1.0))
     return replay(recorded, Fixed(limits=limits), PERIOD_S).slowdown
 
 
 def oom_probability(
-    recorded: Usage, limit_bytes: float, *, rest_s: float, seed: int = 0, draws: int = 400
+    recorded: RecordedUsage, limit_bytes: float, *, rest_s: float, seed: int = 0, draws: int = 400
 ) -> float:
     """Return how likely memory goes over a limit in the rest of a run.
 
@@ -170,7 +170,7 @@ def oom_probability(
     return float(np.mean(most > limit_bytes))
 
 
-def _peaks_by_second(recorded: Usage) -> Array:
+def _peaks_by_second(recorded: RecordedUsage) -> Array:
     """Return the largest reading of every second [cores]."""
     size = max(1, round(1.0 / recorded.step_s))
     begins = np.arange(0, len(recorded.cores), size)

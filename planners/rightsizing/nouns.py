@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Usage:
+class RecordedUsage:
     """What a run without limits used, in readings of equal length.
 
     Attributes
@@ -55,7 +55,7 @@ class Usage:
     @classmethod
     def of_counters(
         cls, *, t_s: ArrayLike, cpu_s: ArrayLike, memory_bytes: ArrayLike, step_s: float
-    ) -> Usage:
+    ) -> RecordedUsage:
         """Return readings of equal length from a recorder's, which are not quite.
 
         Parameters
@@ -174,7 +174,7 @@ class Controller(Protocol):
 class Policy(Protocol):
     """A way of setting limits: its parameters, and what it learned before."""
 
-    def controller(self, usage: Usage) -> Controller:
+    def controller(self, usage: RecordedUsage) -> Controller:
         """Return a controller for one run; only the oracle looks at the usage to come."""
         ...
 

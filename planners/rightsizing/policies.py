@@ -37,7 +37,7 @@ import numpy as np
 
 from advisor.planners.core.units import HOUR_S, MIB
 from advisor.planners.rightsizing.histogram import FadingHistogram
-from advisor.planners.rightsizing.nouns import ResourceLimits, Period, Usage
+from advisor.planners.rightsizing.nouns import Period, RecordedUsage, ResourceLimits
 
 MARGIN: Final = 1.15  # of all three
 VPA_EVERY_S: Final = 60.0
@@ -61,15 +61,17 @@ class Fixed:
     limits: ResourceLimits
 
     @classmethod
-    def peak_of(cls, usage: Usage, factor: float = 1.0) -> Fixed:
+    def peak_of(cls, usage: RecordedUsage, factor: float = 1.0) -> Fixed:
         """Return the peaks of a recorded run, or a multiple of them."""
         peak = max(float(np.max(usage.cores)), 1e-3)
         return cls(
-            limits=ResourceLimits(cores=factor * peak, memory_bytes=factor * max(usage.peak_bytes, 1.0))
+            limits=ResourceLimits(
+                cores=factor * peak, memory_bytes=factor * max(usage.peak_bytes, 1.0)
+            )
         )
 
     @classmethod
-    def krr_of(cls, usage: Usage) -> Fixed:
+    def krr_of(cls, usage: RecordedUsage) -> Fixed:
         """Return what KRR's simple strategy asks for after a recorded run."""
         means, _ = usage.windows(KRR_EVERY_S)
         return cls(
@@ -80,7 +82,7 @@ class Fixed:
             )
         )
 
-    def controller(self, usage: Usage) -> _Still:
+    def controller(self, usage: RecordedUsage) -> _Still:
         """Watch nothing."""
         del usage
         return _Still(self.limits)
@@ -110,7 +112,7 @@ class _Still:
 class Oracle:
     """Knows what the run will use."""
 
-    def controller(self, usage: Usage) -> _Knowing:
+    def controller(self, usage: RecordedUsage) -> _Knowing:
         """Look at the usage to come."""
         return _Knowing(usage)
 
@@ -118,7 +120,7 @@ class Oracle:
 class _Knowing:
     """Never throttles: readings and periods may overlap, so that the larger of two counts."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: RecordedUsage) -> None:
         self._usage, self._at_s, self._period_s = usage, 0.0, 0.0
 
     def first(self) -> ResourceLimits:
@@ -148,9 +150,9 @@ class Vpa:
     """Kubernetes' Vertical Pod Autoscaler; see above."""
 
     asked: ResourceLimits
-    history: Usage | None = None
+    history: RecordedUsage | None = None
 
-    def controller(self, usage: Usage) -> _Learning:
+    def controller(self, usage: RecordedUsage) -> _Learning:
         """Learn from the history, then once a minute."""
         del usage
         return _Learning(
@@ -169,9 +171,9 @@ class Autopilot:
     """Autopilot's rule form; see above."""
 
     asked: ResourceLimits
-    history: Usage | None = None
+    history: RecordedUsage | None = None
 
-    def controller(self, usage: Usage) -> _Learning:
+    def controller(self, usage: RecordedUsage) -> _Learning:
         """Learn from the history, then every five minutes."""
         del usage
         return _Learning(
@@ -191,7 +193,7 @@ class _Learning:
     def __init__(
         self,
         asked: ResourceLimits,
-        history: Usage | None,
+        history: RecordedUsage | None,
         *,
         every_s: float,
         half_lives_s: tuple[float, float],

@@ -12,8 +12,9 @@ the next. A run that waits for itself (training) therefore moves on in its recor
 
 .. math:: \delta = \max \{ d \le P : W(x + d) - W(x) \le q P \}
 
-A paced run (``Usage.is_paced``) has its work d of the period and the backlog k of earlier ones:
-it uses min(d + k, q P), and k' = d + k less that is left. Either is throttled where work was left.
+A paced run (``RecordedUsage.is_paced``) has its work d of the period and the backlog k of earlier
+ones: it uses min(d + k, q P), and k' = d + k less that is left. Either is throttled where work was
+left.
 Readings are taken as even inside: what is busier inside a reading than its mean is seen too late.
 
 References
@@ -34,11 +35,11 @@ from advisor.planners.core.units import GIB, HOUR_S
 from advisor.planners.rightsizing.nouns import (
     Array,
     Controller,
-    ResourceLimits,
-    Policy,
     LimitedRun,
     Period,
-    Usage,
+    Policy,
+    RecordedUsage,
+    ResourceLimits,
 )
 
 PERIOD_S: Final = 0.1  # of CFS, by default
@@ -46,12 +47,12 @@ _MOST_SLOWDOWN: Final = 1000.0
 _ROUNDING: Final = 1e-9
 
 
-def replay(series: Usage, policy: Policy, period_s: float = PERIOD_S) -> LimitedRun:
+def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) -> LimitedRun:
     """Return what limits a policy would have set, and what would have come of it.
 
     Parameters
     ----------
-    series : Usage
+    series : RecordedUsage
         As recorded without limits.
     policy : Policy
     period_s : float, default 0.1
@@ -112,7 +113,7 @@ def _with_memory(
 class _Work:
     """The recorded run and how far it is."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: RecordedUsage) -> None:
         self._usage = usage
         self._ends_s: Array = usage.step_s * np.arange(len(usage.cores) + 1)
         self._done_s: Array = np.append(0.0, np.cumsum(usage.cores * usage.step_s))
@@ -184,7 +185,12 @@ class _Account:
     is_over: bool = False
 
     def add(
-        self, limits: ResourceLimits, lived_s: float, used_s: float, memory: float, is_throttled: bool
+        self,
+        limits: ResourceLimits,
+        lived_s: float,
+        used_s: float,
+        memory: float,
+        is_throttled: bool,
     ) -> None:
         self.limits.append(limits.cores)
         self.memory_limits.append(limits.memory_bytes)
