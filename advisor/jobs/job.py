@@ -40,6 +40,8 @@ class Feed:
         Part of the measured step that waited for data. [s]
     sample_bytes : float or None
     dataset_samples : int or None
+    idle_s_per_sample : float
+        That a loader process waits for disks and networks besides, anywhere alike. [s]
     """
 
     workers: int
@@ -47,6 +49,7 @@ class Feed:
     wait_s: float
     sample_bytes: float | None
     dataset_samples: int | None
+    idle_s_per_sample: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

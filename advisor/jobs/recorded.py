@@ -19,7 +19,7 @@ from advisor.collectors.recording import (
     StepTime,
     TotalWork,
 )
-from advisor.collectors.resources import resources
+from advisor.collectors.resources import Resources, resources
 from advisor.collectors.saves import Saves
 from advisor.collectors.work import length_hint
 from advisor.domain import REACH_90
@@ -37,6 +37,7 @@ from advisor.planners.core.nouns import (
     Work,
 )
 from advisor.planners.core.setup import Optimizer, StoredWeights
+from advisor.planners.step.input_pipeline import idle_s_per_sample
 from advisor.planners.step.operators import convolution_kind, operator_kind
 
 # A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
@@ -113,6 +114,7 @@ def job_from_recording(
     steps, source = _length(recording, recorded_global, epochs, total_steps, total_samples)
     batch = global_batch or recorded_global
     saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
+    used = resources(recording)
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     job = Job(
         name=recording.run_id,
@@ -122,7 +124,7 @@ def job_from_recording(
         heads=recorded_heads(recording.deep_step.operators),
         total_steps=steps * recorded_global / batch,
         total_source=source,
-        feed=_feed(loading),
+        feed=_feed(recording, recording.step_time, local_batch, used),
         measured=_measured(recording, recording.step_time, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
@@ -130,7 +132,7 @@ def job_from_recording(
         startup_s=(recording.startup_s or 0.0) + (recording.ending_s or 0.0),
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
-        resources=resources(recording),
+        resources=used,
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
@@ -316,13 +318,27 @@ def _setup(deep: DeepStep) -> TrainingSetup:
     )
 
 
-def _feed(loading: Loading | None) -> Feed:
+def _feed(recording: Recording, step: StepTime, samples: int, used: Resources) -> Feed:
+    seen = recording.loading
+    if seen is None:
+        return Feed(
+            workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
+        )
     return Feed(
-        workers=loading.workers if loading else 0,
-        cpu_s_per_sample=loading.cpu_s_per_sample if loading else None,
-        wait_s=loading.wait_s if loading else 0.0,
-        sample_bytes=loading.sample_bytes if loading else None,
-        dataset_samples=loading.dataset_samples if loading else None,
+        workers=seen.workers,
+        cpu_s_per_sample=seen.cpu_s_per_sample,
+        wait_s=seen.wait_s,
+        sample_bytes=seen.sample_bytes,
+        dataset_samples=seen.dataset_samples,
+        idle_s_per_sample=idle_s_per_sample(
+            step_s=step.corrected_s,
+            wait_s=seen.wait_s,
+            cpu_s=seen.cpu_s_per_sample,
+            samples=samples,
+            workers=seen.workers,
+            busy_cores=used.busy_cores or 0.0,
+            cores=recording.host.cpu_limit or recording.host.logical_cpus,
+        ),
     )
 
 

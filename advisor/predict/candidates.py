@@ -235,12 +235,21 @@ def _feeding(
     step_s: float,
     speeds: tuple[float | None, float],
 ) -> tuple[str, ...]:
-    """Where the job waits for data: how many virtual CPUs would feed it."""
-    if shares["input"] < _WORTH_SAYING or job.feed.cpu_s_per_sample is None:
+    """Where the job waits for data: how many virtual CPUs would feed it, or that none would."""
+    if shares["input"] < _WORTH_SAYING:
+        return ()
+    computes_s = job.feed.cpu_s_per_sample
+    if job.feed.idle_s_per_sample > (computes_s or 0.0):
+        each = seconds_text(job.feed.idle_s_per_sample)
+        return (
+            f"input-bound: loading waits {each} a sample for storage, which no faster machine "
+            "shortens; use more loader workers",
+        )
+    if computes_s is None:
         return ()
     host_core_speed, core_speed = speeds
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
-    needed = float(vcpus_needed(fed, job.feed.cpu_s_per_sample, host_core_speed, core_speed))
+    needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
     if job.feed.workers == 0:
         return (f"{shares['input']:.0%} of the step loads data in the loop: use loader workers",)
     return (

@@ -42,6 +42,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "ranking": ("ranking", "Which configuration is cheapest for an unseen job?"),
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
     "scaling-nominal": ("scaling_nominal", "The same, knowing one GPU and the links as sold?"),
+    "colocation": ("colocation", "How fast are two jobs on one GPU, known from other pairs?"),
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
 }
 # Protocols on the runs that come with the package.

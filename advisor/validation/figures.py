@@ -39,6 +39,7 @@ QUESTIONS: Final = {
     "finetune": "a fine-tuning step, asked as a user asks",
     "blackwell": "a transformer's step on Blackwell, its table left out",
     "oom": "memory of a layout, its source table left out",
+    "colocation": "what two jobs keep of their rates on one GPU, the pair left out",
     "campaigns": "GPU-hours of whole training runs, their family left out",
     "own": "our own small runs, the program left out",
     "thesis": "cost and time on a random split, as the thesis judged them",
@@ -116,6 +117,10 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         ("a fifth kept free instead: failures found", ("figures", "at 80%: failures found"),
          "count"),
         ("a fifth kept free instead: false alarms", ("figures", "at 80%: false alarms"), "error"),
+    ),
+    "colocation": (
+        ("the two jobs in no other pair, mean", ("figures", "the two jobs in no other pair, MAPE"),
+         "error"),
     ),
     "spot-plan": (
         ("deadlines missed", ("figures", "deadlines missed"), "count"),

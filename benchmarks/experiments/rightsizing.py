@@ -23,7 +23,7 @@ import numpy as np
 from advisor import data, measurements
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import Escra
-from advisor.planners.rightsizing.limits import Headroom, right_size
+from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes
 from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
 from advisor.planners.rightsizing.policies import Autopilot, Fixed, Oracle, Vpa
 from advisor.planners.rightsizing.replay import replay
@@ -70,11 +70,10 @@ def published() -> None:
 
 def judged(
     found: Sequence[Pair], policy: Callable[[RecordedUsage, RecordedUsage], Policy]
-) -> Outcome:
-    """Return slack and under-allocation over the left-out runs of some programs."""
+) -> list[Outcome]:
+    """Return slack and under-allocation of every left-out run of some programs."""
     replays = [replay(o, policy(p.recorded, o)) for p in found for o in p.others]
-    slack = statistics.mean(one.memory_slack_fraction for one in replays)
-    return slack, statistics.mean(float(one.oom > 0) for one in replays)
+    return [(one.memory_slack_fraction, float(one.oom > 0)) for one in replays]
 
 
 def ours(headroom: Headroom) -> Callable[[RecordedUsage, RecordedUsage], Policy]:
@@ -82,44 +81,61 @@ def ours(headroom: Headroom) -> Callable[[RecordedUsage, RecordedUsage], Policy]
 
     def policy(recorded: RecordedUsage, other: RecordedUsage) -> Policy:
         rest_s = max(0.0, other.length_s - recorded.length_s)
-        found = right_size(recorded, rest_s=rest_s, headroom=headroom)
-        return Fixed(limits=ResourceLimits(cores=ASKED.cores, memory_bytes=found.memory_bytes))
+        memory = memory_limit_bytes(recorded, rest_s=rest_s, headroom=headroom)
+        return Fixed(limits=ResourceLimits(cores=ASKED.cores, memory_bytes=memory))
 
     return policy
 
 
-def chosen(found: Sequence[Pair]) -> Headroom:
-    """Return the headroom of least slack whose under-allocation is within the goal."""
-    outcomes = [(judged(found, ours(one)), one) for one in CANDIDATES]
-    fitting = [one for one in outcomes if one[0][1] <= MOST_UNDER] or outcomes
-    return min(fitting, key=lambda one: one[0][0])[1]
+def left_out(found: Sequence[Pair]) -> tuple[list[Outcome], Headroom]:
+    """Return the outcomes with each group left out of the choice of the headroom, and that of all.
+
+    Chosen is the headroom of least slack whose under-allocation is within the goal.
+    """
+    groups = sorted({p.group for p in found})
+    by_group = {
+        (one, group): judged([p for p in found if p.group == group], ours(one))
+        for one in CANDIDATES
+        for group in groups
+    }
+
+    def chosen(without: str | None) -> Headroom:
+        def score(one: Headroom) -> tuple[bool, float]:
+            rows = [row for g in groups if g != without for row in by_group[one, g]]
+            slack, under = mean(rows)
+            return under > MOST_UNDER, slack
+
+        return min(CANDIDATES, key=score)
+
+    rows = [row for group in groups for row in by_group[chosen(group), group]]
+    return rows, chosen(None)
+
+
+def mean(rows: Sequence[Outcome]) -> Outcome:
+    """Return mean slack and the share that was under-allocated."""
+    return statistics.mean(r[0] for r in rows), statistics.mean(r[1] for r in rows)
 
 
 def memory() -> None:
     """Print slack and under-allocation: ours with each group left out of its fit, and rivals."""
     found = pairs()
     for title, part in (
-        ("datasets/runs", [p for p in found if len(p.others) > 1]),
-        ("zoo", [p for p in found if len(p.others) == 1]),
+        ("datasets/runs", [p for p in found if not p.group.endswith((".py", ".sh"))]),
+        ("zoo", [p for p in found if p.group.endswith((".py", ".sh"))]),
         ("both", found),
     ):
-        groups = sorted({p.group for p in part})
-        runs = sum(len(p.others) for p in part)
-        print(f"{title}: {len(groups)} groups, {len(part)} programs, {runs} runs left out")
-        if not groups:
-            continue
-        slack, under = 0.0, 0.0
-        for group in groups:
-            inside = [p for p in part if p.group == group]
-            fit = chosen([p for p in part if p.group != group])
-            one = judged(inside, ours(fit))
-            weight = sum(len(p.others) for p in inside) / runs
-            slack, under = slack + weight * one[0], under + weight * one[1]
-        print(f"  ours, group left out  slack {slack:6.1%}  under {under:6.1%}")
+        rows, fit = left_out(part)
+        groups = len({p.group for p in part})
+        print(f"{title}: {groups} groups, {len(part)} programs, {len(rows)} runs left out")
+        _line("ours, group left out", rows)
         for name, policy in RIVALS.items():
-            slack, under = judged(part, policy)
-            print(f"  {name:20}  slack {slack:6.1%}  under {under:6.1%}")
-    print(f"fitted on all: {chosen(found)}")
+            _line(name, judged(part, policy))
+        print(f"  fitted on all of them: {fit}")
+
+
+def _line(name: str, rows: Sequence[Outcome]) -> None:
+    slack, under = mean(rows)
+    print(f"  {name:20}  slack {slack:6.1%}  under {under:6.1%}", flush=True)
 
 
 RIVALS: dict[str, Callable[[RecordedUsage, RecordedUsage], Policy]] = {

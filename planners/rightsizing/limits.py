@@ -94,24 +94,30 @@ def right_size(
     seed: int = 0,
 ) -> RightSize:
     """Return limits for the next run, which goes on ``rest_s`` longer than the recorded one."""
-    check_not_negative("right size", rest_s=rest_s)
-    settled = recorded.memory_bytes[len(recorded.memory_bytes) // 2 :]
-    slope = growth_bytes_per_s(recorded)
-    line = slope * recorded.step_s * np.arange(len(settled))
-    above = max(
-        headroom.fraction * recorded.peak_bytes,
-        headroom.least_bytes,
-        3.0 * float(np.std(settled - line)),
-        slope * rest_s,
-    )
-    memory = recorded.peak_bytes + above
+    memory = memory_limit_bytes(recorded, rest_s=rest_s, headroom=headroom)
     peaks = _peaks_by_second(recorded)
     return RightSize(
         cpu_request=max(_LEAST_CORES, float(np.percentile(peaks, REQUEST_PERCENTILE))),
         cpu_limit=least_quota(recorded),
         memory_bytes=memory,
         oom_probability=oom_probability(recorded, memory, rest_s=rest_s, seed=seed),
-        growth_bytes_per_s=slope,
+        growth_bytes_per_s=growth_bytes_per_s(recorded),
+    )
+
+
+def memory_limit_bytes(
+    recorded: RecordedUsage, *, rest_s: float = 0.0, headroom: Headroom = DEFAULT_HEADROOM
+) -> float:
+    """Return the memory that the next run should ask for; the first equation above."""
+    check_not_negative("right size", rest_s=rest_s)
+    settled = recorded.memory_bytes[len(recorded.memory_bytes) // 2 :]
+    slope = growth_bytes_per_s(recorded)
+    line = slope * recorded.step_s * np.arange(len(settled))
+    return recorded.peak_bytes + max(
+        headroom.fraction * recorded.peak_bytes,
+        headroom.least_bytes,
+        3.0 * float(np.std(settled - line)),
+        slope * rest_s,
     )
 
 
