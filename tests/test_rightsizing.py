@@ -322,8 +322,8 @@ def test_growth_is_carried_on_over_the_rest_and_noise_is_not() -> None:
     t = np.arange(400)
     growing = RecordedUsage(step_s=0.1, cores=np.ones(400), memory_bytes=GIB + MIB * t)
     assert growth_bytes_per_s(growing) == pytest.approx(10 * MIB)
-    found = right_size(growing, rest_s=100.0)
-    assert found.memory_bytes == pytest.approx(growing.peak_bytes + 1000 * MIB)
+    found = right_size(growing, rest_s=100.0, headroom=Headroom(fraction=0.1, least_bytes=0.0))
+    assert found.memory_bytes == pytest.approx(1.1 * growing.peak_bytes + 1000 * MIB)
     noisy = GIB + MIB * np.random.default_rng(1).normal(size=400)
     steady = RecordedUsage(step_s=0.1, cores=np.ones(400), memory_bytes=noisy)
     assert growth_bytes_per_s(steady) == 0.0

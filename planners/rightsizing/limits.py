@@ -1,16 +1,17 @@
-r"""ResourceLimits for the next run of a program, from one that was recorded.
+r"""Limits for the next run of a program, from one that was recorded.
 
 ======================  =========================================================================
 here                    meaning, unit
 ======================  =========================================================================
 peak                    most that was resident in the recorded run. [bytes]
 settled half            second half of its readings: what start-up added is over
-:math:`\sigma`          standard deviation of the settled half about its line. [bytes]
+:math:`\sigma`          1.48 times the median distance of the settled half from its line: its
+                        standard deviation, but for the jumps of a program's end. [bytes]
 slope                   growth over the settled half, where it never fell back. [bytes/s]
 ======================  =========================================================================
 
 .. math::
-    memory = peak + \max(h\, peak,\; h_0,\; 3 \sigma,\; slope \cdot rest)
+    memory = peak + slope \cdot rest + \max(h\, peak,\; h_0,\; 3 \sigma)
 
 CPU: set aside is the 95th percentile of the seconds' largest usage, the quota the least with which
 the recorded run would have taken at most 1 % longer (``replay``). The probability of going over
@@ -25,7 +26,6 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.core.checks import check_not_negative
-from advisor.planners.core.units import MIB
 from advisor.planners.rightsizing.nouns import Array, RecordedUsage, ResourceLimits
 from advisor.planners.rightsizing.policies import Fixed
 from advisor.planners.rightsizing.replay import PERIOD_S, replay
@@ -34,6 +34,8 @@ REQUEST_PERCENTILE: Final = 95.0
 MOST_SLOWDOWN: Final = 1.01
 _HALVINGS: Final = 12
 _BLOCKS: Final = 10
+_MAD_TO_SD: Final = 1.4826  # of a normal distribution
+_FEWEST: Final = 8  # readings that tell growth from noise
 _LEAST_CORES: Final = 0.01
 
 
@@ -49,7 +51,7 @@ class Headroom:
     """
 
     fraction: float = 0.05
-    least_bytes: float = 32 * MIB
+    least_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         check_not_negative("headroom", fraction=self.fraction, least_bytes=self.least_bytes)
@@ -112,22 +114,23 @@ def memory_limit_bytes(
     check_not_negative("right size", rest_s=rest_s)
     settled = recorded.memory_bytes[len(recorded.memory_bytes) // 2 :]
     slope = growth_bytes_per_s(recorded)
-    line = slope * recorded.step_s * np.arange(len(settled))
-    return recorded.peak_bytes + max(
-        headroom.fraction * recorded.peak_bytes,
-        headroom.least_bytes,
-        3.0 * float(np.std(settled - line)),
-        slope * rest_s,
-    )
+    off = settled - slope * recorded.step_s * np.arange(len(settled))
+    sigma = _MAD_TO_SD * float(np.median(np.abs(off - np.median(off))))
+    above = max(headroom.fraction * recorded.peak_bytes, headroom.least_bytes, 3.0 * sigma)
+    return recorded.peak_bytes + slope * rest_s + above
 
 
 def growth_bytes_per_s(recorded: RecordedUsage) -> float:
-    """Return the growth of memory over the settled half, 0 where it fell back or stood still."""
+    """Return the growth of memory over the settled half, 0 where it fell back or stood still.
+
+    Between the medians of its first and its last quarter: a program's end, when its memory is
+    given back, is in the readings too.
+    """
     settled = recorded.memory_bytes[len(recorded.memory_bytes) // 2 :]
-    quarters = np.array_split(settled, 4)
-    if len(settled) < 8 or np.any(np.diff([float(np.median(one)) for one in quarters]) <= 0):
+    quarters = [float(np.median(one)) for one in np.array_split(settled, 4) if len(one)]
+    if len(settled) < _FEWEST or np.any(np.diff(quarters) <= 0):
         return 0.0
-    return float(np.polyfit(recorded.step_s * np.arange(len(settled)), settled, 1)[0])
+    return (quarters[-1] - quarters[0]) / (0.75 * len(settled) * recorded.step_s)
 
 
 def least_quota(recorded: RecordedUsage, most_slowdown: float = MOST_SLOWDOWN) -> float:
