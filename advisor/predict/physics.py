@@ -137,7 +137,7 @@ class Physics:
         if is_known_by_runs(job.work):
             machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
         own = self.own_runs.layouts(job)
-        constants = self.constants
+        constants = self.constants.with_spread(job.spread)
         if own is not None:
             layout = replace(constants.layout, parameters=own.parameters)
             constants = replace(constants, layout=layout)
