@@ -19,6 +19,7 @@ from advisor.advice import (
     feeding,
     machines,
     optimizers,
+    rightsizing,
     software,
 )
 from advisor.advice.facts import Facts
@@ -37,6 +38,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     described.advise,
     data_reuse.advise,
     colocation.advise,
+    rightsizing.advise,
 )  # fmt: skip
 
 # Effects below this share on time times cost are not worth a line.

@@ -42,15 +42,16 @@ def facts_here(
     now = look(job)
     if now is None:
         return None
+    limits_now = job.limits
 
     def ask(
-        other: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
         devices: int | None = None,
     ) -> Candidate | None:  # fmt: skip
         if pricing is not None:
             return None  # nobody sells this machine
-        is_changed = other.limits != job.limits or devices is not None
-        return look(other, space=space, count=devices or 1, is_changed=is_changed)
+        is_changed = job.limits != limits_now or devices is not None
+        return look(job, space=space, count=devices or 1, is_changed=is_changed)
 
     return Facts(
         job=job, recording=recording, now=now, ask=ask, constraints=limits,
