@@ -1,4 +1,4 @@
-"""Protocol ``pipeline``: a user's runs on up to 16 GPUs are known, larger ones are asked.
+"""Protocol ``pipeline``: runs on up to 16 GPUs are a user's own; the model's larger are asked.
 
 Parcae's runs of transformers in dp x pp on V100s at 10 Gb/s. Those on few GPUs are noted as
 ``advisor runs actual --model ... --cluster ...`` notes them; the layout problem that every verb
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.domain import REACH_90
 from advisor.errors import ModelError
@@ -28,7 +29,7 @@ from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transf
 from advisor.planners.layouts.runnable import layout_columns
 from advisor.planners.step.describe import transformer_work
 from advisor.validation.asked_layouts import predictor
-from advisor.validation.scores import THE_PRODUCT, Group, Validation, compare, score
+from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, compare, score
 from advisor.ways.model_parallel import OnMachine, on_machine
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def run(data: Path) -> Validation:
         {rule: np.concatenate([r[rule] for r in rules]) for rule in rules[0]}, value, truth
     )
 
-    def scores(rows: np.ndarray) -> object:
+    def scores(rows: NDArray[np.bool_]) -> Scores:
         return score(
             value[rows],
             truth[rows],
@@ -89,7 +90,7 @@ def run(data: Path) -> Validation:
 
     return Validation(
         protocol="pipeline",
-        description=f"step of a transformer on more than {MOST_GPUS} GPUs, runs on fewer known",
+        description=f"step of a transformer on more than {MOST_GPUS} GPUs, known runs on fewer",
         form="chosen with these rows in sight",
         scores=THE_PRODUCT,
         seen=SEEN,

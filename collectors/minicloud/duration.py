@@ -10,8 +10,9 @@ Start, exchange and contention are in the pace, which is 1 until a run of its ki
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from advisor.collectors.minicloud.journal import Row
 from advisor.collectors.minicloud.plan import MiniRun, wanted_s
@@ -36,13 +37,13 @@ class Pace:
 
     def __init__(self, planned: Iterable[MiniRun]) -> None:
         self._planned = {run.key: run for run in planned}
-        self._spent_s: Counter[str] = Counter()
-        self._declared_s: Counter[str] = Counter()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
+        self._declared_s: defaultdict[str, float] = defaultdict(float)
 
     def add(self, row: Row) -> None:
         """Take a run that was made into account."""
         run = self._planned.get(row["key"])
-        nodes = row.get("nodes") or ({},)
+        nodes: Sequence[Mapping[str, Any]] = row.get("nodes") or ({},)
         if run is None or "wall_s" not in row:
             return
         kind = self._kind(run)
