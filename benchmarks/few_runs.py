@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
+from advisor.domain import REACH_90
 from advisor.measurements import LAMBDA
 from advisor.validation.device_cells import cell_table
 from advisor.validation.gpu import one_device_cells
@@ -41,9 +42,9 @@ def main() -> None:
         mean, log_sd = left_out(table, table.frame["device"].to_numpy(), drawn, most, order)
         error = (mean - table.cells.log_throughput)[drawn]
         known = np.isfinite(error)
-        off, inside = np.abs(np.expm1(error[known])), np.abs(error) < 1.6449 * log_sd[drawn]
-        print(f"{most or 'all':>5}{known.sum():>7}{100 * np.median(off):>10.1f}"
-              f"{100 * off.mean():>8.1f}{100 * inside[known].mean():>8.0f}%", flush=True)  # fmt: skip
+        off, inside = np.abs(np.expm1(error[known])), np.abs(error) < REACH_90 * log_sd[drawn]
+        cells = f"{most or 'all':>5}{known.sum():>7}{100 * np.median(off):>10.1f}"
+        print(f"{cells}{100 * off.mean():>8.1f}{100 * inside[known].mean():>8.0f}%", flush=True)
 
 
 if __name__ == "__main__":
