@@ -23,7 +23,7 @@ from advisor.train.described_rows import NEUSIGHT_MODELS, read_steps
 from advisor.train.efficiencies import StepModel
 from advisor.train.measured_step import MeasuredStep
 from advisor.validation.asked_steps import Answer, answer
-from advisor.validation.described import WIDTHS, asking_with, rules
+from advisor.validation.described import SEEN, WIDTHS, asking_with, rules
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
 
 # Name in the table -> name here.
@@ -32,10 +32,6 @@ OTHERS: Final = {"neusight": "NeuSight itself", "roofline": "NeuSight's roofline
 # Of two models of one family, the correlation of their errors on a device that was left out (273
 # pairs of layers and Lambda's BERT, 22 November 2026); of two families nil (371 pairs: -0.04).
 SHARED_ON_A_DEVICE: Final = 0.63
-SEEN: Final = (
-    "the equation and its classes of operators: chosen with these rows in sight",
-    "medians and widths of the constants' priors, and the noise of a row",
-)
 
 
 def run(data: Path) -> Validation:
