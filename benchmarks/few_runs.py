@@ -42,7 +42,8 @@ def main() -> None:
         mean, log_sd = left_out(table, table.frame["device"].to_numpy(), drawn, most, order)
         error = (mean - table.cells.log_throughput)[drawn]
         known = np.isfinite(error)
-        off, inside = np.abs(np.expm1(error[known])), np.abs(error) < REACH_90 * log_sd[drawn]
+        off = np.abs(np.expm1(error[known]))
+        inside = np.abs(error) < REACH_90 * log_sd[drawn]
         cells = f"{most or 'all':>5}{known.sum():>7}{100 * np.median(off):>10.1f}"
         print(f"{cells}{100 * off.mean():>8.1f}{100 * inside[known].mean():>8.0f}%", flush=True)
 
