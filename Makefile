@@ -12,7 +12,7 @@ RUN := $(CURDIR)/$(VENV)/bin
 # process more than there are cores. What pytest has rewritten is kept for the next run, whatever
 # the environment says of bytecode.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n + 1 : 5)))
-PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q \
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q -rR \
 	-n $(TEST_WORKERS) --dist loadfile
 # For `make test-lowest` and `make test-pythons`: what stands on other people's libraries, without
 # the minutes of recording and of learning.

@@ -10,7 +10,7 @@ from advisor.catalogue import Catalogue
 from advisor.domain import QUANTILES, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.jobs.loading import JOB_NAMES, find_job, load_job
+from advisor.jobs.loading import load_job
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.predict.estimate import (
@@ -19,7 +19,7 @@ from advisor.predict.estimate import (
     estimate_on_gpu,
     estimate_on_type,
 )
-from advisor.predict.known_job import job_of
+from advisor.predict.known_job import JOB_NAMES, find_job, job_of
 from advisor.question import ENTRIES, LayoutRequest, Question
 from advisor.question.layout import layout_space
 from advisor.ranking import recommend as rank
@@ -69,12 +69,13 @@ def recommend(
     if isinstance(run, Question):
         if asked:
             raise UsageError(
-                f"{next(iter(asked))!r} beside a whole question", hint="put it into the question"
+                f"{next(iter(asked))!r} cannot be combined with a whole question",
+                hint="put it into the question",
             )
         return answer(run, predictor=predictor)
     if isinstance(run, str | Path):
         if "run" in asked:
-            raise UsageError("two runs are named", hint="name one of them")
+            raise UsageError("two runs are given", hint="name one of them")
         asked["run"] = run
     return answer(Question.read(asked, names=_NAMES), job=job, predictor=predictor)
 
@@ -97,20 +98,20 @@ def answer(
     UsageError
         If the question names no job that can be read, or its values contradict one another.
     """
-    found = job_of(question.job, question.setup, job=job)
-    return ranked(found, question, predictor=predictor)
-
-
-def ranked(job: Job, question: Question, *, predictor: Predictor | None = None) -> Recommendation:
-    """Rank configurations for a job that is already what the question says."""
-    constraints = replace(question.constraints, space=layout_space(question.layout))
     known = predictor or Predictor(
         Catalogue.load(question.catalogue, overrides=question.overrides)
     )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
+    return ranked(found, question, predictor=known)
+
+
+def ranked(job: Job, question: Question, *, predictor: Predictor) -> Recommendation:
+    """Rank configurations for a job that is already what the question says."""
+    constraints = replace(question.constraints, space=layout_space(question.layout))
     here = at_hand(
-        known, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
+        predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
     )
-    return rank(job, constraints, predictor=known, here=here)
+    return rank(job, constraints, predictor=predictor, here=here)
 
 
 def estimate(
@@ -152,13 +153,13 @@ def estimate(
         If not exactly one of ``on`` and ``gpu`` is given, or the job cannot run there.
     """
     if (on is None) == (gpu is None):
-        raise UsageError("name one place to run on", hint="--on aws:g5.xlarge, or --gpu L4")
+        raise UsageError("name either --on or --gpu", hint="--on aws:g5.xlarge, or --gpu L4")
     if coverage not in QUANTILES:
         known = ", ".join(str(one) for one in QUANTILES)
-        raise UsageError(f"--coverage {coverage} is not on offer", hint=f"one of: {known}")
+        raise UsageError(f"--coverage {coverage} is not available", hint=f"one of: {known}")
     if completion is not None and (gpu is not None or on == "here"):
         raise UsageError(
-            f"--completion {completion} is about machines that are rented",
+            f"--completion {completion} applies only to rented machines",
             hint="name a machine type: --on aws:g5.xlarge",
         )
     known_predictor = predictor or Predictor()

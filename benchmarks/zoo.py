@@ -1,7 +1,8 @@
 """What the advisor says of scripts as users write them, beside what they do.
 
 Every script of ``benchmarks/scripts`` runs to its end without the advisor, is profiled for a few
-seconds, and asked for on this machine (``advisor predict --on here``). Its header says how:
+seconds, asked for on this machine (``advisor predict --on here``), and runs to its end again: on a
+shared host, what is true of one minute is off by a third in the next. Its header says how:
 
     # zoo: steps=240 args="--epochs 3" minute=yes needs=torch,sklearn workers=2
 
@@ -24,6 +25,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -123,7 +125,10 @@ class Row:
     Attributes
     ----------
     true_steps, true_s : int, float or None
-        Of the whole job, without the advisor; None where that was not run. [s]
+        Of the whole job, without the advisor: the mean of before and after; None where that was
+        not run. [s]
+    true_spread : float
+        The longer of the two over the shorter; 1 where it ran once.
     steps, step_s : int or None, float or None
         As profiled. [s]
     is_length_asked : bool
@@ -139,6 +144,7 @@ class Row:
     name: str
     true_steps: int
     true_s: float | None = None
+    true_spread: float = 1.0
     steps: int | None = None
     confidence: str = ""
     step_s: float | None = None
@@ -285,6 +291,7 @@ def summary(rows: Sequence[Row]) -> str:
     """Return the figure: how many are right, held, refused, and which are silently wrong."""
     asked = [row for row in rows if row.true_s is not None]
     right = sum(row.is_right for row in asked)
+    spread = statistics.median(row.true_spread for row in asked) if asked else 1.0
     counted = sum(row.steps == row.true_steps for row in asked)
     held = sum(row.holds and not row.is_right for row in asked)
     refused = sum(row.value_s is None for row in asked)
@@ -294,7 +301,7 @@ def summary(rows: Sequence[Row]) -> str:
     return (
         f"steps right for {counted} of {len(asked)}; whole job within {TOLERANCE:.0%} for {right} "
         f"of {len(asked)}, {held} held, {refused} refused, {len(wrong)} silently wrong{named}"
-        f"{left_out}"
+        f"{left_out}; the same script twice: {spread:.2f} times as long (median)"
     )
 
 
@@ -310,7 +317,8 @@ def line(row: Row) -> str:
     asked = ", length asked" if row.is_length_asked else f", {row.confidence}"
     return (
         f"{row.name:24} {steps:>11} {step:>8}  {row.value_s:6.1f} ({row.low_s:.1f}-"
-        f"{row.high_s:.1f}) / {row.true_s:.1f} s = {row.ratio:.2f}  {marks}{asked}"
+        f"{row.high_s:.1f}) / {row.true_s:.1f} s ({row.true_spread:.2f}) = {row.ratio:.2f}  "
+        f"{marks}{asked}"
     )
 
 
@@ -321,12 +329,15 @@ def measure(script: Script, truth: dict[str, float], options: argparse.Namespace
     if script.missing:
         return replace(left_out, said=f"needs {', '.join(script.missing)}")
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        place, known = Path(folder), truth.get(name)
         try:
-            true_s = truth.get(name) or run_whole(script, Path(folder))[0]
+            true = [known or run_whole(script, place)[0]]
+            row = ask(script, place, limit_s=options.seconds, burners=options.burners)
+            if known is None and not script.is_wrapped:
+                true.append(run_whole(script, place)[0])
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             return replace(left_out, said=str(error))
-        row = ask(script, Path(folder), limit_s=options.seconds, burners=options.burners)
-        return replace(row, true_s=true_s)
+        return replace(row, true_s=statistics.mean(true), true_spread=max(true) / min(true))
 
 
 def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:

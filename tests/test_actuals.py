@@ -72,3 +72,10 @@ def test_a_measured_step_helps_on_other_cards_too(make_job: Callable[..., Job]) 
     known = replace(job, actuals=(actual(predictor.predict(job, "g5.xlarge").step_time_s.value),))
     after = predictor.predict(known, "g4dn.xlarge").step_time_s
     assert after.high / after.low < before.high / before.low
+
+
+def test_a_file_that_cannot_be_read_is_named_and_fails_no_answer(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).mkdir()
+    assert read_actuals(tmp_path, "resnet50") == ()
+    (told,) = unread_lines(tmp_path)
+    assert f"{FILE_NAME} cannot be read" in told

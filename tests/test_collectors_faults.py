@@ -283,6 +283,7 @@ while True: time.sleep(0.01); step()
 
 
 def test_a_daemonised_child_stays_in_the_tree(tmp_path: Path) -> None:
+    """It stays until it has been looked at: of what has ended, only its last reading is known."""
     body = """
 if os.fork() == 0:
     os.setsid()
@@ -290,10 +291,12 @@ if os.fork() == 0:
         end = time.process_time() + 1.0
         while time.process_time() < end: pass
         open('done', 'w').close()
+        while not os.path.exists('seen'): time.sleep(0.05)
     os._exit(0)
 os.wait()
 while not os.path.exists('done'): time.sleep(0.05)
-time.sleep(0.4)
+time.sleep(2.5)
+open('seen', 'w').close()
 """
     seen = record(tmp_path, marked(f"os.chdir({str(tmp_path)!r})\n{body}"))
     assert seen.exit_code == 0

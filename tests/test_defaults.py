@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from advisor import api
+from advisor.api import find_job
 from advisor.jobs.defaults import default_batch, sequence_notes
 from advisor.jobs.described import described_job
-from advisor.jobs.loading import find_job
 from advisor.jobs.setup_words import setup_words
 from advisor.planners.core.nouns import TrainingSetup, Transformer
 from advisor.planners.step.describe import transformer_work

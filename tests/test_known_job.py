@@ -1,5 +1,6 @@
 """Jobs that are known by their runs: read, fitted, carried to other devices, refused."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import MeasuredRun, steps_s, work_from_runs
 from advisor.predict import Predictor
-from advisor.predict.known_job import job_from_runs, job_of
+from advisor.predict.known_job import find_job, job_from_runs, job_of, measured_runs
 from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
 from advisor.ways.columns import STATUSES
@@ -168,9 +169,9 @@ def test_what_a_table_says_is_what_is_read(
     assert [one.step_s for one in found] == pytest.approx([m * 1e-6 for _, m, _ in rows])
 
 
-def test_unknown_machines_and_several_cards_are_refused(asking: Predictor) -> None:
-    for name, why in (("Z9000", "is called"), ("p4d.24xlarge", "several devices")):
-        one = Actual(run="x", provider="", instance_type=name, count=1, step_s=1.0, batch=8)
+def test_unknown_machines_and_fewer_samples_than_cards_are_refused(asking: Predictor) -> None:
+    for name, why in (("Z9000", "is called"), ("p4d.24xlarge", "fewer samples")):
+        one = Actual(run="x", provider="", instance_type=name, count=1, step_s=1.0, batch=4)
         with pytest.raises(UsageError, match=why):
             job_from_runs((one,), asking.catalogue, PARAMETERS, name="x", precision="fp16")
 
@@ -256,3 +257,65 @@ def test_a_job_of_runs_has_the_length_that_is_said(tmp_path: Path) -> None:
     job = job_of(JobSpec(runs=str(path), total_steps=1000.0, precision="fp16"))
     assert (job.total_steps, job.global_batch, job.name) == (1000.0, 32, "mine")
     assert [one.instance_type for one in job.actuals] == ["T4"]
+
+
+OWN_MACHINE = (
+    "rule,provider,instance_type,region,pricing,value,unit,service,count,vcpus,memory_gib,"
+    "accelerator,accelerator_count,network_gbps,note\n"
+    "machine,lab,under-my-desk,,,0.5,,,1,32,128,t4,1,10,\n"
+)
+MODEL = (
+    "--layers",
+    "12",
+    "--hidden",
+    "768",
+    "--heads",
+    "12",
+    "--sequence",
+    "256",
+    "--batch",
+    "32",
+)
+
+
+@pytest.mark.parametrize("model", [(), MODEL])
+def test_a_run_may_be_on_a_machine_that_only_the_users_catalogue_has(
+    tmp_path: Path, model: tuple[str, ...]
+) -> None:
+    """It says what the same run on the accelerator says that the machine has."""
+    rules, own, card = (tmp_path / name for name in ("rules.csv", "own.csv", "card.csv"))
+    rules.write_text(OWN_MACHINE)
+    steps = {}
+    for path, machine in ((own, "under-my-desk"), (card, "T4")):
+        path.write_text(f"machine,step,batch\n{machine},310ms,32\n")
+        words = ["predict", *model, "--runs", str(path), "--gpu", "A10G", "--json"]
+        answer = RUN.invoke(app, [*words, "--overrides", str(rules)])
+        assert answer.exit_code == 0, answer.exception
+        steps[machine] = json.loads(answer.stdout)["step_time_s"]["value"]
+    assert steps["under-my-desk"] == pytest.approx(steps["T4"], rel=0.02)
+    refused = RUN.invoke(app, ["predict", *model, "--runs", str(own), "--gpu", "A10G"])
+    assert isinstance(refused.exception, UsageError)
+    assert "'under-my-desk'" in str(refused.exception)
+
+
+def test_a_machine_of_one_card_is_the_card(asking: Predictor) -> None:
+    """Written as for ``--cluster``, by the catalogue's name of the type, or by the card's."""
+    steps = []
+    for name in ("1xT4", "T4"):
+        one = Actual(run="x", provider="", instance_type=name, count=1, step_s=0.31, batch=32)
+        job = job_from_runs((one,), asking.catalogue, PARAMETERS, name="x", precision="fp16")
+        steps.append(on_card(asking, job, "V100-SXM2-16GB"))
+    assert steps[0] == steps[1]
+    several = [
+        Actual(run="x", provider="", instance_type=name, count=count, step_s=0.31, batch=32)
+        for name, count in (("2x4xT4", 1), ("4xT4", 2), ("T4", 8))
+    ]
+    runs = [measured_runs((one,), asking.catalogue) for one in several]
+    assert runs[0] == runs[1] == runs[2]
+    assert (runs[0][0].workers, runs[0][0].batch) == (8, 4)
+
+
+def test_a_table_of_runs_alone_names_a_job_in_python_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("machine,step,batch\nT4,310ms,32\n")
+    assert find_job(runs=str(path), total_steps=10).name == "mine"

@@ -21,11 +21,11 @@ from advisor.collectors.hooks.jitted import Jitted, Updates
 from advisor.collectors.hooks.rounds import RoundCounter
 from advisor.collectors.recording import Reading, StepTime
 from advisor.collectors.rounds import count_rounds, rounds_of
+from advisor.domain import REACH_90
 from advisor.jobs.job import Program
 from advisor.ways.programs import cores_factor
 
 S = 1_000_000_000
-REACH = 1.644854
 
 
 def tick(events: Events, clock: int, at_ns: int, flags: int = fmt.FLAG_COMPLETES) -> None:
@@ -362,8 +362,8 @@ def test_more_cores_never_cost_time_and_the_interval_holds_none_and_all_of_the_g
     factor, log_sd = cores_factor(program, np.array([few, many, host]))
     assert factor[1] <= factor[0] * (1 + 1e-12)
     assert factor[2] == pytest.approx(1.0)
-    reach = factor * np.exp(REACH * log_sd)
-    least = factor * np.exp(-REACH * log_sd)
+    reach = factor * np.exp(REACH_90 * log_sd)
+    least = factor * np.exp(-REACH_90 * log_sd)
     assert (reach >= np.minimum(factor, 1.0) - 1e-9).all()
     assert reach[1] == pytest.approx(max(1.0, factor[1]))  # no gain at all
     ideal = (1.0 - share) + share * host / many if host > 1.0 else 1.0

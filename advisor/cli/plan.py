@@ -14,6 +14,7 @@ from advisor.errors import UsageError
 from advisor.question import Question
 
 if TYPE_CHECKING:
+    from advisor.catalogue import Catalogue
     from advisor.jobs.job import Job
 
 
@@ -36,10 +37,10 @@ def command(
     from advisor.ways.terminal import show
 
     if question.cluster.machines is None:
-        raise UsageError("no cluster", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
+        raise UsageError("no cluster is given", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
     with waiting("searching layouts", is_quiet=as_json):
         known = Catalogue.load(question.catalogue, overrides=question.overrides)
-        job, script = _job(question)
+        job, script = _job(question, known)
         answer = plan(
             PlanQuestion(
                 job=job,
@@ -56,7 +57,7 @@ def command(
     typer.echo(json.dumps(answer.to_record(), indent=2) if as_json else show(answer))
 
 
-def _job(question: Question) -> tuple[Job, tuple[str, ...]]:
+def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
     """Return the job, and the command line that a recorded one was started with."""
     from advisor.api import job_of
     from advisor.collectors import store
@@ -64,13 +65,13 @@ def _job(question: Question) -> tuple[Job, tuple[str, ...]]:
 
     spec = question.job
     if spec.run is None and (spec.names_a_job or spec.is_known_by_runs):
-        return job_of(spec, question.setup), ()
+        return job_of(spec, question.setup, catalogue=lambda: known), ()
     is_latest = spec.run in (None, "latest")
     path = store.latest_run() if is_latest else store.find_run(str(spec.run))
     recording = store.read_recording(path)
     spec = replace(spec, run=str(path))
     if recording.total_work is not None or spec.has_length:
-        return job_of(spec, question.setup), recording.command
+        return job_of(spec, question.setup, catalogue=lambda: known), recording.command
     # A layout is planned for one step: how many there are does not matter.
-    job = job_of(replace(spec, total_steps=1.0), question.setup)
+    job = job_of(replace(spec, total_steps=1.0), question.setup, catalogue=lambda: known)
     return replace(job, total_source=NO_LENGTH), recording.command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,8 +43,9 @@ def command(
     from advisor.catalogue import Catalogue
     from advisor.predict import Predictor
 
+    catalogue = cache(partial(Catalogue.load, question.catalogue, overrides=question.overrides))
     with waiting("reading the job", is_quiet=as_json):
-        wanted = api.job_of(question.job, question.setup)
+        wanted = api.job_of(question.job, question.setup, catalogue=catalogue)
     if save_job is not None:
         from advisor.jobs.files import write_job
 
@@ -56,7 +58,7 @@ def command(
             wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
             layout=question.layout, completion=question.completion,
             known_network=question.constraints.known_network,
-            predictor=Predictor(Catalogue.load(question.catalogue, overrides=question.overrides)),
+            predictor=Predictor(catalogue()),
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(estimate.to_record(), indent=2))

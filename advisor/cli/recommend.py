@@ -37,7 +37,7 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Rank cloud configurations for a job by training time and cost.
+    """Recommend what to rent for a job, by training time and cost.
 
     Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
     """
@@ -48,7 +48,7 @@ def command(
 
     with waiting("pricing the job on every offer", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
-        job = api.job_of(question.job, question.setup)
+        job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
         answer = api.ranked(job, question, predictor=predictor)
         own = own_cluster.comparison(question, job, answer, predictor)
     record = answer.to_record() if own is None else own.to_record()

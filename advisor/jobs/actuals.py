@@ -6,19 +6,19 @@ the estimates of that job, or of any job recorded from the same run.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, Final
 
-from advisor.collectors import atomic, bounded
+from advisor.collectors import bounded
 from advisor.collectors.printable import printable
 from advisor.errors import UsageError
+from advisor.jobs.noted import NotedFile
 from advisor.quantities import parse_seconds
 
-FILE_NAME = "actuals.jsonl"
-_NAMES = ("run", "provider", "instance_type")
+FILE_NAME: Final = "actuals.jsonl"
+_NAMES: Final = ("run", "provider", "instance_type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +52,33 @@ class Actual:
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
-            raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+            raise UsageError(
+                f"the step time is out of range: {self.step_s}", hint="give seconds, e.g. 0.25"
+            )
         if not self.instance_type:
-            raise UsageError("a run on no machine", hint="name the type or the accelerator")
+            raise UsageError("the run names no machine", hint="name the type or the accelerator")
         if self.count < 1:
-            raise UsageError(f"not a number of machines: {self.count}", hint="give 1 or more")
+            raise UsageError(
+                f"the number of machines is out of range: {self.count}", hint="give 1 or more"
+            )
         if self.batch is not None and self.batch < 1:
-            raise UsageError(f"not a batch: {self.batch}", hint="give 1 or more")
+            raise UsageError(f"the batch is out of range: {self.batch}", hint="give 1 or more")
+
+
+def _actual(row: Any) -> Actual:
+    if not all(isinstance(row[name], str) for name in _NAMES):
+        raise TypeError(f"{', '.join(_NAMES)} must be text")
+    known = {field.name for field in fields(Actual)}
+    optional = {field.name for field in fields(Actual) if field.default is not MISSING}
+    return Actual(**{name: row[name] for name in known - (optional - set(row))})
+
+
+_NOTED: Final = NotedFile(name=FILE_NAME, parse=_actual)
 
 
 def append_actual(root: Path, actual: Actual) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    path = root / FILE_NAME
-    atomic.append_line(path, json.dumps(asdict(actual)).encode() + b"\n")
-    return path
+    return _NOTED.append(root, asdict(actual))
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
@@ -73,8 +86,12 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
 
     Lines that cannot be read cost no others: ``unread_lines`` names them.
     """
-    found = (one for one in _lines(root) if isinstance(one, Actual))
-    return tuple(one for one in found if one.run == run)
+    return tuple(one for one in _NOTED.read(root) if one.run == run)
+
+
+def unread_lines(root: Path) -> tuple[str, ...]:
+    """Return what is wrong with each line that is no measurement, by file and line."""
+    return _NOTED.unread(root)
 
 
 def read_runs(path: Path) -> tuple[Actual, ...]:
@@ -122,33 +139,3 @@ def _from_row(path: Path, number: int, row: dict[str, str]) -> Actual:
     except (ValueError, TypeError, UsageError) as error:
         why = printable(str(error))[:200]
         raise UsageError(f"{path}, line {number}: {why}", hint=_RUNS_HINT) from error
-
-
-def unread_lines(root: Path) -> tuple[str, ...]:
-    """Return what is wrong with each line that is no measurement, by file and line."""
-    return tuple(one for one in _lines(root) if isinstance(one, str))
-
-
-def _lines(root: Path) -> Iterator[Actual | str]:
-    """Yield the measurement in each line, or why there is none."""
-    path = root / FILE_NAME
-    if not path.exists():
-        return
-    content = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(content.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield _from_line(line)
-        except (ValueError, KeyError, TypeError, UsageError) as error:
-            why = printable(str(error) or type(error).__name__)[:200]
-            yield f"{FILE_NAME}, line {number} is not a measurement and is left out ({why})"
-
-
-def _from_line(line: str) -> Actual:
-    row = bounded.parse_json(line)
-    if not all(isinstance(row[name], str) for name in _NAMES):
-        raise TypeError(f"{', '.join(_NAMES)} must be text")
-    known = {field.name for field in fields(Actual)}
-    optional = {field.name for field in fields(Actual) if field.default is not MISSING}
-    return Actual(**{name: row[name] for name in known - (optional - set(row))})

@@ -7,16 +7,13 @@ for: the machines, the network and the software are the same.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from advisor.collectors import atomic, bounded
-from advisor.collectors.printable import printable
 from advisor.errors import UsageError
+from advisor.jobs.noted import NotedFile
 from advisor.jobs.nouns_from_json import noun_from_json
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
 
@@ -54,7 +51,9 @@ class LayoutRun:
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
-            raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+            raise UsageError(
+                f"the step time is out of range: {self.step_s}", hint="give seconds, e.g. 0.25"
+            )
 
     @property
     def words(self) -> str:
@@ -62,36 +61,24 @@ class LayoutRun:
         return f"{self.name} on {self.machines}: {self.step_s:g} s"
 
 
+def _run(value: Any) -> LayoutRun:
+    run: LayoutRun = noun_from_json(LayoutRun, value, "run")
+    return run
+
+
+_NOTED: Final = NotedFile(name=FILE_NAME, parse=_run)
+
+
 def append_layout_run(root: Path, run: LayoutRun) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    path = root / FILE_NAME
-    record = asdict(run) | {"layout": run.layout.to_record()}
-    atomic.append_line(path, json.dumps(record).encode() + b"\n")
-    return path
+    return _NOTED.append(root, asdict(run) | {"layout": run.layout.to_record()})
 
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
     """Return the latest measurements, the oldest first; broken lines cost no others."""
-    found = [one for one in _lines(root) if isinstance(one, LayoutRun)]
-    return tuple(found[-MOST_RUNS:])
+    return _NOTED.read(root)[-MOST_RUNS:]
 
 
 def unread_layout_runs(root: Path) -> tuple[str, ...]:
     """Return what is wrong with each line that is no measurement, by file and line."""
-    return tuple(one for one in _lines(root) if isinstance(one, str))
-
-
-def _lines(root: Path) -> Iterator[LayoutRun | str]:
-    path = root / FILE_NAME
-    if not path.exists():
-        return
-    content = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(content.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            run: LayoutRun = noun_from_json(LayoutRun, bounded.parse_json(line), "run")
-            yield run
-        except (ValueError, KeyError, TypeError, UsageError) as error:
-            why = printable(str(error) or type(error).__name__)[:200]
-            yield f"{FILE_NAME}, line {number} is not a measurement and is left out ({why})"
+    return _NOTED.unread(root)

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from advisor.collectors import store
 from advisor.errors import UsageError
-from advisor.jobs.actuals import read_actuals, read_runs, unread_lines
+from advisor.jobs.actuals import Actual, read_actuals, unread_lines
 from advisor.jobs.defaults import described_defaults, sequence_notes
 from advisor.jobs.described import described_job, model_work, read_longest, read_model
 from advisor.jobs.elsewhere import recorded_elsewhere
@@ -26,12 +26,10 @@ from advisor.planners.step.describe import in_precision
 from advisor.planners.step.describe_config import DescribedModel
 from advisor.planners.step.describe_convolutions import parse_network
 from advisor.quantities import parse_bytes, parse_rate, parse_share
-from advisor.question import ENTRIES, JobSpec, Question, SetupRequest
+from advisor.question import JobSpec, SetupRequest
 
 _DESCRIBED_SEQUENCE: Final = 2048
 _DESCRIBED_VOCABULARY: Final = 50_304
-# The names of a question that say which job is meant, and how it is trained.
-JOB_NAMES: Final = frozenset(n for n, entry in ENTRIES.items() if entry.part in ("job", "setup"))
 
 
 def load_job(run: str | Path | None = None, **length: Any) -> Job:
@@ -61,36 +59,22 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
 
 
-def find_job(**named: Any) -> Job:
-    """Return the job that names and values ask for, as Python's keywords.
-
-    Parameters
-    ----------
-    **named
-        The names of ``advisor.question.entries`` that say which job is meant, how long it is, what
-        surrounds it and which software trains it: ``model="llama", tokens="15B"``.
-
-    Raises
-    ------
-    UsageError
-        If a name is unknown, several jobs are named, or a value makes no sense.
-    PlanningError
-        If a model cannot be described.
-    """
-    asked = Question.read(named, names=JOB_NAMES)
-    return job_of(asked.job, asked.setup)
-
-
-def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None) -> Job:
+def job_of(
+    spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None,
+    actuals: tuple[Actual, ...] = (),
+) -> Job:  # fmt: skip
     """Return the job that is meant: recorded, saved, described, or the one given, changed.
 
     Parameters
     ----------
     spec : JobSpec
+        Its table of runs is for others to read (``predict.known_job``).
     setup : SetupRequest, optional
         What the user says about the training software.
     job : Job, optional
         The job meant, in place of one that ``spec`` names.
+    actuals : tuple of Actual
+        Runs of the job, beside those that it has.
 
     Raises
     ------
@@ -101,7 +85,7 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
     """
     asked = setup or SetupRequest()
     if job is not None and spec.names_a_job:
-        raise UsageError("two jobs: the one given and one that is named", hint="give one of them")
+        raise UsageError("two jobs are given", hint="give one of them")
     if job is None and spec.is_described:
         found = _sized(_described(spec, asked), replace(spec, batch=None))
     else:
@@ -109,8 +93,7 @@ def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None 
             job, spec = _recorded_or_saved(spec)
         found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
-    if spec.runs is not None:
-        found = replace(found, actuals=(*found.actuals, *read_runs(Path(spec.runs))))
+    found = replace(found, actuals=(*found.actuals, *actuals))
     return _surrounded(
         _booting(with_layout_runs(found), spec.boot_h),
         spec.data_bytes,

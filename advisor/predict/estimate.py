@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +29,14 @@ from advisor.machines import devices
 from advisor.machines.fleet import lone_fleet
 from advisor.machines.host import host_device, is_same_machine
 from advisor.planners.core.nouns import Device, Layout
+from advisor.planners.core.units import GIB
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.direct_cost import direct_cost
-from advisor.predict.facts import Fact, Facts
+from advisor.predict.facts import Fact, StepFacts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
-
-_GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +288,7 @@ def on_device(
 
 def _check_count(count: int) -> None:
     if count < 1:
-        raise UsageError(f"--count {count} makes no sense", hint="give 1 or more")
+        raise UsageError(f"--count {count} is out of range", hint="give 1 or more")
 
 
 def _accelerator(name: str) -> Device:
@@ -333,7 +332,7 @@ def _estimate(
         else:
             time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
-    facts = Facts(predictor, job, columns, device, price_usd_per_h)
+    facts = StepFacts(predictor, job, columns, device, price_usd_per_h)
     return StepEstimate(
         job=job.name,
         target=where,
@@ -349,8 +348,8 @@ def _estimate(
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
         layout=columns.layout(0),
         way=WAYS[int(columns.way[0])],
-        memory_gib=float(columns.memory_bytes[0]) / _GIB,
-        device_memory_gib=None if device is None else device.memory_bytes / _GIB,
+        memory_gib=float(columns.memory_bytes[0]) / GIB,
+        device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
         cost_usd=None,
         is_extrapolating=bool(columns.is_extrapolating[0]),

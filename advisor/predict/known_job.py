@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,46 +18,85 @@ from advisor.jobs import loading
 from advisor.jobs.actuals import Actual, read_runs
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
+from advisor.machines.cluster import ClusterGroup
 from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import accelerator_devices, suite_device
 from advisor.machines.fleet import Fleet, lone_fleet
 from advisor.machines.fleet import fleet as all_machines
 from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.nouns import Device, Precision
+from advisor.planners.links.data_parallel import straggling
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
-from advisor.question import JobSpec, SetupRequest
+from advisor.question import ENTRIES, JobSpec, Question, SetupRequest
 from advisor.ways.constants import constants
 
+# The names of a question that say which job is meant, and how it is trained.
+JOB_NAMES: Final = frozenset(n for n, entry in ENTRIES.items() if entry.part in ("job", "setup"))
 # What tells machines as ``--cluster`` takes them, "2x4xT4@50Gbps", from names of types and cards.
 _CLUSTER: Final = re.compile(r"^\d+\s*x|[:@]")
 _PRECISION: Final = "bf16"  # where nobody says another, as for described jobs
+Machines = Callable[[], Fleet]
 
 
-def job_of(spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None) -> Job:
+def find_job(**named: Any) -> Job:
+    """Return the job that names and values ask for, as Python's keywords.
+
+    Parameters
+    ----------
+    **named
+        The names of ``advisor.question.entries`` that say which job is meant, how long it is, what
+        surrounds it and which software trains it: ``model="llama", tokens="15B"``.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown, several jobs are named, or a value makes no sense.
+    PlanningError
+        If a model cannot be described.
+    """
+    asked = Question.read(named, names=JOB_NAMES)
+    return job_of(asked.job, asked.setup)
+
+
+def job_of(
+    spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None,
+    catalogue: Callable[[], Catalogue] = Catalogue.load,
+) -> Job:  # fmt: skip
     """Return the job that is meant; as ``jobs.loading.job_of``, known by its runs alone as well.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    setup : SetupRequest, optional
+    job : Job, optional
+        In place of one that ``spec`` names.
+    catalogue : callable
+        Loads what has the machines of ``spec.runs``; called where there are any.
 
     Raises
     ------
     UsageError
         If several jobs are named, or a value makes no sense.
+    CatalogueError
+        If a run was on a machine that the catalogue does not have.
     PlanningError
         If a model cannot be described.
     """
+    if spec.runs is None:
+        return loading.job_of(spec, setup, job=job)
+    path, known = Path(spec.runs), catalogue()
+    runs = read_runs(path)
     if job is None and spec.is_known_by_runs:
-        path = Path(str(spec.runs))
-        known = job_from_runs(
-            read_runs(path), Catalogue.load(), constants().device, name=path.stem,
+        found = job_from_runs(
+            runs, known, constants().device, name=path.stem,
             precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
         )  # fmt: skip
-        return loading.job_of(replace(spec, runs=None, batch=None), setup, job=known)
-    if spec.runs is not None:
-        catalogue = Catalogue.load()
-        for run in read_runs(Path(spec.runs)):
-            if not is_named(run, catalogue):
-                one_group(run.instance_type, catalogue)  # a cluster; a wrong name is said
-    return loading.job_of(spec, setup, job=job)
+        return loading.job_of(replace(spec, batch=None), setup, job=found)
+    for run in runs:
+        machine_of(run, known)  # a name that nobody has is refused
+    return loading.job_of(spec, setup, job=job, actuals=runs)
 
 
 def job_from_runs(
@@ -67,7 +108,7 @@ def job_from_runs(
     Parameters
     ----------
     runs : tuple of Actual
-        On one device each.
+        On one device each, or on several alike.
     catalogue : Catalogue
     parameters : DeviceParameters
     name : str
@@ -79,7 +120,7 @@ def job_from_runs(
     Raises
     ------
     UsageError
-        If a machine is unknown, or has several devices.
+        If a machine is unknown, or a run had fewer samples than devices.
     """
     sizes = [one.batch for one in runs if one.batch is not None]
     usual = batch or (round(float(np.median(sizes))) if sizes else 1)
@@ -90,38 +131,51 @@ def job_from_runs(
     return replace(described_job(work, name=name), actuals=runs)
 
 
-def measured_runs(runs: tuple[Actual, ...], catalogue: Catalogue) -> list[MeasuredRun]:
-    """Return runs on one device each as the planner takes them; batches are known.
+def measured_runs(
+    runs: tuple[Actual, ...], catalogue: Catalogue, machines: Machines | None = None
+) -> list[MeasuredRun]:
+    """Return runs as the planner takes them, each on one of its devices; batches are known.
 
+    Several equal devices share the batch, and wait for the slowest of them: what their exchange
+    of gradients takes besides is not told apart from their computing, and stays in the step.
     Devices are taken by their specifications: a rate measured on some of them says less of the
     others than that all are treated alike (``validate gpu``: mean 17.6 against 15.9 %).
+
+    Parameters
+    ----------
+    runs : tuple of Actual
+    catalogue : Catalogue
+    machines : callable, optional
+        Makes the catalogue's types as columns; called where a run names one.
 
     Raises
     ------
     UsageError
-        If a machine is unknown, or has several devices.
+        If a machine is unknown, or a run had fewer samples than devices.
     """
-    return [
-        MeasuredRun(
-            device=unmeasured(_lone_device(one, catalogue)),
-            batch=one.batch or 1,
-            step_s=one.step_s,
+    machines = machines or cache(partial(all_machines, catalogue))
+    return [_measured_run(one, catalogue, machines) for one in runs]
+
+
+def _measured_run(one: Actual, catalogue: Catalogue, machines: Machines) -> MeasuredRun:
+    device, workers = _equal_devices(one, catalogue, machines)
+    share = (one.batch or 1) / workers
+    if share < 1:
+        raise UsageError(
+            f"the run on {one.count} x {one.instance_type} had fewer samples ({one.batch}) than "
+            f"accelerators ({workers})",
+            hint="say which model it was, so that its layout can be searched: --model, --run",
         )
-        for one in runs
-    ]
-
-
-def is_named(actual: Actual, catalogue: Catalogue) -> bool:
-    """Whether a type or an accelerator has the name of a run's machine."""
-    try:
-        _machine(actual, catalogue)
-    except UsageError:
-        return False
-    return True
+    return MeasuredRun(
+        device=unmeasured(device),
+        batch=share,
+        step_s=one.step_s / float(straggling(workers, constants().scaling)),
+        workers=workers,
+    )
 
 
 def place_of(
-    actual: Actual, catalogue: Catalogue, fleet: Fleet
+    actual: Actual, catalogue: Catalogue, machines: Machines
 ) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
     """Return the machines of a run: a fleet, the row of their type in it, and how many.
 
@@ -129,29 +183,38 @@ def place_of(
     ----------
     actual : Actual
     catalogue : Catalogue
-    fleet : Fleet
-        Of the catalogue.
+    machines : callable
+        Makes the catalogue's types as columns; called where the run names one.
+
+    Raises
+    ------
+    UsageError, CatalogueError
+        As ``machine_of``.
+    """
+    found = machine_of(actual, catalogue)
+    if isinstance(found, ClusterGroup):
+        own, at = own_fleet(found, catalogue, machines(), per_node=found.node.devices)
+        return own, np.array([at]), np.array([found.count])
+    if isinstance(found, Device):
+        lone = lone_fleet(found, actual.count, catalogue.accelerators.get(found.name))
+        return lone, np.array([0]), np.array([1])
+    return machines(), np.array([found]), np.array([actual.count])
+
+
+def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGroup:
+    """Return what a run was on: a type's number, an accelerator, or machines as of ``--cluster``.
 
     Raises
     ------
     UsageError
-        If neither a type nor an accelerator has the name, and it is no cluster's.
+        If neither a type nor an accelerator has the name, or it cannot be read as a cluster.
+    CatalogueError
+        If nobody has the machines of a cluster.
     """
-    if not actual.provider and _CLUSTER.search(actual.instance_type):
-        several = f"{actual.count}x" if actual.count > 1 else ""
-        group = one_group(f"{several}{actual.instance_type}", catalogue)
-        own, at = own_fleet(group, catalogue, fleet, per_node=group.node.devices)
-        return own, np.array([at]), np.array([group.count])
-    found = _machine(actual, catalogue)
-    if isinstance(found, Device):
-        lone = lone_fleet(found, actual.count, catalogue.accelerators.get(found.name))
-        return lone, np.array([0]), np.array([1])
-    return fleet, np.array([found]), np.array([actual.count])
-
-
-def _machine(actual: Actual, catalogue: Catalogue) -> int | Device:
-    """Return the number of a type of the catalogue, or an accelerator."""
     name = actual.instance_type
+    if not actual.provider and _CLUSTER.search(name):
+        several = f"{actual.count}x" if actual.count > 1 else ""
+        return one_group(f"{several}{name}", catalogue)
     exact = None if actual.provider else accelerator_devices().get(name)
     if exact is not None:
         return exact
@@ -166,18 +229,12 @@ def _machine(actual: Actual, catalogue: Catalogue) -> int | Device:
         return device
 
 
-def _lone_device(actual: Actual, catalogue: Catalogue) -> Device:
-    found: int | Device | None = _machine(actual, catalogue)
-    count = actual.count
-    if not isinstance(found, Device):
-        machines = all_machines(catalogue)
-        count *= int(machines.per_node[found])
-        at = int(machines.device[found])
-        found = machines.devices[at] if at >= 0 else None
-    if found is None or count != 1:
+def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> tuple[Device, int]:
+    there, (row,), (count,) = place_of(actual, catalogue, machines)
+    at = int(there.device[row])
+    if at < 0:
         raise UsageError(
-            f"the run on {actual.count} x {actual.instance_type} was on several devices, or on "
-            "one that is not known",
-            hint="give runs on one accelerator, or say which model it was: --model, --run",
+            f"nobody knows what {actual.instance_type} computes on",
+            hint="give runs on known accelerators, or say which model it was: --model, --run",
         )
-    return found
+    return there.devices[at], int(count * there.per_node[row])

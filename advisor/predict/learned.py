@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
+from advisor.domain import REACH_90
 from advisor.jobs.job import Job
 from advisor.learned import features, registry
 from advisor.learned.hull import LEAST_ROWS, Hull
@@ -41,7 +42,6 @@ Integers = NDArray[np.int64]
 NAME: Final = "runs"
 COST: Final = "runs_cost"  # what is asked for the cost itself
 _COVERAGE: Final = 0.9
-_SDS: Final = 2 * 1.644854  # a 90 % interval spans this many standard deviations
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ class Learned:
         step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
         step_s[rows] = found.value / job.total_steps
         # The model's runs were all on one processor: how far another one is off comes on top.
-        log_sd[rows] = np.hypot(np.log(found.high / found.low) / _SDS, columns.log_sd[rows])
+        log_sd[rows] = np.hypot(
+            np.log(found.high / found.low) / (2 * REACH_90), columns.log_sd[rows]
+        )
         is_learned = np.zeros(len(step_s), bool)
         is_learned[rows] = True
         return replace(columns, step_s=step_s, log_sd=log_sd, is_learned=is_learned)

@@ -123,7 +123,8 @@ class OwnRuns:
     def _place(self, job: Job, actual: Actual) -> Place | None:
         """Return the machines of a run; None where nobody knows them."""
         try:
-            return place_of(actual, self._physics.catalogue, self._physics.fleet_of(job))
+            known = self._physics
+            return place_of(actual, known.catalogue, lambda: known.fleet_of(job))
         except AdvisorError:
             return None
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns
-from advisor.domain import QUANTILES, Alternative, Candidate, Configuration
+from advisor.domain import REACH_90, Alternative, Candidate, Configuration
 from advisor.predict import Predictor, TimeColumns
 from advisor.predict.candidates import offer_of
 from advisor.ranking.front import spread_out
@@ -20,7 +20,6 @@ from advisor.ranking.rows import Rows
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_REACH: Final = QUANTILES[0.9]
 _REGIONS: Final = 3
 _MACHINES: Final = 5
 
@@ -48,7 +47,7 @@ class Beliefs:
     @property
     def worst(self) -> Floats:
         """Factor by which rows are judged worse than expected, as ``picks.picks`` judges them."""
-        return np.where(self.is_extrapolating, np.exp(_REACH * self.log_sd), 1.0)
+        return np.where(self.is_extrapolating, np.exp(REACH_90 * self.log_sd), 1.0)
 
     @classmethod
     def of(cls, rows: Rows, columns: TimeColumns, mixed: MixedRows | None) -> Beliefs:

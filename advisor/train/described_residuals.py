@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from advisor.domain import REACH_90
 from advisor.planners.step.device import KINDS
 from advisor.train.described_columns import Array, DescribedRows
 from advisor.train.efficiencies import CONVOLUTIONS, Fitted, StepModel
 
 WAYS: Final = ("model", "device", "architecture", "kind")
-_NORMAL_90: Final = 1.644854
 
 
 Folds = dict[str, list[tuple[NDArray[np.bool_], Fitted]]]
@@ -172,7 +172,7 @@ def _spreads(suite: NDArray[np.str_], residual: Array) -> dict[str, float]:
     """Return, by suite, the deviation that the 90 % quantile of the absolute error stands for."""
     good = np.isfinite(residual)
     return {
-        str(name): float(np.quantile(np.abs(residual[good & (suite == name)]), 0.9) / _NORMAL_90)
+        str(name): float(np.quantile(np.abs(residual[good & (suite == name)]), 0.9) / REACH_90)
         for name in np.unique(suite[good])
     }
 

@@ -10,15 +10,15 @@ in fewer than one case of twenty (binomial tail).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
-from advisor.collectors import atomic, bounded
+from advisor.jobs.noted import NotedFile
 
 FILE_NAME: Final = "comparisons.jsonl"
 RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
@@ -139,11 +139,14 @@ class Drift:
         }
 
 
+_NOTED: Final = NotedFile(name=FILE_NAME, parse=Compared.of)
+
+
 def keep(folder: Path, record: Mapping[str, Any], *, now: datetime | None = None) -> Compared:
     """Add a comparison's record to those beside the runs in ``folder``, and return it."""
     noted = (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     kept = {**record, "noted_at": noted}
-    atomic.append_line(folder / FILE_NAME, json.dumps(kept).encode() + b"\n")
+    _NOTED.append(folder, kept)
     return Compared.of(kept)
 
 
@@ -152,32 +155,20 @@ def read(*folders: Path) -> tuple[Compared, ...]:
 
     A line that cannot be read costs no other.
     """
-    found = []
-    for line in (line for folder in folders for line in _lines(folder)):
-        try:
-            found.append(Compared.of(bounded.parse_json(line)))
-        except (ValueError, KeyError, TypeError):
-            continue
+    found = (one for folder in folders for one in _NOTED.read(folder))
     return tuple(sorted(found, key=lambda one: one.noted_at))
-
-
-def _lines(folder: Path) -> list[str]:
-    try:
-        return bounded.read_text(folder / FILE_NAME).splitlines()
-    except (OSError, ValueError):
-        return []
 
 
 def drift(comparisons: Sequence[Compared]) -> Drift:
     """Return whether the latest ``RECENT`` comparisons leave their intervals too often."""
     latest = comparisons[-RECENT:]
     outside = sum(not one.is_inside for one in latest)
-    errors = sorted(one.error_fraction for one in latest)
+    errors = [one.error_fraction for one in latest]
     return Drift(
         looked_at=len(latest),
         outside=outside,
         probability=at_least(outside, [1.0 - one.coverage for one in latest]),
-        median_error=_median(errors),
+        median_error=median(errors) if errors else math.nan,
     )
 
 
@@ -198,10 +189,3 @@ def at_least(outside: int, probabilities: Sequence[float]) -> float:
             for none, one in zip([*counts, 0.0], [0.0, *counts], strict=True)
         ]
     return min(sum(counts[outside:]), 1.0)
-
-
-def _median(values: Sequence[float]) -> float:
-    if not values:
-        return math.nan
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2

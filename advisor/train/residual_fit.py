@@ -14,16 +14,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.domain import REACH_90
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.residual import (
     AMPLITUDES,
+    CLOCK_LOG_SD,
     ResidualParameters,
     SeenErrors,
-    covariance,
     error_points,
+    measured_covariance,
     shapes,
 )
 from advisor.train.measured_step import MeasuredStep
@@ -37,8 +39,6 @@ OTHER_PRECISION: Final = 0.5
 KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more
 PRIOR: Final = 0.1  # median of an amplitude; a factor of e either way is one deviation
 ITERATIONS: Final = 12  # of the evidence's maximisation; the amplitudes move little after
-_JITTER: Final = 0.02
-_NORMAL_90: Final = 1.644854
 
 
 def equation_s(step: MeasuredStep, device: Device, parameters: DeviceParameters) -> float:
@@ -96,7 +96,7 @@ def fit_errors(seen: SeenErrors, rows: Ints, *, has_spread: bool = True) -> Resi
         return fitted
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
-    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / _NORMAL_90))
+    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
 
 
 def thinned(steps: Sequence[MeasuredStep], most: int) -> Ints:
@@ -122,9 +122,7 @@ def left_out(parameters: ResidualParameters, groups: NDArray[np.str_]) -> tuple[
     mean is e_o - P_oo^-1 (P e)_o, the covariance P_oo^-1 (Rasmussen and Williams, eq. 5.12).
     """
     seen = parameters.seen
-    whole = covariance(seen.points, seen.points, parameters)
-    whole[np.diag_indices_from(whole)] += _JITTER**2
-    inverse = np.linalg.inv(whole)
+    inverse = np.linalg.inv(measured_covariance(seen.points, parameters))
     weighted = inverse @ seen.of_peaks
     mean, variance = np.empty((2, len(seen.points)))
     for group in np.unique(groups):
@@ -156,7 +154,7 @@ def _by_evidence(kernels: Floats, errors: Floats) -> Floats:
     def negative(log_amplitude: Floats) -> tuple[float, Floats]:
         variance = np.exp(2 * log_amplitude)
         whole = (variance @ flat).reshape(size, size)
-        whole[np.diag_indices(size)] += _JITTER**2
+        whole[np.diag_indices(size)] += CLOCK_LOG_SD**2
         lower = cholesky(whole, lower=True, check_finite=False)
         solved = cho_solve((lower, True), errors, check_finite=False)
         inverse = cho_solve((lower, True), np.eye(size), check_finite=False)

@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
+from advisor.domain import REACH_90
 from advisor.planners.core.layer_latency import Floats
 from advisor.train.layout_model import is_dense_training
 from advisor.train.layout_rows import LayoutRows
 from advisor.validation.asked_layouts import measured_layouts, predictor
 from advisor.validation.scores import Scores, score
 from advisor.ways.layout_model import LayoutModel
-from advisor.ways.model_parallel import REACH
 from advisor.ways.own_layouts import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
 
 KNOWN: Final = 3
@@ -92,7 +92,7 @@ def _scored(
     measured = np.array([run.step_s for run in runs])
     bare = np.array([float(run.problem.times(run.layout).step_s) for run in runs])
     generation = int(runs[0].problem.machines.generation)
-    published = model.log_half_width(generation, 0.9, without=table) / REACH
+    published = model.log_half_width(generation, 0.9, without=table) / REACH_90
     before, after, found, told = [], [], [], []
     for order in drawn:
         own = calibrated([runs[i] for i in order[:KNOWN]], model)
@@ -103,7 +103,7 @@ def _scored(
         found.append(answers)
         told.append(measured[rest])
     value, log_sd = np.concatenate(found).T
-    width = np.exp(REACH * log_sd)
+    width = np.exp(REACH_90 * log_sd)
     return AfterRuns(
         table=table,
         gpu=gpu,

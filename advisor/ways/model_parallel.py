@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.domain import Bottleneck
+from advisor.domain import REACH_90, Bottleneck
 from advisor.planners.core.columns import Layouts, Machines
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.grid import SearchSpace
@@ -44,8 +44,6 @@ Integers = NDArray[np.int64]
 _TABULATED: Final = tuple(float(2**k) for k in range(8))
 # Host to device where nothing is known of the card's generation (PCIe 3, measured on clouds).
 _HOST_BYTES_PER_S: Final = 11.1e9
-# Half-width of a 90 % interval in standard deviations.
-REACH: Final = 1.644854
 _PARTS: Final[dict[str, Bottleneck]] = {
     "inside_layer_s": "network",
     "data_parallel_s": "network",
@@ -154,7 +152,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     if known is not None:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
-        of_law = constants.layout.log_half_width(known.generation, 0.9) / REACH
+        of_law = constants.layout.log_half_width(known.generation, 0.9) / REACH_90
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(
         [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
@@ -197,7 +195,8 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
         # Past the kernel a ring reaches what the layout model was fitted on; through it, what one
         # stream carries.
         stream = constants.scaling.collectives.stream_bytes_per_s
-        network = min(network, stream / constants.layout.parameters.dp_network_efficiency)
+        fitted = constants.layout.parameters if case.own is None else case.own.before
+        network = min(network, stream / fitted.dp_network_efficiency)
     memory = np.array([device.memory_bytes])
     return Machines(
         flop_per_s=known.flop_per_s if known else 1.0,

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.collectors.memory import advised_memory_bytes
+from advisor.domain import REACH_90
 from advisor.errors import RunError
 from advisor.jobs.data_in import data_in_s
 from advisor.jobs.job import Job, Program
@@ -32,8 +33,6 @@ from advisor.ways.columns import STATUSES, WAYS, TimeColumns, integer_layouts, s
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Half of a 90 % interval, in standard deviations.
-_REACH: Final = 1.644854
 # Scatter of ln(CoreMark / Geekbench single-core) over 1,131 instance types: how far one benchmark
 # of a core's speed is from another (cpu_speed.csv of the catalogue's sources, 2026-11-20).
 _CORE_SPEED_LOG_SD: Final = 0.248
@@ -59,7 +58,7 @@ def cores_factor(program: Program, vcpus: Floats) -> tuple[Floats, Floats]:
     # A limit of one core holds everywhere; one core of the host says nothing of more.
     amdahl = serial + (1.0 - serial) * here / np.minimum(vcpus, limit)
     gained = np.minimum(amdahl, 1.0)
-    return np.where(amdahl < 1.0, np.sqrt(gained), amdahl), -np.log(gained) / 2.0 / _REACH
+    return np.where(amdahl < 1.0, np.sqrt(gained), amdahl), -np.log(gained) / 2.0 / REACH_90
 
 
 def program_columns(

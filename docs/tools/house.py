@@ -24,6 +24,7 @@ WORDS: Final = {
     "train": "fit constants and learned predictors again",
     "report": "tables of the terminal",
     "shown": "records as words, tables, charts",
+    "advice": "what would make a job cheaper: a source a module",
     "ranking": "constraints, front, reasons, pruning",
     "predict": "the one estimate: this job on these machines",
     "ways": "a way of training a file",

@@ -38,6 +38,7 @@ from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_pe
 
 Floats = NDArray[np.float64]
 AMPLITUDES: Final = ("job", "far", "generation", "device", "noise")
+CLOCK_LOG_SD: Final = 0.02  # scatter of a measured step around its own mean [ln]
 _WIDTHS: Final = {"fp16": "half", "bf16": "half", "fp8": "half"}
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd", "depthwise"})
 
@@ -213,6 +214,16 @@ def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -
     return np.asarray(np.tensordot(variance, shapes(a, b, parameters), 1))
 
 
+def measured_covariance(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    """Return K + N of errors that were measured, shape (n, n).
+
+    Two rows of one job on one device are two measurements: their own noise is apart.
+    """
+    whole = covariance(at, at, parameters)
+    whole[np.diag_indices_from(whole)] += CLOCK_LOG_SD**2
+    return whole
+
+
 def expected_errors(
     work: Work, devices: Sequence[Device], parameters: ResidualParameters
 ) -> ExpectedErrors:
@@ -249,16 +260,11 @@ class _Solved:
 def _solved(parameters: ResidualParameters) -> _Solved:
     """Return (K + N)^-1 e of the published steps, and the inverse of the Cholesky factor."""
     seen = parameters.seen
-    whole = covariance(seen.points, seen.points, parameters)
-    # Two rows of one job on one device are two measurements: their own noise is apart.
-    whole[np.diag_indices_from(whole)] += _JITTER**2
+    whole = measured_covariance(seen.points, parameters)
     errors = np.c_[seen.of_peaks, seen.of_rates]
     found: Floats = np.asarray(np.linalg.solve(whole, errors), dtype=np.float64)
     whitener = np.linalg.inv(np.linalg.cholesky(whole))
     return _Solved(whitener=whitener, of_peaks=found[:, 0], of_rates=found[:, 1])
-
-
-_JITTER: Final = 0.02  # a clock's scatter [ln]
 
 
 def conditioned(

@@ -1,0 +1,44 @@
+"""What would make a job faster or cheaper before anything is rented: a source a module.
+
+A source is a module with ``advise(facts) -> Iterable[Advice]`` and one line in ``SOURCES``. It
+offers only what the recording shows to apply, prices it with ``facts.priced`` (the one estimate,
+asked of a changed job), and is silent otherwise; see ``docs/advice.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from advisor.advice import colocation, data_reuse, rightsizing, software
+from advisor.advice.facts import Facts
+from advisor.advice.record import Advice, How
+
+__all__ = ["SOURCES", "Advice", "Facts", "How", "advise"]
+
+# One line a source, in any order: what is strongest is said first.
+SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
+    software.advise,
+    data_reuse.advise,
+    colocation.advise,
+    rightsizing.advise,
+)  # fmt: skip
+
+# Effects below this share on time times cost are not worth a line.
+LEAST_STRENGTH: Final = 0.01
+
+
+def advise(
+    facts: Facts, sources: Iterable[Callable[[Facts], Iterable[Advice]]] = SOURCES
+) -> tuple[Advice, ...]:
+    """Return what is worth saying of a job, the strongest first.
+
+    Parameters
+    ----------
+    facts : Facts
+    sources : iterable of callable
+        All of them by default.
+    """
+    found = [one for source in sources for one in source(facts)]
+    kept = [one for one in found if one.strength >= LEAST_STRENGTH]
+    return tuple(sorted(kept, key=lambda one: (-one.strength, one.name)))

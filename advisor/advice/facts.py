@@ -1,0 +1,138 @@
+"""``Facts``: what is read of a job once, and the one estimate that every cure is priced by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from advisor.advice.record import Advice, Evidence, How
+from advisor.catalogue import Pricing
+from advisor.collectors.recording import Recording
+from advisor.domain import QUANTILES, Candidate, Estimate
+from advisor.jobs.job import Job
+
+__all__ = ["Ask", "Facts", "Source"]
+
+# A change replaces part of a step by another: A seconds by A'. Both err by the model's sigma,
+# apart from one another, and what is untouched cancels: sd(A - A') = sigma sqrt(A^2 + A'^2). Which
+# part that is the estimate does not say; where it halves, A = 2 A', it is sqrt(5) sigma (A - A').
+_OF_EFFECT: Final = math.sqrt(5.0)
+
+
+class Ask(Protocol):
+    """The whole job on the machines it is judged on; None where it cannot run there."""
+
+    def __call__(self, job: Job, *, pricing: Pricing | None = None) -> Candidate | None:
+        """Estimate ``job``; ``pricing`` other than now asks for another offer of the machines."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What advice is given from.
+
+    Attributes
+    ----------
+    job : Job
+        As it is now.
+    recording : Recording or None
+        What was seen of it; None for a job that was described and never run.
+    now : Candidate
+        The job as it is on the machines it is judged on: those that would be rented, or
+        this machine.
+    ask : Ask
+        The same estimate of a changed job on the same machines.
+    """
+
+    job: Job
+    recording: Recording | None
+    now: Candidate
+    ask: Ask
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the job is judged on this machine, which costs what the user says."""
+        return self.now.configuration.parts[0][0].pricing == "own"
+
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether the machines it is judged on have accelerators."""
+        return all(offer.accelerator for offer, _ in self.now.configuration.parts)
+
+    def priced(
+        self, job: Job, *, name: str, source: str, change: str, rests_on: str, condition: str,
+        how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
+        pricing: Pricing | None = None, is_model_kept: bool = True,
+    ) -> Advice | None:  # fmt: skip
+        """Return the advice to make the job this one, priced by the one estimate.
+
+        Parameters
+        ----------
+        job : Job
+            With the change.
+        name, source, change, rests_on, condition, how, evidence, is_model_kept
+            As of ``Advice``.
+        effect_log_sd : float, optional
+            One standard deviation of the saved time, as a share of it; from the model's own error
+            by default.
+        pricing : str, optional
+            Of the same machines, where that is the change.
+
+        Returns
+        -------
+        Advice, or None where the changed job cannot run there.
+        """
+        then = self.ask(job, pricing=pricing)
+        if then is None:
+            return None
+        sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
+        return Advice(
+            name=name, source=source, change=change, evidence=evidence, rests_on=rests_on,
+            condition=condition, how=how, is_model_kept=is_model_kept,
+            time_saved_h=saved(self.now.training_time_h, then.training_time_h, sd),
+            cost_saved_usd=saved(self.now.cost_usd, then.cost_usd, sd),
+            time_factor=_factor(self.now.training_time_h, then.training_time_h),
+            cost_factor=_factor(self.now.cost_usd, then.cost_usd),
+        )  # fmt: skip
+
+    def _effect_sd(self, then: Candidate) -> float:
+        return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))
+
+
+Source = Callable[[Facts], "list[Advice]"]
+
+
+def saved(before: Estimate, after: Estimate, effect_sd: float) -> Estimate:
+    """Return what a change saves of a quantity, in its unit.
+
+    Parameters
+    ----------
+    before, after : Estimate
+        Without and with the change; their errors are mostly the same one.
+    effect_sd : float
+        One standard deviation of the error of the saving, as a share of it.
+
+    Examples
+    --------
+    >>> found = saved(Estimate(value=10, low=9, high=12), Estimate(value=6, low=5, high=8), 0.1)
+    >>> found.value, round(found.low, 2), round(found.high, 2)
+    (4, 3.23, 5.04)
+    """
+    value = before.value - after.value
+    if value == 0:
+        return Estimate(value=0.0, low=0.0, high=0.0, coverage=before.coverage)
+    reach = QUANTILES[before.coverage] * effect_sd
+    below = math.hypot(1.0 - before.low / before.value, reach)
+    above = math.hypot(before.high / before.value - 1.0, reach)
+    ends = sorted((value * (1.0 - below), value * (1.0 + above)))
+    return Estimate(value=value, low=ends[0], high=ends[1], coverage=before.coverage)
+
+
+def _factor(before: Estimate, after: Estimate) -> float:
+    return after.value / before.value if before.value > 0 else 1.0
+
+
+def _log_sd(one: Estimate) -> float:
+    return math.log(one.high / one.low) / (2.0 * QUANTILES[one.coverage])

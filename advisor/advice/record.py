@@ -1,0 +1,116 @@
+"""``Advice``: one change, what it saves of the whole job, and on what evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+from advisor.domain import Estimate
+
+# What a figure rests on: this recording or a trial on this machine; a published table; an equation
+# or the device model, with what was recorded put in.
+Evidence = Literal["measured", "table", "formula"]
+# What to paste: flags of a command line or environment variables, lines of the script, YAML.
+HowKind = Literal["flag", "lines", "yaml"]
+EVIDENCE: Final[tuple[Evidence, ...]] = get_args(Evidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What to paste, and where it goes.
+
+    Attributes
+    ----------
+    kind : {"flag", "lines", "yaml"}
+    text : str
+        As it is pasted; lines are separated by newlines.
+    """
+
+    kind: HowKind
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("nothing to paste")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A change that the recording shows to apply, and what it saves of the whole job.
+
+    Attributes
+    ----------
+    name : str
+        Of the cure, as words with hyphens: ``"mixed-precision"``.
+    source : str
+        The module of ``advisor.advice`` that gives it.
+    change : str
+        What to change, in one sentence.
+    time_saved_h, cost_saved_usd : Estimate or None
+        Over the whole job on the machines it is judged on; negative where it costs. None where
+        nothing is known of it, or nothing is saved of that kind. [h], [USD]
+    time_factor, cost_factor : float
+        Of the whole job with the change, by that without.
+    evidence : {"measured", "table", "formula"}
+    rests_on : str
+        What was measured, which table, which equation; with figures and source.
+    condition : str
+        When it holds, or does not pay.
+    how : How
+    is_model_kept : bool
+        The same numbers are learned, up to rounding. False where accuracy must be looked at.
+    """
+
+    name: str
+    source: str
+    change: str
+    time_saved_h: Estimate | None
+    cost_saved_usd: Estimate | None
+    time_factor: float
+    cost_factor: float
+    evidence: Evidence
+    rests_on: str
+    condition: str
+    how: How
+    is_model_kept: bool = True
+
+    def __post_init__(self) -> None:
+        if self.evidence not in EVIDENCE:
+            raise ValueError(f"no kind of evidence: {self.evidence!r}")
+        if not (self.change and self.rests_on and self.condition):
+            raise ValueError(f"{self.name}: a change, what it rests on and a condition are needed")
+        for factor in (self.time_factor, self.cost_factor):
+            if not 0.0 <= factor < math.inf:
+                raise ValueError(f"{self.name}: impossible factor {factor}")
+
+    @property
+    def strength(self) -> float:
+        """Return ln of the factor on time times cost, negated: what advice is ranked by.
+
+        Half the time at the same cost is as strong as half the cost in the same time: the weight
+        of ``ranking.picks``' best value.
+        """
+        product = max(self.time_factor, _LEAST_FACTOR) * max(self.cost_factor, _LEAST_FACTOR)
+        return -math.log(product)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "change": self.change,
+            "time_saved_h": self.time_saved_h and self.time_saved_h.to_record(),
+            "cost_saved_usd": self.cost_saved_usd and self.cost_saved_usd.to_record(),
+            "time_factor": self.time_factor,
+            "cost_factor": self.cost_factor,
+            "evidence": self.evidence,
+            "rests_on": self.rests_on,
+            "condition": self.condition,
+            "how": asdict(self.how),
+            "model_kept": self.is_model_kept,
+        }
+
+
+# Nothing takes no time: a cost of zero is not ranked above all else.
+_LEAST_FACTOR: Final = 1e-3

@@ -1,0 +1,102 @@
+"""Laws of advice: priced by the one estimate, silent where nothing shows that it applies."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.advice import SOURCES, Advice, Facts, How, advise
+from advisor.advice.asking import facts_on
+from advisor.advice.facts import saved
+from advisor.domain import Estimate
+from advisor.jobs.job import Job
+from advisor.jobs.loading import job_of
+from advisor.predict import Predictor
+from advisor.question import JobSpec
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def facts(make_job: MakeJob, predictor: Predictor) -> Facts:
+    job = make_job()
+    return facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+
+
+def advice(**changes: object) -> Advice:
+    usual: dict[str, object] = {
+        "name": "x", "source": "test", "change": "Change it.", "time_saved_h": None,
+        "cost_saved_usd": None, "time_factor": 0.5, "cost_factor": 1.0, "evidence": "measured",
+        "rests_on": "a trial", "condition": "always", "how": How(kind="flag", text="--x"),
+    }  # fmt: skip
+    return Advice(**(usual | changes))  # type: ignore[arg-type]
+
+
+def test_a_cure_is_priced_by_the_one_estimate(facts: Facts, predictor: Predictor) -> None:
+    found = {one.name: one for one in advise(facts)}["mixed-precision"]
+    changed = predictor.predict(job_of(JobSpec(precision="bf16"), job=facts.job), "aws:g5.xlarge")
+    now = facts.now
+    assert found.time_factor == pytest.approx(
+        changed.training_time_h.value / now.training_time_h.value
+    )
+    assert found.cost_factor == pytest.approx(changed.cost_usd.value / now.cost_usd.value)
+    assert found.time_saved_h is not None
+    assert found.time_saved_h.value == pytest.approx(
+        now.training_time_h.value - changed.training_time_h.value
+    )
+
+
+def test_what_is_done_already_is_not_advised(facts: Facts, predictor: Predictor) -> None:
+    assert "mixed-precision" in {one.name for one in advise(facts)}
+    half = job_of(JobSpec(precision="bf16"), job=facts.job)
+    done = facts_on(predictor, half, predictor.predict(half, "aws:g5.xlarge"))
+    assert "mixed-precision" not in {one.name for one in advise(done)}
+
+
+def test_the_strongest_is_said_first_and_the_weakest_not_at_all(facts: Facts) -> None:
+    weak, strong, money = (
+        advice(name="weak", time_factor=0.999),
+        advice(name="strong", time_factor=0.3),
+        advice(name="money", time_factor=1.0, cost_factor=0.4),
+    )
+    found = advise(facts, [lambda _: [weak, money], lambda _: [strong]])
+    assert [one.name for one in found] == ["strong", "money"]
+
+
+@given(
+    before=st.floats(1e-3, 1e6), factor=st.floats(0.0, 3.0), spread=st.floats(1.0, 3.0),
+    sd=st.floats(0.0, 0.5),
+)  # fmt: skip
+def test_a_saving_lies_in_its_interval(
+    before: float, factor: float, spread: float, sd: float
+) -> None:
+    was = Estimate(value=before, low=before / spread, high=before * spread)
+    then = was.scaled(factor)
+    found = saved(was, then, sd)
+    assert found.low <= found.value <= found.high
+    assert math.isclose(found.value, was.value - then.value, abs_tol=1e-12)
+    if sd == 0 and factor < 1:  # the errors are the same one: a saving stays a saving
+        assert found.low >= 0
+
+
+def test_advice_without_evidence_or_condition_is_refused() -> None:
+    for lacking in ("change", "rests_on", "condition"):
+        with pytest.raises(ValueError, match="needed"):
+            advice(**{lacking: ""})
+    with pytest.raises(ValueError, match="evidence"):
+        advice(evidence="hearsay")
+    with pytest.raises(ValueError, match="factor"):
+        advice(time_factor=math.inf)
+
+
+def test_a_program_without_steps_gets_no_cure_of_its_steps(facts: Facts) -> None:
+    bare = replace(facts, job=replace(facts.job, work=None))
+    assert [one for source in SOURCES for one in source(bare)] == []
