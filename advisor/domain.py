@@ -19,8 +19,11 @@ Bottleneck = Literal[
     "compute", "memory", "network", "input", "launch", "pipeline", "offload"
 ]  # fmt: skip
 # What a job runs on until it is done: on-demand machines, spot ones, spot ones with on-demand ones
-# in their place while there are none, or as many spot machines as there are.
-CompletionWay = Literal["on-demand", "spot", "spot-with-fallback", "elastic-spot"]
+# in their place while there are none, as many spot machines as there are, or what a plan by the
+# deadline says.
+CompletionWay = Literal[
+    "on-demand", "spot", "spot-with-fallback", "elastic-spot", "spot-by-deadline"
+]  # fmt: skip
 COMPLETIONS: Final[tuple[CompletionWay, ...]] = get_args(CompletionWay)
 
 SCHEMA_VERSION: Final = 1

@@ -10,6 +10,7 @@ import typer
 from advisor.cli.quantity_types import HOURS, SECONDS, USD, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
 from advisor.errors import UsageError
+from advisor.planners.spot.replay import BAND_FRACTIONS, hazard_of_band
 from advisor.quantities import parse_seconds
 
 
@@ -74,6 +75,13 @@ def command(
     spot_price: Annotated[
         float, quantity(USD, "--spot-price", help="Spot price of one node, in USD per hour.")
     ] = 0.3,
+    interruptions: Annotated[
+        str | None,
+        typer.Option(
+            help="How many such machines the provider interrupts in a month, without --trace: "
+            f"{', '.join(BAND_FRACTIONS)} (default: >20%)."
+        ),
+    ] = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,7 +100,10 @@ def command(
         deadline_s=None if deadline is None else deadline * HOUR_S,
         price_usd_per_h=price,
         spot_price_usd_per_h=spot_price,
+        hazard=1.0 if interruptions is None else hazard_of_band(interruptions),
     )
+    if interruptions is not None and trace is not None:
+        raise UsageError("--interruptions does not go with --trace", hint="leave one of them out")
     if trace is None:
         answer = simulation.packaged_answer(question)
     else:

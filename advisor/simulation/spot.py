@@ -166,6 +166,7 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
         checkpoint_interval_s=question.checkpoint_interval_s,
         warning_s=question.warning_s,
         deadline_s=question.deadline_s,
+        hazard=question.hazard,
         spot_price_usd_per_h=question.spot_price_usd_per_h,
     )
     dollars = question.nodes * question.spot_price_usd_per_h / HOUR_S
