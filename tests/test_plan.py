@@ -274,7 +274,7 @@ def test_a_pipeline_over_groups_holds_all_layers() -> None:
 
 
 def test_cost_over_unlike_machines_needs_prices() -> None:
-    with pytest.raises(UsageError, match="no prices"):
+    with pytest.raises(UsageError, match="without a price"):
         planned("8xA100-80GB,4xL4", objective="cost")
 
 
@@ -478,7 +478,7 @@ GPUS = "8xL4"
         ("8xL4:warp", ["--batch", "64", *MODEL], "unknown link", 2),
         ("8xL4:nvlink", ["--batch", "64", *MODEL], "has no nvlink", 2),
         ("nowhere.toml", ["--batch", "64", *MODEL], "cannot read the cluster", 2),
-        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"], "no prices", 2),
+        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"], "without a price", 2),
     ],
 )  # fmt: skip
 def test_contradictions_and_nonsense_are_refused(
