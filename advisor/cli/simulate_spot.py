@@ -9,6 +9,7 @@ import typer
 
 from advisor.cli.quantity_types import HOURS, SECONDS, USD, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.planners.spot.replay import BAND_FRACTIONS, hazard_of_band
 from advisor.quantities import parse_seconds
@@ -104,11 +105,13 @@ def command(
     )
     if interruptions is not None and trace is not None:
         raise UsageError("--interruptions does not go with --trace", hint="leave one of them out")
-    if trace is None:
-        answer = simulation.packaged_answer(question)
-    else:
-        chosen, others = _chosen(trace, zone, parse_seconds(f"1{time_unit}", option="--time-unit"))
-        answer = simulation.spot_answer(chosen, question, others)
+    with waiting("replaying the job", is_quiet=as_json):
+        if trace is None:
+            answer = simulation.packaged_answer(question)
+        else:
+            unit_s = parse_seconds(f"1{time_unit}", option="--time-unit")
+            chosen, others = _chosen(trace, zone, unit_s)
+            answer = simulation.spot_answer(chosen, question, others)
     show("Spot", answer.to_record(), answer.charts, plot, as_json, "spot")
 
 
