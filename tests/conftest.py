@@ -140,6 +140,7 @@ def make_job() -> Callable[..., Job]:
             "wait_s": 0.0,
             "sample_bytes": 6e5,
             "dataset_samples": 1_281_167,
+            "idle_s_per_sample": 0.0,
         }
         measured: dict[str, Any] = {
             "step_s": 8.0,

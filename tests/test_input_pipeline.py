@@ -1,11 +1,30 @@
 """A job runs no faster than it is fed."""
 
 import math
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.planners.step.input_pipeline import relative_speed, vcpus_needed
+from advisor.domain import Candidate
+from advisor.jobs.job import Job
+from advisor.planners.data_reuse.feeding import Feeding
+from advisor.planners.step.input_pipeline import (
+    idle_s_per_sample,
+    relative_speed,
+    vcpus_needed,
+)
+from advisor.predict import Predictor
+from advisor.ranking import recommend
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
 
 positive = st.floats(1e-3, 1e3)
 speeds = st.floats(1e3, 1e5)
@@ -23,3 +42,66 @@ def test_the_vcpus_that_cure_an_input_bound_job_feed_it(
 
 def test_an_unknown_core_is_taken_as_equal() -> None:
     assert relative_speed(None, 2e4) == relative_speed(2e4, math.nan) == 1.0
+
+
+@given(
+    st.floats(1e-4, 0.1), st.floats(1e-3, 0.1), st.floats(1e-3, 1.0), st.integers(0, 16),
+    st.integers(1, 512),
+)  # fmt: skip
+def test_what_a_loader_waits_for_is_found_from_the_step_it_makes(
+    cpu_s: float, idle_s: float, compute_s: float, workers: int, samples: int
+) -> None:
+    feeding = Feeding(
+        cpu_s=cpu_s * samples, idle_s=idle_s * samples, compute_s=compute_s, workers=workers,
+        cores=1e6,
+    )  # fmt: skip
+    step_s = feeding.step_s()
+    found = idle_s_per_sample(
+        step_s=step_s, wait_s=step_s - compute_s, cpu_s=cpu_s, samples=samples, workers=workers,
+        busy_cores=1.0, cores=1e6,
+    )  # fmt: skip
+    if step_s - compute_s > 0.05 * step_s:
+        assert found == pytest.approx(idle_s, rel=1e-6, abs=1e-9)
+    else:  # it keeps up: nobody saw what it waits for
+        assert found == 0.0
+
+
+def test_full_cores_are_no_slow_disk() -> None:
+    def found(busy: float) -> float:
+        return idle_s_per_sample(
+            step_s=1.0, wait_s=0.5, cpu_s=0.01, samples=100, workers=4, busy_cores=busy, cores=2
+        )
+
+    assert found(1.99) == 0.0
+    assert found(1.0) == pytest.approx(0.03)
+
+
+def test_no_machine_outruns_the_storage(make_job: MakeJob, predictor: Predictor) -> None:
+    for workers in (0, 4):
+        job = make_job(idle_s_per_sample=0.004, wait_s=1.0, workers=workers)
+        for name in ("m5.4xlarge", "g4dn.xlarge", "p4d.24xlarge"):
+            one = predictor.predict(job, name)
+            assert one.step_time_s.value >= 0.004 * 256 / one.layout.dp / max(workers, 1)
+
+
+def test_an_input_bound_job_is_not_put_on_a_faster_gpu_for_nothing(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    def pick(job: Job) -> Candidate:
+        answer = recommend(job, predictor=predictor)
+        (chosen,) = (one for one in answer.front if one.rank == answer.picks["best_value"])
+        return chosen
+
+    def price(one: Candidate) -> float:
+        return one.configuration.price_usd_per_h
+
+    fed, bound = make_job(), make_job(idle_s_per_sample=0.04, wait_s=2.5, workers=4)
+    fast, slow = pick(fed), pick(bound)
+    assert price(slow) < price(fast)
+    ((offer, count),) = fast.configuration.parts
+    there = predictor.predict(bound, offer.instance_type, provider=offer.provider, count=count)
+    assert there.bottleneck == "input"
+    assert slow.cost_usd.value < there.cost_usd.value
+    # The dear machine is not paid for a step that the storage sets.
+    assert slow.training_time_h.value / there.training_time_h.value < price(fast) / price(slow)
+    assert any("no faster machine shortens" in reason for reason in there.reasons)

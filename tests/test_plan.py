@@ -478,7 +478,8 @@ GPUS = "8xL4"
         ("8xL4:warp", ["--batch", "64", *MODEL], "unknown link", 2),
         ("8xL4:nvlink", ["--batch", "64", *MODEL], "has no nvlink", 2),
         ("nowhere.toml", ["--batch", "64", *MODEL], "cannot read the cluster", 2),
-        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"], "without a price", 2),
+        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"],
+         "without a price", 2),
     ],
 )  # fmt: skip
 def test_contradictions_and_nonsense_are_refused(

@@ -18,10 +18,10 @@ from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
 from advisor.planners.spot.availability import Spells, SpotJob
+from advisor.planners.spot.bands import hazard_of_band
 from advisor.planners.spot.controlled import replay_policy
 from advisor.planners.spot.planned import late_probability, replay_plan
 from advisor.planners.spot.policy import SpotPolicy, with_saves_s
-from advisor.planners.spot.replay import hazard_of_band
 from advisor.planners.spot.spell_ages import SpellHazards
 from advisor.predict import Predictor
 from advisor.predict.spot_by_deadline import planned_jobs

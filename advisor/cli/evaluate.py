@@ -92,7 +92,7 @@ def _scored(
     asked = problem(records, cast(Any, target), has_series=has_series)
 
     def build() -> Any:
-        return predictor(model, has_series=has_series, seed=seed, folds=5)
+        return predictor(model, channels=asked.channels, seed=seed, folds=5)
 
     try:
         result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs, most_folds=folds)

@@ -11,7 +11,7 @@ from advisor.cli.quantity_types import HOURS, SECONDS, USD, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
-from advisor.planners.spot.replay import BAND_FRACTIONS, hazard_of_band
+from advisor.planners.spot.bands import BAND_FRACTIONS, hazard_of_band
 from advisor.quantities import parse_seconds
 
 

@@ -19,12 +19,13 @@ from advisor.collectors.recording import (
     StepTime,
     TotalWork,
 )
-from advisor.collectors.resources import resources
+from advisor.collectors.resources import Resources, resources
 from advisor.collectors.saves import Saves
 from advisor.collectors.work import length_hint
 from advisor.domain import REACH_90
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
+from advisor.jobs.moments import moments_of
 from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
@@ -37,7 +38,14 @@ from advisor.planners.core.nouns import (
     Work,
 )
 from advisor.planners.core.setup import Optimizer, StoredWeights
-from advisor.planners.step.operators import convolution_kind, operator_kind
+from advisor.planners.step.input_pipeline import idle_s_per_sample
+from advisor.planners.step.operators import convolution_kind, kernels_in_call, operator_kind
+from advisor.planners.stragglers.spread import (
+    FEWEST_STEPS,
+    RankSpread,
+    measured_spread,
+    own_times,
+)
 
 # A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
 # first does what later ones need not, so their mean is no better known than this over the root
@@ -47,6 +55,8 @@ _ENDS_LOG_SD = 0.2
 # What ends of epochs that were not seen may add to the steps, a fifth of whose data at most is
 # validated on, forwards only, a third of a step: a 90 % bound, as a deviation.
 _UNSEEN_ENDS_LOG_SD = 0.2 / 3 / REACH_90
+# Neighbours on the recording machine make ranks unlike that would be alike on one of their own.
+_CALM = 0.1
 
 
 def job_from_recording(
@@ -113,16 +123,17 @@ def job_from_recording(
     steps, source = _length(recording, recorded_global, epochs, total_steps, total_samples)
     batch = global_batch or recorded_global
     saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
+    used = resources(recording)
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     job = Job(
         name=recording.run_id,
-        work=_work(recording.deep_step, loading),
+        work=recorded_work(recording.deep_step, loading),
         program=None,
         global_batch=batch,
         heads=recorded_heads(recording.deep_step.operators),
         total_steps=steps * recorded_global / batch,
         total_source=source,
-        feed=_feed(loading),
+        feed=_feed(recording, recording.step_time, local_batch, used),
         measured=_measured(recording, recording.step_time, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
@@ -130,7 +141,7 @@ def job_from_recording(
         startup_s=(recording.startup_s or 0.0) + (recording.ending_s or 0.0),
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
-        resources=resources(recording),
+        resources=used,
         transfers=recorded_data(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
@@ -146,6 +157,7 @@ def job_from_recording(
             recording.boundary_s,
         ),
         unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
+        spread=rank_spread(recording),
     )
     return recognised(job)
 
@@ -250,7 +262,7 @@ def _kind(row: OperatorCount) -> OperatorKind:
     return convolution_kind(row.shapes, row.flop / row.count) if kind == "convolution" else kind
 
 
-def _work(deep: DeepStep, loading: Loading | None) -> Work:
+def recorded_work(deep: DeepStep, loading: Loading | None) -> Work:
     """Divide the traced step by its passes: one micro-batch without accumulation."""
     passes = max(deep.micro_batches, 1)
     micro_batch = max(deep.samples // passes, 1)
@@ -260,7 +272,9 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
                 name=o.name,
                 kind=_kind(o),
                 phase=o.phase,
-                count=o.count / (1 if o.phase == "optimizer" else passes),
+                count=o.count
+                * kernels_in_call(o.name, o.shapes)
+                / (1 if o.phase == "optimizer" else passes),
                 flop=o.flop / (1 if o.phase == "optimizer" else passes),
                 bytes=o.bytes / (1 if o.phase == "optimizer" else passes),
                 fixed_bytes=o.fixed_bytes / (1 if o.phase == "optimizer" else passes),
@@ -291,6 +305,7 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
         ),
         precision=_precision(deep),
         setup=_setup(deep),
+        moments=moments_of(deep),
     )
 
 
@@ -316,13 +331,27 @@ def _setup(deep: DeepStep) -> TrainingSetup:
     )
 
 
-def _feed(loading: Loading | None) -> Feed:
+def _feed(recording: Recording, step: StepTime, samples: int, used: Resources) -> Feed:
+    seen = recording.loading
+    if seen is None:
+        return Feed(
+            workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
+        )
     return Feed(
-        workers=loading.workers if loading else 0,
-        cpu_s_per_sample=loading.cpu_s_per_sample if loading else None,
-        wait_s=loading.wait_s if loading else 0.0,
-        sample_bytes=loading.sample_bytes if loading else None,
-        dataset_samples=loading.dataset_samples if loading else None,
+        workers=seen.workers,
+        cpu_s_per_sample=seen.cpu_s_per_sample,
+        wait_s=seen.wait_s,
+        sample_bytes=seen.sample_bytes,
+        dataset_samples=seen.dataset_samples,
+        idle_s_per_sample=idle_s_per_sample(
+            step_s=step.corrected_s,
+            wait_s=seen.wait_s,
+            cpu_s=seen.cpu_s_per_sample,
+            samples=samples,
+            workers=seen.workers,
+            busy_cores=used.busy_cores or 0.0,
+            cores=recording.host.cpu_limit or recording.host.logical_cpus,
+        ),
     )
 
 
@@ -338,3 +367,13 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         precision=_precision(deep),
         setup=_setup(deep),
     )
+
+
+def rank_spread(recording: Recording) -> RankSpread | None:
+    """Return how unlike the recorded ranks computed; None where that is not known."""
+    if recording.contention > _CALM or len(recording.ranks) < 2:
+        return None
+    own_s = own_times(recording.steps_by_rank, recording.wait_by_step)
+    if len(own_s) < FEWEST_STEPS or (own_s.mean(axis=0) <= 0).any():
+        return None
+    return measured_spread(own_s)

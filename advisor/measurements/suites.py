@@ -52,7 +52,20 @@ GAVEL: Final = Dataset(
             },
             optional=frozenset({"source"}),
             tell=frozenset({"gpu", "job", "samples_per_s", "consolidated"}),
-        )
+        ),
+        "pairs": PublishedTable(
+            file="gavel/pairs.csv.gz",
+            published="measurements/gavel/gavel_pairs.csv",
+            columns={
+                "source": "source",
+                "accelerator": "gpu",
+                "first": "job1",
+                "second": "job2",
+                "first_rate": "rel1",
+                "second_rate": "rel2",
+                "fits": "feasible",
+            },
+        ),
     },
 )
 

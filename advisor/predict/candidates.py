@@ -19,7 +19,9 @@ from advisor.domain import (
 from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
 from advisor.planners.core.nouns import Device
+from advisor.planners.core.units import GIB
 from advisor.planners.goodput.goodput import NEGLIGIBLE_FRACTION
+from advisor.planners.spot.bands import BANDS
 from advisor.planners.step.input_pipeline import vcpus_needed
 from advisor.predict.completion import PAID_ON_DEMAND, Completion
 from advisor.predict.data_costs import SideCosts
@@ -27,7 +29,6 @@ from advisor.quantities import seconds_text
 from advisor.ways.columns import WAYS, TimeColumns
 from advisor.ways.words import assumed_network, units_words
 
-_GIB: Final = 2**30
 _TIMES: Final = (
     ("start_up", "start-up"),
     ("data_in", "data in"),
@@ -36,8 +37,6 @@ _TIMES: Final = (
 _COSTS: Final = (
     ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
 )  # fmt: skip
-# Bounds of AWS's interruption bands, in per cent a month; the last one is open.
-_BANDS: Final = (0, 5, 10, 15, 20, 0)
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
 
@@ -95,7 +94,7 @@ def candidate(
         throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
-        memory_gib=float(columns.memory_bytes[column]) / _GIB,
+        memory_gib=float(columns.memory_bytes[column]) / GIB,
         bottleneck=bottleneck,
         shares=shares,
         reasons=(
@@ -168,7 +167,7 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
         accelerator=name or None,
         accelerators=float(types.accelerator_count[i]) if name else 0.0,
         vcpus=int(types.vcpus[i]),
-        memory_gib=float(types.memory_bytes[i]) / _GIB,
+        memory_gib=float(types.memory_bytes[i]) / GIB,
         terms=_terms(catalogue, offers, row),
     )
 
@@ -195,10 +194,8 @@ def interruption_words(band: float) -> str:
     """
     if math.isnan(band):
         return "interruptions unknown"
-    low, high = _BANDS[int(band)], _BANDS[int(band) + 1]
-    if low == 0:
-        return f"below {high}% interrupted a month"
-    return f"{low}-{high}% interrupted a month" if high else f"above {low}% interrupted a month"
+    name = BANDS[int(band)].replace("<", "below ").replace(">", "above ")
+    return f"{name} interrupted a month"
 
 
 def waits(shares: Mapping[Bottleneck, float]) -> str:
@@ -236,12 +233,21 @@ def _feeding(
     step_s: float,
     speeds: tuple[float | None, float],
 ) -> tuple[str, ...]:
-    """Where the job waits for data: how many virtual CPUs would feed it."""
-    if shares["input"] < _WORTH_SAYING or job.feed.cpu_s_per_sample is None:
+    """Where the job waits for data: how many virtual CPUs would feed it, or that none would."""
+    if shares["input"] < _WORTH_SAYING:
+        return ()
+    computes_s = job.feed.cpu_s_per_sample
+    if job.feed.idle_s_per_sample > (computes_s or 0.0):
+        each = seconds_text(job.feed.idle_s_per_sample)
+        return (
+            f"input-bound: loading waits {each} a sample for storage, which no faster machine "
+            "shortens; use more loader workers",
+        )
+    if computes_s is None:
         return ()
     host_core_speed, core_speed = speeds
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
-    needed = float(vcpus_needed(fed, job.feed.cpu_s_per_sample, host_core_speed, core_speed))
+    needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
     if job.feed.workers == 0:
         return (f"{shares['input']:.0%} of the step loads data in the loop: use loader workers",)
     return (

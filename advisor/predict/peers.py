@@ -6,8 +6,9 @@ The one function behind ``advisor simulate peers``, Python and the protocols ``c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,8 +83,6 @@ class PeerModel:
 
     def to_text(self) -> str:
         """Return ``parameters.json``."""
-        import json
-        from dataclasses import asdict
 
         def record(fitted: FittedRate) -> dict[str, Any]:
             return {

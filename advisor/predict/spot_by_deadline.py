@@ -10,6 +10,7 @@ import numpy as np
 
 from advisor.domain import COMPLETIONS, QUANTILES
 from advisor.jobs.job import Job
+from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import SpotJob
 from advisor.planners.spot.fallback import FallbackRun
 from advisor.planners.spot.planned import late_probability, replay_plan
@@ -30,7 +31,6 @@ from advisor.predict.completion import (
 from advisor.records.traces import packaged_spot_history
 from advisor.ways.columns import TimeColumns
 
-_HOUR_S = 3600.0
 _SHOWN = (0.1, 0.5, 0.9)
 _STARTS = 16  # in each record, as many as the simulator takes
 
@@ -70,7 +70,7 @@ def late_fractions(
     jobs = planned_jobs(job, columns, rows, bands)
     return late_probability(
         [with_saves_s(one) for one in jobs], [one.restart_s for one in jobs],
-        deadline_h * _HOUR_S, _error(job, columns, rows),
+        deadline_h * HOUR_S, _error(job, columns, rows),
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def on_spot_by_deadline(
     runs = [
         replay_plan(
             scaled_records(packaged_spot_history(), float(columns.count[row]), float(hazard)),
-            planned, starts=_STARTS, deadline_s=deadline_h * _HOUR_S,
+            planned, starts=_STARTS, deadline_s=deadline_h * HOUR_S,
             spot_price_usd_per_h=float(spot), price_usd_per_h=float(on_demand),
         )
         for row, planned, hazard, spot, on_demand in zip(
@@ -120,18 +120,18 @@ def _completion(
     on_demand_s = np.stack([run.on_demand_s for run in runs])
     finish_s = np.quantile(np.stack([run.finish_s for run in runs]), _SHOWN, axis=1).T
     billed_s = on_demand_s + ratio[:, None] * spot_s
-    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / _HOUR_S
+    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     # Whatever the plan does, on demand from the start would have ended by then.
-    surely_h = (restart_s(columns)[rows] + whole_s * np.exp(QUANTILES[coverage] * error)) / _HOUR_S
+    surely_h = (restart_s(columns)[rows] + whole_s * np.exp(QUANTILES[coverage] * error)) / HOUR_S
     finish_h[:, 2] = np.minimum(finish_h[:, 2], np.maximum(surely_h, deadline_h))
     finish_h[:, 0] = np.minimum(finish_h[:, 0], finish_h[:, 1])
     factor = whole_run(job, columns, None)[0][rows]
     saves_s = whole_s - work_s
-    spot_h, on_demand_h = (one.mean(axis=1) / _HOUR_S for one in (spot_s, on_demand_s))
+    spot_h, on_demand_h = (one.mean(axis=1) / HOUR_S for one in (spot_s, on_demand_s))
     quantiles_s = np.quantile(billed_s, _SHOWN, axis=1).T
     return Completion(
         finish_h=finish_h,
-        billed_h=widened(quantiles_s, billed_s.mean(axis=1), error, coverage) / _HOUR_S,
+        billed_h=widened(quantiles_s, billed_s.mean(axis=1), error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / work_s - 1.0,
         checkpoint_interval_s=np.array([one.checkpoint_interval_s for one in jobs]),
         is_negligible=np.zeros(rows.shape, dtype=bool),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from advisor.domain import Candidate, Configuration, Estimate, KnownError
+from advisor.domain import Candidate, Configuration, KnownError
 from advisor.quantities import hours_interval, hours_text, usd_interval
 from advisor.ranking.picks import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, Pick
 from advisor.ranking.request import Request
@@ -26,13 +26,9 @@ def keeps(one: Candidate, request: Request) -> bool:
     ):  # fmt: skip
         if limit is None:
             continue
-        if found.value > limit if confidence is None else _above(found, limit) > 1 - confidence:
+        if found.value > limit if confidence is None else found.above(limit) > 1 - confidence:
             return False
     return True
-
-
-def _above(found: Estimate, limit: float) -> float:
-    return 0.0 if found.high <= 0 else found.above(limit)
 
 
 def summary(

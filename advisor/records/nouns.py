@@ -39,6 +39,8 @@ CHANNELS: Final[dict[str, str]] = {
     "gpu_power_w": "W",
     "samples_per_s": "training examples/s",
     "steps_per_s": "optimizer steps/s",
+    "step_s": "s, a step of a rank",
+    "wait_s": "s of a step that a rank waits for the others",
 }
 
 

@@ -30,10 +30,13 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "neusight": ("neusight", "How long is a described model's step on an unseen device?"),
     "layers": ("layers", "How long is a transformer layer on an unseen GPU?"),
     "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),
+    "pipeline": ("pipeline", "How long is a step on more GPUs, given own runs on few?"),
     "finetune": ("finetune", "How long does a step of a fine-tuning run take?"),
     "blackwell": ("blackwell", "How long is a step on B200s, and how much memory does it take?"),
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
     "gpu-mlperf": ("gpu_mlperf", "How fast are MLPerf's jobs on an unseen accelerator?"),
+    "job": ("job", "How long is a step of a known job, on a GPU that it was never on?"),
+    "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
     "campaigns": ("campaigns", "How many GPU-hours does a whole training run take?"),
     "series": ("series", "How long does a run take, given its first minute?"),
     "cluster": ("cluster", "How fast are several nodes, given each alone?"),
@@ -42,6 +45,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "ranking": ("ranking", "Which configuration is cheapest for an unseen job?"),
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
     "scaling-nominal": ("scaling_nominal", "The same, knowing one GPU and the links as sold?"),
+    "colocation": ("colocation", "How fast are two jobs on one GPU, known from other pairs?"),
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
 }
 # Protocols on the runs that come with the package.

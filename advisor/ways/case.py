@@ -91,9 +91,10 @@ class StepCase:
         return status
 
     def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
-        """Refuse what runs on one accelerator tell nothing of: several, and processors."""
+        """Refuse what runs on accelerators tell nothing of: several, if none was; processors."""
         is_lone = self.fleet.per_node[type_index] * count == 1
-        status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
+        if not self.anchors.are_of_several:
+            status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
         seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
         if not seen_cpu and self.anchors.devices:
             status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]
@@ -113,16 +114,20 @@ class StepCase:
         return data_in_s(self.job.transfers, self.fleet.network_bytes_per_s[type_index])
 
     def loading_s(self, samples: Integers | Floats, type_index: Integers) -> Floats:
-        """Return how long a machine's cores take to load so many samples of one device [s]."""
+        """Return how long a machine takes to load so many samples of one device [s].
+
+        What the loader computes shrinks with faster cores; what it waits for does not.
+        """
         job, fleet = self.job, self.fleet
+        idle_s = job.feed.idle_s_per_sample / max(job.feed.workers, 1)
         if job.feed.cpu_s_per_sample is None:
-            return np.zeros(len(type_index))
+            return np.asarray(samples * np.full(len(type_index), idle_s), dtype=float)
         ratio = relative_speed(self.anchors.core_speed, fleet.core_speed[type_index])
         per_sample = job.feed.cpu_s_per_sample / ratio
         processes = fleet.per_node[type_index] * max(job.feed.workers, 1)
         cores_each = np.minimum(1.0, fleet.vcpus[type_index] / processes)
         cores_each = cores_each * max(job.feed.workers, 1)
-        return np.asarray(samples * per_sample / cores_each, dtype=float)
+        return np.asarray(samples * (per_sample / cores_each + idle_s), dtype=float)
 
     def waiting_s(
         self, step_s: Floats, samples: Integers | Floats, type_index: Integers
