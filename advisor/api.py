@@ -69,12 +69,13 @@ def recommend(
     if isinstance(run, Question):
         if asked:
             raise UsageError(
-                f"{next(iter(asked))!r} beside a whole question", hint="put it into the question"
+                f"{next(iter(asked))!r} cannot be combined with a whole question",
+                hint="put it into the question",
             )
         return answer(run, predictor=predictor)
     if isinstance(run, str | Path):
         if "run" in asked:
-            raise UsageError("two runs are named", hint="name one of them")
+            raise UsageError("two runs are given", hint="name one of them")
         asked["run"] = run
     return answer(Question.read(asked, names=_NAMES), job=job, predictor=predictor)
 
@@ -152,13 +153,13 @@ def estimate(
         If not exactly one of ``on`` and ``gpu`` is given, or the job cannot run there.
     """
     if (on is None) == (gpu is None):
-        raise UsageError("name one place to run on", hint="--on aws:g5.xlarge, or --gpu L4")
+        raise UsageError("name either --on or --gpu", hint="--on aws:g5.xlarge, or --gpu L4")
     if coverage not in QUANTILES:
         known = ", ".join(str(one) for one in QUANTILES)
-        raise UsageError(f"--coverage {coverage} is not on offer", hint=f"one of: {known}")
+        raise UsageError(f"--coverage {coverage} is not available", hint=f"one of: {known}")
     if completion is not None and (gpu is not None or on == "here"):
         raise UsageError(
-            f"--completion {completion} is about machines that are rented",
+            f"--completion {completion} applies only to rented machines",
             hint="name a machine type: --on aws:g5.xlarge",
         )
     known_predictor = predictor or Predictor()

@@ -1,14 +1,14 @@
 """Files of settings: the project's, in the working folder, and the user's own.
 
 ``advisor.toml``, or ``[tool.advisor]`` in ``pyproject.toml``, and ``advisor.toml`` in the user's
-configuration folder hold answers under the names of the flags (``advisor.question``), and where
-runs are kept: ``runs_folder``.
+configuration folder hold answers under the names of the flags (``advisor.question``), where runs
+are kept (``runs_folder``), and a table of its own options for each verb: ``[simulate.spot]``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,11 +33,14 @@ class SettingsFile:
         Of a question, by name.
     runs_folder : str or None
         A folder, or a URL.
+    verbs : dict
+        Tables of the verbs' own options, by the verb's name.
     """
 
     path: Path
     answers: dict[str, Any]
     runs_folder: str | None = None
+    verbs: dict[str, Any] = field(default_factory=dict)
 
 
 def settings_files(folder: Path) -> Iterator[SettingsFile]:
@@ -67,19 +70,25 @@ def _read(path: Path) -> Iterator[SettingsFile]:
     try:
         content = bounded.read_toml(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}", hint="mend or move it") from error
+        raise UsageError(
+            f"cannot read {path}: {error}", hint="correct the file, or move it away"
+        ) from error
     if path.name == "pyproject.toml":
         content = content.get("tool", {}).get("advisor", {})
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: tool.advisor is no table", hint="write [tool.advisor]")
-    answers = dict(content)
+        raise UsageError(
+            f"{path}: cannot read tool.advisor as a table", hint="write [tool.advisor]"
+        )
+    verbs = {name: value for name, value in content.items() if isinstance(value, dict)}
+    answers = {name: value for name, value in content.items() if name not in verbs}
     runs = answers.pop(RUNS_FOLDER, None)
     if runs is not None and not (isinstance(runs, str) and runs.strip()):
         raise UsageError(
             f"{path}: {RUNS_FOLDER}: cannot read {runs!r} as a folder", hint="give a path or a URL"
         )
-    if answers or runs:
-        yield SettingsFile(path=path, answers=answers, runs_folder=_placed(runs, path.parent))
+    if answers or runs or verbs:
+        folder = _placed(runs, path.parent)
+        yield SettingsFile(path=path, answers=answers, runs_folder=folder, verbs=verbs)
 
 
 def _placed(runs: str | None, beside: Path) -> str | None:

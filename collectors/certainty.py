@@ -100,4 +100,7 @@ def _go_on(step: StepTime) -> str:
     if step.steps < _ENOUGH_STEPS:
         limit_s = max(60.0, math.ceil(2 * _ENOUGH_STEPS * step.raw_s / 60.0) * 60.0)
         return f"profile on with: advisor profile --for {limit_s / 60:.0f}m SCRIPT"
-    return "profile on with: advisor profile --precise --for 10m SCRIPT, beside fewer processes"
+    return (
+        "profile on with: advisor profile --precise --for 10m SCRIPT, with fewer other processes "
+        "running"
+    )

@@ -77,7 +77,7 @@ def recording(run: Path) -> Recording:
         # Facts are JSON of somebody's making: checked by using them, refused as a whole.
         raise RecordingError(
             f"the recording {run.name} contradicts itself: {error!r}",
-            hint="profile again; `advisor runs rm` takes this one away",
+            hint="profile again; `advisor runs rm` removes this one",
         ) from error
 
 

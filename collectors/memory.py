@@ -49,7 +49,7 @@ def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
     True
     """
     if peak_bytes < 0 or margin < 1:
-        raise ValueError(f"peak {peak_bytes} and margin {margin} make no sense")
+        raise ValueError(f"peak {peak_bytes} and margin {margin} are out of range")
     wanted = peak_bytes * margin / GIB
     for step in _STEPS_GIB:
         if wanted <= step:

@@ -100,7 +100,7 @@ def _check(log: ProfilerLog, run: Path, *, is_empty: bool) -> None:
         what = "is empty" if is_empty else "has no readable beginning"
         raise RecordingError(
             f"the recording {run.name} {what}",
-            hint="profile again; `advisor runs rm` takes this one away",
+            hint="profile again; `advisor runs rm` removes this one",
         )
     if not isinstance(version, int) or version > fmt.SCHEMA_VERSION:
         raise RecordingError(
@@ -121,5 +121,5 @@ def _check(log: ProfilerLog, run: Path, *, is_empty: bool) -> None:
 def _contradiction(run: Path, what: str) -> RecordingError:
     return RecordingError(
         f"the recording {run.name} contradicts itself: {what[:200]}",
-        hint="profile again; `advisor runs rm` takes this one away",
+        hint="profile again; `advisor runs rm` removes this one",
     )

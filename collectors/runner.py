@@ -103,7 +103,7 @@ def plan(
     """
     if not _IS_POSIX:
         raise RecordingError(
-            "recording needs Linux or macOS: signals and files work in another way here",
+            "recording needs Linux or macOS: signals and files work differently here",
             hint="record in the Windows Subsystem for Linux; everything else works here",
         )
     local_ranks.check(command, workers, bandwidth_bit_per_s)

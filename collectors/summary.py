@@ -132,7 +132,7 @@ def problem(seen: Recording) -> tuple[str, str] | None:
     if seen.status in ("failed", "killed") and seen.step_time is None:
         return (
             f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step",
-            "run it without the advisor first; what it printed stands above",
+            "run it without the advisor first; its output is above",
         )
     if seen.step_time is None and seen.status != "interrupted":
         return (

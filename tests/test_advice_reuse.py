@@ -42,7 +42,7 @@ def test_repeating_is_priced_as_the_room_says(
     step = loading / echo + (0.0 if workers else 1.0 - wait)
     rate = 0.7 * freshness(echo, RHO) / max(step, 1.0 - wait) + 0.3
     assert echo > 1
-    assert advice.time_factor == pytest.approx(1.0 / rate, rel=0.02)
+    assert advice.time_factor == pytest.approx(1.0 / rate, rel=0.05)
     assert not advice.is_model_kept
     assert advice.time_saved_h is not None
     assert 0 < advice.time_saved_h.low < advice.time_saved_h.value < advice.time_saved_h.high

@@ -266,7 +266,7 @@ def test_gcosts_reads_every_way_to_pay_and_its_own_date(site: Site, session: Htt
         ("a: [1, 2]\n", "line 1"),
         ("a: !!python/object:os.system x\n", "line 1"),
         ("a:\n  - 1\n", "line 2: is not 'key: value'"),
-        ("a: 1\na: 2\n", "line 2: 'a' stands there twice"),
+        ("a: 1\na: 2\n", "line 2: 'a' appears twice"),
         ("a\n", "line 1: is not 'key: value'"),
         ("\tb: 1\n", "line 1"),
     ],

@@ -43,7 +43,7 @@ NUMBERS = (Column(name="id", is_required=True), PRICE)
         ("name,price\nm5,abc\n", r"row 2, column 'price': is 'abc'"),
         ("name,price\n,1\n", r"row 2, column 'name': is empty"),
         ("name\nm5\n", r"row 1, column 'price': is missing"),
-        ("name,price,price\nm5,1,2\n", r"row 1, column 'price': stands there twice"),
+        ("name,price,price\nm5,1,2\n", r"row 1, column 'price': appears twice"),
         ("name,price\nm5\n", r"row 2: has 1 cells, the header 2"),
         ('name,price\n"m5,1\n', r"t\.csv is not CSV"),
         ("", r"t\.csv is empty"),

@@ -32,6 +32,7 @@ def test_whoever_ends_the_command_ends_the_collection(tmp_path: Path) -> None:
     patterns = ["--only", "partial/mlp-w256-b512/core-1/single/*", "--only", "full/mlp-*"]
     with subprocess.Popen([*program, *patterns], stderr=subprocess.PIPE) as started:
         assert started.stderr is not None
+        started.stderr.readline()  # what there is to do
         started.stderr.readline()  # one run is written down, the next begins
         started.terminate()
     for line in Path("/proc").glob("[0-9]*/cmdline"):

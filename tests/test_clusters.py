@@ -88,11 +88,11 @@ def test_a_card_wins_over_a_machine_of_the_same_name() -> None:
         ("3xfoo", "neither an instance type nor an accelerator"),
         ("2x a2-highgpu-9g", "neither"),
         ("0xL4", "cannot have 0"),
-        ("0x8xL4", "makes no sense"),
+        ("0x8xL4", "out of range"),
         ("99xA100", "cannot have 99"),
         ("8xL4:nvlink", "has no nvlink"),
         ("8xL4:string", "unknown link"),
-        ("8xL4@0Gbps", "makes no sense"),
+        ("8xL4@0Gbps", "out of range"),
         ("m5.large", "no whole accelerator"),
     ],
 )

@@ -100,7 +100,7 @@ def test_continue_lets_the_training_end_by_itself(tmp_path: Path) -> None:
         (["profile", "--for", "soon", "--", "true"], 2, "cannot read 'soon' as a duration", "90m"),
         (["profile", "--for", "0", "--", "true"], 2, "--for 0 records nothing", "60s"),
         (["profile", "--pid", "999999999"], 2, "no process 999999999", "ps"),
-        (["profile", "--pid", "1", "x.py"], 2, "--pid and a command", "one"),
+        (["profile", "--pid", "1", "x.py"], 2, "--pid cannot be combined with a command", "one"),
         (["profile", "--runs", "/dev/null/x", "--", "true"], 1, "cannot write a run", "--runs"),
     ],
 )

@@ -158,8 +158,9 @@ def test_beside_neighbours_a_loop_does_not_only_wait_for_its_data(tmp_path: Path
     assert seen.loading is not None
     assert seen.loading.cpu_s_per_sample is not None
     # The loader runs in the loop: what it spends is its processor time, whatever the clock says.
+    # Of that a few fetches are known: beside a dozen others one takes twice what the next does.
     spent_s = 8 * seen.loading.cpu_s_per_sample
-    assert seen.loading.wait_s == pytest.approx(spent_s, rel=0.3)
+    assert 0.4 * spent_s < seen.loading.wait_s < 1.4 * spent_s
     assert seen.loading.raw_wait_s > 1.3 * seen.loading.wait_s
     assert 0 < seen.loading.wait_s < seen.step_time.corrected_s < seen.step_time.raw_s
     assert seen.startup_s is not None

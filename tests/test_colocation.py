@@ -84,7 +84,7 @@ def queue(jobs: list[tuple[float, float]], steps: int, seed: int) -> list[float]
 
 @pytest.mark.parametrize(("busy", "other"), list(itertools.product((0.3, 0.6, 0.9), repeat=2)))
 def test_a_played_queue_is_near_the_law(busy: float, other: float) -> None:
-    """The law takes the other as if it were alone, but a slowed one presses less: the law is low."""
+    """The law takes the other as if it were alone; a slowed one presses less: the law is low."""
     jobs = [(busy, 1e-3), (other, 1e-3)]
     law = shared_rates([sharer(*one) for one in jobs])
     assert queue(jobs, 20_000, seed=1) == pytest.approx(law, abs=0.12)

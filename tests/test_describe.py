@@ -194,11 +194,11 @@ def test_a_described_resnet_is_the_traced_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"layers": 0}, "layers of 0 makes no sense"),
-        ({"hidden": -8}, "hidden of -8 makes no sense"),
+        ({"layers": 0}, "layers of 0 is out of range"),
+        ({"hidden": -8}, "hidden of -8 is out of range"),
         ({"heads": 3}, "over 3 heads"),
-        ({"ffn": 0}, "ffn of 0 makes no sense"),
-        ({"vocabulary": -1}, "vocabulary of -1 makes no sense"),
+        ({"ffn": 0}, "ffn of 0 is out of range"),
+        ({"vocabulary": -1}, "vocabulary of -1 is out of range"),
     ],
 )
 def test_impossible_transformers_are_refused(changes: dict[str, int], says: str) -> None:

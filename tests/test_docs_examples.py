@@ -12,6 +12,8 @@ import pytest
 from documentation import ROOT, Block, blocks, pages
 
 from advisor.catalogue import Catalogue
+from advisor.cli import VERBS, load_verb
+from advisor.cli.verb_settings import all_in_force
 from advisor.jobs.actuals import read_runs
 from advisor.jobs.described import read_model
 from advisor.machines.cluster_text import read_cluster
@@ -101,11 +103,19 @@ def test_project_files(tmp_path: Path, name: str) -> None:
     assert question.job.model == "llama/" or question.constraints.budget_usd == 1500.0
 
 
-def test_the_project_file_of_the_page_on_asking(tmp_path: Path) -> None:
-    (block,) = [b for b in blocks("toml") if b.page == "docs/question.md"]
-    (tmp_path / "advisor.toml").write_text(block.text)
+def test_the_project_files_of_the_page_on_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, of_verbs = (b for b in blocks("toml") if b.page == "docs/question.md")
+    (tmp_path / "advisor.toml").write_text(asking.text)
     (found,) = stated(tmp_path, {})
     assert Question.read(found.answers, names=ENTRIES).constraints.max_nodes == 8
+    (tmp_path / "advisor.toml").write_text(of_verbs.text)
+    monkeypatch.chdir(tmp_path)
+    named, variables = all_in_force({}, load_verb, VERBS)
+    assert {one.name for one in named} >= {"simulate.spot.restart", "train.models.split"}
+    page = pages()["docs/question.md"]
+    assert set(re.findall(r"ADVISOR_[A-Z]+_[A-Z]+_[A-Z]+", page)) <= variables
 
 
 def test_question_files(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The quick start works as it stands: every command is run, and prints what the page shows."""
+"""The quick start and the README work: every command is run, and prints what the page shows."""
+
+from pathlib import Path
 
 import pytest
 from documentation import tool
@@ -8,11 +10,12 @@ QUICKSTART = tool("quickstart")
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_command_of_the_quick_start_prints_what_the_page_shows() -> None:
-    page = QUICKSTART.PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", QUICKSTART.PAGES, ids=lambda path: path.stem)
+def test_every_command_of_a_page_prints_what_it_shows(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
     with QUICKSTART.folder() as where:
         for example in QUICKSTART.examples(page):
-            result = QUICKSTART.run(example.command, where)
+            result = QUICKSTART.run(example.command, where, QUICKSTART.PAGES[path])
             if result.code == 3 and "not known well enough" in result.output:
                 pytest.skip("the machine is too busy to know the time of a step")
             assert result.code == 0, f"{example.command}\n{result.output}"
@@ -22,8 +25,16 @@ def test_every_command_of_the_quick_start_prints_what_the_page_shows() -> None:
                 assert not lacking, f"run `python docs/tools/quickstart.py`: {lacking}"
 
 
-def test_the_page_has_commands_of_both_kinds() -> None:
-    found = list(QUICKSTART.examples(QUICKSTART.PAGE.read_text(encoding="utf-8")))
+@pytest.mark.slow
+def test_the_picture_is_of_what_is_answered_today() -> None:
+    picture = tool("picture")
+    drawn = picture.named(picture.TARGET.read_text(encoding="utf-8"))
+    assert drawn == picture.named(picture.drawn()), "run `python docs/tools/picture.py`"
+
+
+@pytest.mark.parametrize("path", QUICKSTART.PAGES, ids=lambda path: path.stem)
+def test_a_page_has_commands_of_both_kinds(path: Path) -> None:
+    found = list(QUICKSTART.examples(path.read_text(encoding="utf-8")))
     assert {example.is_exact for example in found} == {True, False}
     assert all(example.shown for example in found)
     assert any(example.command.startswith("advisor profile ") for example in found)

@@ -76,7 +76,7 @@ def _without(path: str) -> Callable[[dict[str, Any]], None]:
         (_set("job.work.operators.0.kind", "magic"), "kind is \"magic\"; one of: matmul"),
         (_set("job.work.precision", "fp7"), "precision is \"fp7\"; one of"),
         (_set("job.work.micro_batch", 0), "micro_batch must be at least 1"),
-        (_set("job.work.parameters", -5), "parameters of -5 makes no sense"),
+        (_set("job.work.parameters", -5), "parameters of -5 is out of range"),
         (_set("job.global_batch", 0), "global_batch must be positive, got 0"),
         (_set("job.total_steps", float("nan")), "NaN is not a finite number"),
         (_set("job.total_steps", 1e300), "total_steps is larger than anything"),

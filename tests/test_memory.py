@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor import data as packaged
+from advisor.planners.core.columns import Layouts, Shapes, Software
 from advisor.planners.core.nouns import Layer, Transformer, Work
 from advisor.planners.core.units import GIB
+from advisor.planners.memory.layout_memory import MemoryConstants, StageAsked, memory_bytes
 from advisor.planners.memory.training_memory import (
     MemoryParameters,
     largest_micro_batch,
@@ -19,6 +22,7 @@ from advisor.planners.memory.training_memory import (
     state_bytes,
     training_memory_bytes,
 )
+from advisor.train.memory_model import read_memory
 
 PARAMETERS = MemoryParameters(
     context_bytes=1.5 * GIB,
@@ -194,3 +198,60 @@ def test_stages_keep_gathered_weights_and_whole_gradients(stage: int) -> None:
 def test_impossible_layouts_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"ZeRO|recompute"):
         needed(CNN, 1, **wrong)
+
+
+# Layouts --------------------------------------------------------------------------------------
+
+SHAPES = Shapes(
+    layers=24, hidden=2048, heads=16, kv_heads=16, ffn=8192, matrices=2, sequence=1024,
+    vocabulary=50_304,
+)  # fmt: skip
+NOTHING_ELSE = MemoryConstants(context_bytes=0.0, slack=1.0, logit_bytes=8.0)
+
+
+def on_device(software: Software, stage: StageAsked = "fullest", **layout: Any) -> float:
+    degrees = {"dp": 1, "tp": 1, "pp": 1, "micro_batch": 1, "accumulation_steps": 1} | layout
+    layouts = Layouts(shard_group=degrees["dp"], **degrees)
+    return float(memory_bytes(SHAPES, layouts, software, NOTHING_ELSE, stage=stage))
+
+
+@given(st.sampled_from([2, 4, 8]), st.integers(1, 16), st.integers(1, 8))
+def test_a_stage_keeps_what_it_sent_but_in_megatron_core(p: int, m: int, u: int) -> None:
+    same: dict[str, Any] = {"pp": p, "accumulation_steps": m, "micro_batch": u}
+    eager, core = (on_device(Software(fusion=f), "first", **same) for f in (0, 1))
+    sent = 2.0 * u * 1024 * 2048
+    assert eager - core == pytest.approx(min(p, m) * sent)
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 16), st.integers(1, 8))
+def test_no_stage_is_fuller_than_the_fullest(p: int, m: int, u: int) -> None:
+    same: dict[str, Any] = {"pp": p, "accumulation_steps": m, "micro_batch": u}
+    first, fullest = (on_device(Software(), stage, **same) for stage in ("first", "fullest"))
+    assert first <= fullest
+    assert p > 1 or first == fullest
+
+
+def test_deepspeed_casts_the_gradients_that_it_updates_with() -> None:
+    plain, cast = Software(), Software(gradient_shard_bytes=4.0)
+    whole = on_device(cast) - on_device(plain)
+    assert whole == pytest.approx(
+        4.0 * (24 * (4 * 2048**2 + 2 * 2048 * 8192) + 50_304 * 2048), rel=0.01
+    )
+    shard = on_device(cast, dp=8, zero_stage=1) - on_device(plain, dp=8, zero_stage=1)
+    assert shard == pytest.approx(whole / 8)
+    assert on_device(cast, dp=8, zero_stage=2) == on_device(plain, dp=8, zero_stage=2)
+
+
+def test_bigsciences_v100_readings_are_not_of_the_fullest_device() -> None:
+    """A pipeline that is read as less than 14 GB runs out of 16: somebody looked elsewhere."""
+    known = read_memory(packaged.measurements(None))
+    small = known.is_out_of_memory & (known.capacity_bytes < 16 * GIB) & known.is_of_first_stage
+    assert small.any()
+    read = []
+    for row in np.flatnonzero(small):
+        alike = known.is_reading & (known.rows.table == "bigscience_v100")
+        for name in ("dp", "tp", "pp", "micro_batch", "recompute"):
+            column = np.asarray(getattr(known.rows.layouts, name))
+            alike &= column == column[row]
+        read += [float(known.measured_bytes[i]) / GIB for i in np.flatnonzero(alike)]
+    assert min(read) < 14 < 15.78

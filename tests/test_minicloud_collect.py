@@ -56,6 +56,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     journal = Journal(out / "runs.jsonl")
     killed = start(out, f"partial/{JOB}/core-1/single/*")
     assert killed.stderr is not None
+    killed.stderr.readline()  # what there is to do
     killed.stderr.readline()  # one run is written down, the next begins
     time.sleep(0.2)
     children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
@@ -140,6 +141,49 @@ def test_a_parameter_server_moves_every_workers_gradient_each_step(collected: Co
 
 def integral(t_s: list[float], rates: list[float]) -> float:
     return float(np.dot(np.diff([0.0, *t_s]), rates))
+
+
+# Jobs of the plan of minutes, a hundred times shorter; stdout has what is told.
+SHORT_PLAN = """
+import dataclasses, pathlib, sys
+from advisor.collectors.minicloud.collect import collect
+from advisor.collectors.minicloud.journal import Journal
+from advisor.collectors.minicloud.plan import MINUTES
+scale = dataclasses.replace(MINUTES, shortest_s=0.8, longest_s=1.2, partial_cpu_s=0.02, cap_s=60.0)
+def tell(progress):
+    print(progress.done, progress.planned, progress.left_s, flush=True)
+collect(Journal(pathlib.Path(sys.argv[1])), only=sys.argv[2:], attempts=1, scale=scale, tell=tell)
+"""
+
+
+@pytest.mark.slow
+def test_the_plan_of_minutes_goes_on_alone_and_says_how_long_it_will_take(tmp_path: Path) -> None:
+    jobs = ("mlp-w512-b512", "mlp-w256-b512")
+    keys = [f"{kind}/{job}/core-1/single/0" for job in jobs for kind in ("partial", "full")]
+    journal = Journal(tmp_path / "runs.jsonl")
+    program = [sys.executable, "-c", SHORT_PLAN, str(journal.path), *keys]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        before = [killed.stdout.readline().split() for _ in range(3)]  # two runs are written down
+        killed.kill()
+    made = list(journal.rows())
+    assert [int(done) for done, _, _ in before] == [0, 1, 2]
+    assert 1.6 < float(before[0][2]) < 2.5  # two whole jobs of about a second, two partial runs
+
+    after = [line.split() for line in subprocess.check_output(program, text=True).splitlines()]
+    rows = list(journal.rows())
+    assert rows[: len(made)] == made
+    assert sorted(row["key"] for row in rows) == sorted(keys)  # each once
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["plan"] for row in rows} == {"minutes"}
+    for job in jobs:
+        partial_run, full = (
+            next(row for row in rows if row["key"] == f"{kind}/{job}/core-1/single/0")
+            for kind in ("partial", "full")
+        )
+        assert partial_run["steps_done"] <= full["steps_done"] / 20
+    assert int(after[0][0]) == len(made)
+    assert float(after[-1][2]) == 0.0
 
 
 def test_two_collectors_do_not_share_a_journal(tmp_path: Path) -> None:

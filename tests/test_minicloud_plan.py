@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.minicloud import plan
+from advisor.collectors.minicloud.duration import Pace, declared_s
 from advisor.collectors.minicloud.instances import (
     ANCHOR,
     HALF,
@@ -126,6 +127,31 @@ def test_jobs_of_minutes_run_on_many_shapes_and_two_to_four_ranks_over_slow_link
         seen |= {run.job} if run.kind == "partial" else set()
         assert run.job in seen
     assert [run.scale.name for run in RUNS[:3]] == ["seconds"] * 3
+
+
+def test_what_is_left_follows_the_pace_of_what_was_made() -> None:
+    some = [run for run in LONG if run.job == LONG[0].job]
+    full = [run for run in some if run.kind == "full"]
+    alone = [run for run in full if run.layout.kind == "single"]
+    half = next(run for run in alone if run.instance is HALF)
+    whole = next(run for run in alone if run.instance is ANCHOR)
+    assert declared_s(half) == pytest.approx(2 * declared_s(whole))
+    two, four = (
+        next(r for r in full if r.layout.workers == workers and r.layout.kind == "allreduce")
+        for workers in (2, 4)
+    )
+    assert declared_s(two) == pytest.approx(2 * declared_s(four))  # of half a core each
+    pace = Pace(some)
+    planned_s = pace.left_s(full)
+    assert planned_s == pytest.approx(sum(map(declared_s, full)))
+    pace.add({"key": half.key, "wall_s": 1.5 * declared_s(half), "nodes": [{"setup_s": 0.0}]})
+    rest = [run for run in full if run not in alone]
+    assert pace.left_s(alone) == pytest.approx(1.5 * sum(map(declared_s, alone)))
+    assert pace.left_s(rest) == pytest.approx(sum(map(declared_s, rest)))
+    pace.add({"key": "full/of/another/plan", "wall_s": 1e9})
+    pace.add({"key": whole.key, "status": "failed"})  # took no time that is known
+    assert pace.left_s(alone) == pytest.approx(1.5 * sum(map(declared_s, alone)))
+    assert 30 < Pace(LONG).left_s(LONG) / 3600 < 60  # hours
 
 
 def test_machines_of_minutes_cost_what_the_closest_of_the_catalogue_do() -> None:

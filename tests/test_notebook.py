@@ -105,11 +105,11 @@ def test_a_notebook_shows_a_chart_with_a_mark_a_candidate(answer: Recommendation
     root = ET.fromstring(drawn)
     marks = [one for one in root.iter() if one.tag.endswith("circle")]
     assert len(marks) == len(answer.front)
-    across = [float(one.attrib["cx"]) for one in marks]
-    down = [float(one.attrib["cy"]) for one in marks]
-    # The list is fastest first and dearest first: to the right it falls.
-    assert across == sorted(across)
-    assert down == sorted(down)
+    places = sorted((float(one.attrib["cx"]), float(one.attrib["cy"])) for one in marks)
+    down = [y for _, y in places]
+    assert down == sorted(down)  # to the right, the longer times, it falls
+    best = words.PICKS["best_value"]
+    assert (best in drawn) == (answer.picks["best_value"] != "here")
     assert "script" not in _cells(html).tags
 
 

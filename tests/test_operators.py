@@ -1,8 +1,16 @@
 """Every operator that PyTorch's training steps are made of finds its class."""
 
-import pytest
+from pathlib import Path
 
-from advisor.planners.step.operators import operator_kind
+import pytest
+from collecting import hooked
+
+from advisor.collectors.tracing import deep_step
+from advisor.jobs.recorded import recorded_work
+from advisor.machines.devices import accelerator_devices, device_parameters
+from advisor.planners.core.nouns import Work
+from advisor.planners.step.device import step_time
+from advisor.planners.step.operators import kernels_in_call, operator_kind
 
 CLASSES = {
     "matmul": "mm addmm bmm.default baddbmm linear",
@@ -27,3 +35,41 @@ CLASSES = {
 @pytest.mark.parametrize("prefix", ["", "aten::"])
 def test_framework_operators_find_their_class(prefix: str, name: str, kind: str) -> None:
     assert operator_kind(prefix + name) == kind
+
+
+def recurrent_step(folder: Path, steps: int) -> Work:
+    """Return what one step of a small language model takes, as it is recorded here."""
+    import torch
+
+    folder.mkdir()
+    layer, head = torch.nn.LSTM(16, 16, num_layers=2), torch.nn.Linear(16, 16)
+    optimizer = torch.optim.SGD([*layer.parameters(), *head.parameters()], lr=0.1)
+    with hooked(folder) as hooks:
+        for _ in range(4):
+            optimizer.zero_grad()
+            head(layer(torch.randn(steps, 2, 16))[0]).sum().backward()
+            optimizer.step()
+        deep = deep_step([hooks.deep()], None)
+    assert deep is not None
+    return recorded_work(deep, None)
+
+
+def test_a_recurrent_layer_takes_no_less_than_its_time_steps_one_after_another(
+    tmp_path: Path,
+) -> None:
+    parameters, sheet = device_parameters(), accelerator_devices()
+    works = {steps: recurrent_step(tmp_path / str(steps), steps) for steps in (10, 40)}
+    for name in ("V100-SXM2-16GB", "H100-SXM5-80GB"):
+        short, long = (
+            step_time(works[steps], [sheet[name]], [works[steps].micro_batch], parameters)
+            for steps in (10, 40)
+        )
+        # Two layers, forward and backward, each a product and the gates for every time step more.
+        least_s = 2 * 2 * 2 * 30 * parameters.latency_s["gpu"]
+        assert float(long.micro_batch_s[0, 0] - short.micro_batch_s[0, 0]) > least_s
+
+
+def test_a_call_is_one_kernel_unless_it_is_a_recurrence() -> None:
+    assert kernels_in_call("aten::mm", "35x20x128,35x128x20") == 1
+    assert kernels_in_call("aten::mkldnn_rnn_layer_backward", "7x1x2,8x2") == 14
+    assert kernels_in_call("aten::mkldnn_rnn_layer", "140x128,512x128") == 1  # a packed batch

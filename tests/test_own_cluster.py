@@ -231,17 +231,17 @@ def test_a_cluster_that_keeps_the_deadline_answers_where_the_cloud_cannot(
 
 HERE = ["--cluster-trace", "{jobs}", "--cluster", CLUSTER]
 BAD: dict[str, tuple[list[str], type[Exception], str, int]] = {
-    "no size": (HERE[:2], AdvisorError, "belong together", 2),
-    "no trace": (HERE[2:], AdvisorError, "belong together", 2),
+    "no size": (HERE[:2], AdvisorError, "are needed together", 2),
+    "no trace": (HERE[2:], AdvisorError, "are needed together", 2),
     "no file": (["--cluster-trace", "nowhere", *HERE[2:]], TraceError, "cannot read", 2),
     "too large": ([*HERE, "--cluster-devices", "48"], PlanningError, "the cluster has 40", 3),
     "its own past too large": (
         [*HERE[:2], "--cluster", "1x4xV100-SXM2-16GB"], PlanningError, "the cluster has 4", 3),
     "uneven": ([*HERE, "--cluster-devices", "6,7"], AdvisorError, "spread evenly", 2),
     "no count": ([*HERE, "--cluster-devices", "many"], AdvisorError, "as a list", 2),
-    "zero devices": ([*HERE, "--cluster-devices", "0"], AdvisorError, "not a number of dev", 2),
+    "zero devices": ([*HERE, "--cluster-devices", "0"], AdvisorError, "is out of range", 2),
     "zero nodes": (
-        [*HERE[:2], "--cluster", "0x4xV100-SXM2-16GB"], AdvisorError, "makes no sense", 2),
+        [*HERE[:2], "--cluster", "0x4xV100-SXM2-16GB"], AdvisorError, "out of range", 2),
     "mixed": ([*HERE[:2], "--cluster", "1x4xT4,1x8xL4"], AdvisorError, "more than one kind", 2),
     "policy": ([*HERE, "--cluster-policy", "luck"], AdvisorError, "no policy", 2),
     "price": ([*HERE, "--cluster-price", "-1"], AdvisorError, "it is negative", 2),

@@ -237,10 +237,10 @@ def test_the_verbs_note_and_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     time = ["--step-time", "9s"]
     for words, why in (
-        (noting, "how long"),
-        (["runs", "actual", *model, *time], "what did it run on"),
-        (["runs", "actual", *time], "which run"),
-        (["runs", "actual", "run", *model, *time], "recorded run and a described"),
+        (noting, "the step time is missing"),
+        (["runs", "actual", *model, *time], "the machines it ran on are missing"),
+        (["runs", "actual", *time], "no run is named"),
+        (["runs", "actual", "run", *model, *time], "combined with a described"),
     ):
         refused = runner.invoke(app, words)
         assert isinstance(refused.exception, UsageError)
@@ -248,7 +248,7 @@ def test_the_verbs_note_and_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_no_layout_search_answers_is_refused(predictor: Predictor, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unlike"):
+    with pytest.raises(UsageError, match="different machines"):
         note_layout_run(described(), f"{CLUSTER},4xL4", step_s=1.0, root=tmp_path)
     network = find_job(cnn="224:64:3x256,4x512,6x1024,3x2048:bottleneck", batch=64)
     with pytest.raises(UsageError, match="dimensions"):

@@ -269,7 +269,7 @@ def test_peers_at_two_sites_need_their_link() -> None:
     assert near.training_time_h.value == pytest.approx(1e6 / near.samples_per_s.value / 3600)
     with pytest.raises(UsageError, match="between the sites eu and us is not given"):
         peers_of(groups, target_batch=3e4, parameters=2e8, links={})
-    with pytest.raises(UsageError, match="averages with nobody"):
+    with pytest.raises(UsageError, match="no other to average with"):
         peers_of([PeerGroup(count=1, samples_per_s=1.0)], target_batch=1, parameters=1, links={})
 
 

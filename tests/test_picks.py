@@ -279,6 +279,24 @@ def test_the_hourly_price_of_all_machines_together_is_bounded(
     assert {one.value for one in kept} <= {one.cost_usd.value for one in bound.front}
 
 
+@pytest.mark.parametrize("is_laid_out", [True, False])
+def test_what_misses_the_hourly_limit_by_least_is_shown(
+    make_job: MakeJob, predictor: Predictor, is_laid_out: bool
+) -> None:
+    """Of a job that is searched for layouts, and of a small one that fits a single card."""
+    size = 4096 if is_laid_out else 256
+    job = job_of(JobSpec(layers=8, hidden=size, heads=8, tokens=10_000_000))
+    request = Request(max_hourly_usd=0.001, max_nodes=2)
+    answer = recommend(job, request, predictor=predictor)
+    assert not answer.front
+    hourly = [one.configuration.price_usd_per_h for one in answer.nearest]
+    assert hourly == sorted(hourly)
+    free = recommend(job, replace(request, max_hourly_usd=None, top=500), predictor=predictor)
+    assert hourly[0] <= min(one.configuration.price_usd_per_h for one in free.front)
+    first = next(line for line, is_bold in terminal.text(answer) if is_bold)
+    assert first == "Nothing satisfies the constraints. The nearest misses:"
+
+
 def test_every_spot_row_says_how_often_it_is_interrupted(
     make_job: MakeJob, predictor: Predictor
 ) -> None:

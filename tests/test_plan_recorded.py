@@ -310,21 +310,21 @@ def test_the_recorded_batch_is_the_default(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says", "code"),
     [
-        (["--layers", "4"], "several jobs: --run, --layers", 2),
-        (["--model", "config.json"], "several jobs: --run, --model", 2),
+        (["--layers", "4"], "more than one job is given: --run, --layers", 2),
+        (["--model", "config.json"], "more than one job is given: --run, --model", 2),
         (["--sequence", "64"], "--sequence goes with", 2),
         (["--lora", "8"], "--lora changes what a recorded step computes", 2),
         (["--cp", "2"], "--cp is not for a recorded run", 2),
-        (["--batch", "0"], "makes no sense", 2),
-        (["--batch", "100000000"], "makes no sense", 2),
-        (["--tp", "0"], "makes no sense", 2),
-        (["--pp", "-2"], "makes no sense", 2),
+        (["--batch", "0"], "out of range", 2),
+        (["--batch", "100000000"], "out of range", 2),
+        (["--tp", "0"], "out of range", 2),
+        (["--pp", "-2"], "out of range", 2),
         (["--pp", "64"], "nothing divides", 3),
         (["--tp", "3"], "nothing divides", 3),
-        (["--heads", "0"], "makes no sense", 2),
+        (["--heads", "0"], "out of range", 2),
         (["--heads", "5"], "do not divide", 2),
         (["--recompute", "selective"], "whole units", 2),
-        (["--zero", "4"], "makes no sense", 2),
+        (["--zero", "4"], "out of range", 2),
         (["--objective", "fun"], "unknown", 2),
     ],
 )
@@ -339,7 +339,7 @@ def test_contradictions_and_nonsense_are_refused(
 
 @pytest.mark.parametrize(
     ("cluster", "says"),
-    [("8xNOPE", "neither"), ("0x8xL4", "makes no sense"), ("99xL4", "cannot have 99"), ("", "")],
+    [("8xNOPE", "neither"), ("0x8xL4", "out of range"), ("99xL4", "cannot have 99"), ("", "")],
 )
 def test_clusters_that_are_none_are_refused(runs: Path, cluster: str, says: str) -> None:
     done = cli(runs, "--run", "latest", "--cluster", cluster)

@@ -159,15 +159,18 @@ def test_a_described_job_is_ranked(predictor: Predictor) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([*SMALL], "name one place to run on"),
-        ([*SMALL, "--gpu", "L4", "--on", "g5.xlarge"], "name one place to run on"),
-        ([*SMALL, "--cnn", RESNET50, "--gpu", "L4"], "several jobs: --cnn, --layers"),
+        ([*SMALL], "name either --on or --gpu"),
+        ([*SMALL, "--gpu", "L4", "--on", "g5.xlarge"], "name either --on or --gpu"),
+        (
+            [*SMALL, "--cnn", RESNET50, "--gpu", "L4"],
+            "more than one job is given: --cnn, --layers",
+        ),
         (["--layers", "4", "--gpu", "L4"], "dimensions are incomplete"),
         ([*SMALL, "--gpu", "L44"], "no accelerator is called 'L44'"),
-        ([*SMALL, "--gpu", "L4", "--count", "0"], "--count 0 makes no sense"),
-        ([*SMALL, "--gpu", "L4", "--batch", "0"], "--batch 0 makes no sense"),
+        ([*SMALL, "--gpu", "L4", "--count", "0"], "--count 0 is out of range"),
+        ([*SMALL, "--gpu", "L4", "--batch", "0"], "--batch 0 is out of range"),
         ([*SMALL, "--gpu", "L4", "--precision", "fp7"], "--precision 'fp7' is unknown"),
-        ([*SMALL, "--gpu", "L4", "--coverage", "0.42"], "--coverage 0.42 is not on offer"),
+        ([*SMALL, "--gpu", "L4", "--coverage", "0.42"], "--coverage 0.42 is not available"),
         ([*SMALL, "--gpu", "L4", "--epochs", "3"], "how many samples an epoch has is unknown"),
         ([*SMALL, "--gpu", "L4", "--total-steps", "-1"], "cannot read '-1' as a count"),
         (["--model", "nowhere.json", "--gpu", "L4"], "cannot read the model nowhere.json"),
@@ -292,7 +295,7 @@ def test_elastic_machines_keep_to_the_layout_that_is_fixed(predictor: Predictor)
 
 
 def test_only_rented_machines_are_completed_on_spot(predictor: Predictor) -> None:
-    with pytest.raises(UsageError, match="about machines that are rented"):
+    with pytest.raises(UsageError, match="applies only to rented machines"):
         api.estimate(api.find_job(**LLAMA), gpu="L4", completion="spot", predictor=predictor)
     shown = RUN.invoke(app, ["predict", *SMALL, "--tokens", "1B", "--on", "aws:g5.xlarge",
                              "--completion", "spot-with-fallback"])  # fmt: skip

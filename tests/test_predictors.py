@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import ModelError, UsageError
-from advisor.learned import features
+from advisor.learned import course, features
 from advisor.learned.analytic import analytic_time_s, communication_s
 from advisor.learned.choice import Runs, chosen_ratio, penalty_for, scores, walked_ratio
 from advisor.learned.evaluation import evaluate, metrics
@@ -152,11 +152,11 @@ class TestFeatures:
         run = record(anchor=anchor)
         row = dict(zip(features.NAMES, features.table([run])[0], strict=True))
         assert math.isnan(row["cpu_cores_late_growth"])
-        assert np.isfinite(features.sequences([run])).all()
+        assert np.isfinite(course.sequences([run])).all()
 
     def test_series_are_scaled_to_order_one(self) -> None:
-        rows = features.sequences([record()])
-        assert rows.shape == (1, len(features.SEQUENCE_CHANNELS) * features.SEQUENCE_READINGS)
+        rows = course.sequences([record()])
+        assert rows.shape == (1, len(course.SEQUENCE_CHANNELS) * course.SEQUENCE_READINGS)
         assert rows.min() >= 0.0
         assert rows.max() <= 1.0
 

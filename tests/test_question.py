@@ -172,27 +172,27 @@ def test_what_a_function_does_not_understand_is_refused() -> None:
         {"completion": "spot"},
     )
     for asked in others:
-        with pytest.raises(UsageError, match="means nothing here"):
+        with pytest.raises(UsageError, match="does not apply here"):
             api.recommend(job, **asked)
     with pytest.raises(UsageError, match="two jobs"):
         api.recommend(job, model="llama")
-    with pytest.raises(UsageError, match="beside a whole question"):
+    with pytest.raises(UsageError, match="combined with a whole question"):
         api.recommend(Question(), top=3)
 
 
 @pytest.mark.parametrize(
     ("given_values", "says"),
     [
-        ({"run": "a", "model": "b"}, "several jobs: --run, --model"),
-        ({"run": "a", "layers": 2}, "several jobs: --run, --layers"),
+        ({"run": "a", "model": "b"}, "more than one job is given: --run, --model"),
+        ({"run": "a", "layers": 2}, "more than one job is given: --run, --layers"),
         ({"epochs": 3, "tokens": "15B"}, "given twice: --epochs, --tokens"),
         ({"batch": 4, "global_batch": 8}, "given twice"),
         ({"kernels": "eager", "compile": True}, "given twice"),
         ({"vocabulary": 100}, "--vocabulary goes with"),
         ({"image": 224}, "--image goes with"),
         ({"run": "a", "sequence": 10}, "--sequence goes with"),
-        ({"max_nodes": 0}, "max_nodes 0 makes no sense"),
-        ({"max_nodes": 10**5}, "not a number of nodes"),
+        ({"max_nodes": 0}, "max_nodes 0 is out of range"),
+        ({"max_nodes": 10**5}, "the number of nodes is out of range"),
         ({"max_nodes": 1.5}, "as a whole number"),
         ({"max_nodes": True}, "cannot read True"),
         ({"batch": 10**400}, "batch"),
@@ -200,7 +200,7 @@ def test_what_a_function_does_not_understand_is_refused() -> None:
         ({"budget": -1}, "negative"),
         ({"budget": 0}, "not a budget"),
         ({"deadline": "soon"}, "deadline: cannot read 'soon' as a duration"),
-        ({"coverage": 0.7}, "not on offer"),
+        ({"coverage": 0.7}, "not available"),
         ({"recompute": "some"}, "is unknown"),
         ({"model": 7}, "as a name"),
         ({"schema_version": 2}, "schema version 2"),

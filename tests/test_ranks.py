@@ -30,7 +30,12 @@ from advisor.collectors.sampler import unpack
 from advisor.collectors.tree_series import throttling
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
-from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS, sequences
+from advisor.learned.course import (
+    RANK_CHANNELS,
+    SEQUENCE_CHANNELS,
+    SEQUENCE_READINGS,
+    sequences,
+)
 from advisor.records import RunRecord
 from advisor.records.importers.profiled import profile
 from advisor.ways.anchors import host_anchor
@@ -419,6 +424,12 @@ def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:
     for name in SEQUENCE_CHANNELS[2:]:
         start = SEQUENCE_CHANNELS.index(name) * SEQUENCE_READINGS
         assert features[start : start + SEQUENCE_READINGS].max() > 0.1, name
+    of_ranks = features.reshape(-1, SEQUENCE_READINGS)[len(SEQUENCE_CHANNELS) :]
+    assert len(of_ranks) == len(RANK_CHANNELS)
+    assert of_ranks[0].mean() == pytest.approx(1.0, rel=0.2)  # the mean step over itself
+    assert (of_ranks[1] >= of_ranks[0]).all()  # the slowest rank's
+    assert 0 < of_ranks[2].mean() < 1  # waits for the other
+    assert of_ranks[3].min() > 0.1  # bytes on the wire
 
 
 def record_of(job: Job) -> RunRecord:

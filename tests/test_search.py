@@ -314,7 +314,7 @@ def test_absurd_sizes_are_refused(change: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("nodes", "batch"), [(0, 8), (1, 0), (10**7, 8), (1, 10**9)])
 def test_absurd_counts_are_refused(nodes: int, batch: int) -> None:
-    with pytest.raises(PlanningError, match="makes no sense"):
+    with pytest.raises(PlanningError, match="out of range"):
         search(SMALL, NODE, nodes, batch)
 
 

@@ -129,7 +129,7 @@ def test_doctor_says_what_is_set_where(folder: Path, monkeypatch: pytest.MonkeyP
     (line,) = [line for line in shown.output.splitlines() if line.startswith("max_nodes")]
     assert line.split()[1:4] == ["12", "the", "environment"]
     assert "advisor.toml: 11" in line
-    assert "ADVISOR_BUGDET means nothing; did you mean ADVISOR_BUDGET?" in shown.output
+    assert "ADVISOR_BUGDET is not a setting; did you mean ADVISOR_BUDGET?" in shown.output
     record = json.loads(runner.invoke(app, ["doctor", "--json"]).output)
     assert {one["name"] for one in record["settings"]} == {"max_nodes", "runs_folder"}
 
@@ -199,3 +199,91 @@ def test_overrides_of_ones_own_are_used_wherever_they_are_named(
                       overrides=folder / "mine.csv")  # fmt: skip
     prices = [one.configuration.price_usd_per_h for one in found.front]
     assert min(prices) == 0.001
+
+
+def _said_for_a_verb(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, value: int
+) -> None:
+    """Say how many nodes ``simulate spot`` has in one place."""
+    if place == "environment":
+        monkeypatch.setenv("ADVISOR_SIMULATE_SPOT_NODES", str(value))
+        return
+    user = folder.parent / "config" / "advisor" / "advisor.toml"
+    path = user if place == "user" else folder / "advisor.toml"
+    path.write_text(f"[simulate.spot]\nnodes = {value}\nrestart = '7m'\n")
+
+
+@pytest.mark.parametrize("said", [
+    [place for bit, place in enumerate(("user", "project", "environment", "flag"))
+     if mask >> bit & 1] for mask in range(16)
+])  # fmt: skip
+def test_a_verb_of_its_own_reads_settings_in_the_same_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    order = ["user", "project", "environment", "flag"]
+    for place in said:
+        if place != "flag":
+            _said_for_a_verb(folder, monkeypatch, place, 2 + order.index(place))
+    flags = ["--nodes", str(2 + order.index("flag"))] if "flag" in said else []
+    done = runner.invoke(app, ["simulate", "spot", "--hours", "1", "--json", *flags])
+    assert done.exit_code == 0, done.output
+    job = json.loads(done.stdout)["job"]
+    assert job["nodes"] == (2 + order.index(said[-1]) if said else 1)
+    assert job["restart_s"] == (420.0 if {"user", "project"} & set(said) else 300.0)
+
+
+def test_a_setting_can_stand_for_a_required_option_and_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "pyproject.toml").write_text(
+        "[tool.advisor]\ndeadline = '3h'\n[tool.advisor.simulate.failures]\n"
+        "devices = 64\n[tool.advisor.train.models]\ndata = ['nowhere']\n"
+    )
+    monkeypatch.setenv("ADVISOR_SIMULATE_FAILURES_HOURS", "90m")
+    done = runner.invoke(app, ["simulate", "failures", "--json"])
+    assert done.exit_code == 0, done.output
+    assert "pyproject.toml says simulate.failures.devices" in done.stderr
+    assert "the environment says simulate.failures.hours" in done.stderr
+    spot = runner.invoke(app, ["simulate", "spot", "--hours", "1", "--json"])
+    assert json.loads(spot.stdout)["job"]["deadline_s"] == 3 * 3600
+    trained = runner.invoke(app, ["train", "--seed", "1"])
+    assert "nowhere" in str(trained.exception)
+    assert "pyproject.toml says train.models.data" in trained.stderr
+
+
+def test_validate_reads_settings(folder: Path) -> None:
+    (folder / "advisor.toml").write_text("[validate]\nblind = true\n")
+    (folder / "mine.csv").write_text("a,b\n1,2\n")
+    done = runner.invoke(app, ["validate", "mine.csv"])
+    assert "--blind scores a protocol" in str(done.exception)
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), [
+    ("[simulate.spot]\nrestrat = '1m'", "has no option --restrat", "did you mean restart?"),
+    ("[simulat.spot]\nnodes = 1", "there is no verb 'simulat'", "did you mean simulate?"),
+    ("[simulate]\nspot = 3", "cannot read simulate.spot as a table", "write [simulate.spot]"),
+])  # fmt: skip
+def test_what_names_no_verb_or_option_is_refused(
+    folder: Path, text: str, message: str, hint: str
+) -> None:
+    (folder / "advisor.toml").write_text(text)
+    done = runner.invoke(app, ["simulate", "spot", "--hours", "1"])
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
+    assert "advisor.toml" in str(done.exception)
+    assert done.exception.hint == hint
+
+
+def test_doctor_shows_the_settings_of_every_verb(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("user", "project", "environment"):
+        _said_for_a_verb(folder, monkeypatch, place, len(place))
+    monkeypatch.setenv("ADVISOR_SIMULATE_SPOT_NODS", "5")
+    monkeypatch.setattr("advisor.collectors.benchmark.cached_or_measured", lambda: None)
+    shown = runner.invoke(app, ["doctor"])
+    assert shown.exit_code == 0, shown.output
+    (line,) = [one for one in shown.output.splitlines() if one.startswith("simulate.spot.nodes")]
+    assert line.split()[1:4] == ["11", "the", "environment"]
+    assert "advisor.toml: 7" in line
+    assert "_NODS is not a setting; did you mean ADVISOR_SIMULATE_SPOT_NODES?" in shown.output

@@ -7,12 +7,8 @@ import pytest
 
 from advisor.planners import PlanningError
 from advisor.planners.spot.availability import Spells, SpotJob, replay
-from advisor.planners.spot.replay import (
-    SpotHistory,
-    hazard_of_band,
-    spot_completion,
-    unsaved_billed_s,
-)
+from advisor.planners.spot.bands import BANDS, hazard_of_band
+from advisor.planners.spot.replay import SpotHistory, spot_completion, unsaved_billed_s
 from advisor.records.traces import packaged_spot_history
 
 HOUR = 3600.0
@@ -110,8 +106,7 @@ def test_expected_bill_without_checkpoints_equals_a_simulation() -> None:
 
 
 def test_bands_order_the_hazard() -> None:
-    bands = ["<5%", "5-10%", "10-15%", "15-20%", ">20%"]
-    hazards = [hazard_of_band(b) for b in bands]
+    hazards = [hazard_of_band(b) for b in BANDS]
     assert hazards == sorted(hazards)
     assert hazards[-1] == 1.0
     with pytest.raises(PlanningError, match="no interruption band"):

@@ -166,6 +166,8 @@ def test_the_chance_above_a_limit_agrees_with_the_interval(
     assert one.above(0.0) == 1.0
     certain = Estimate(value=7.0, low=7.0, high=7.0)
     assert (certain.above(6.9), certain.above(7.1)) == (1.0, 0.0)
+    free = Estimate(value=0.0, low=0.0, high=0.0)
+    assert (free.above(-1.0), free.above(0.0), free.above(1.0)) == (1.0, 0.0, 0.0)
 
 
 def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predictor) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from advisor.advice import data_reuse, rightsizing, software
+from advisor.advice import colocation, data_reuse, rightsizing, software, stragglers
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
 
@@ -20,7 +20,9 @@ __all__ = ["SOURCES", "Advice", "Facts", "How", "advise"]
 SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     software.advise,
     data_reuse.advise,
+    colocation.advise,
     rightsizing.advise,
+    stragglers.advise,
 )  # fmt: skip
 
 # Effects below this share on time times cost are not worth a line.

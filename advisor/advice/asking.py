@@ -40,8 +40,8 @@ def facts_here(
     if now is None:
         return None
 
-    def ask(other: Job, *, pricing: Pricing | None = None) -> Candidate | None:
-        return None if pricing is not None else look(other)
+    def ask(job: Job, *, pricing: Pricing | None = None) -> Candidate | None:
+        return None if pricing is not None else look(job)
 
     return Facts(job=job, recording=recording, now=now, ask=ask)
 

@@ -21,9 +21,9 @@ from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.nouns import PRICINGS, InstanceType
 from advisor.catalogue.places import config_folder
 from advisor.catalogue.specifications import GIB
+from advisor.planners.spot.bands import BANDS
 
 SCHEMA_VERSION: Final = 1
-INTERRUPTIONS: Final = ("<5%", "5-10%", "10-15%", "15-20%", ">20%")  # a month, AWS's bands
 OFFER_FIELDS: Final = (
     "provider", "instance_type", "region", "pricing", "price_usd_per_h", "accelerator",
     "accelerators", "accelerator_memory_gib", "vcpus", "memory_gib", "network_gbit_per_s",
@@ -50,7 +50,7 @@ def offer_records(catalogue: Catalogue, offers: OfferColumns) -> list[dict[str, 
         "network_gbit_per_s": _column(types.network_bytes_per_s, offers, GBIT_BYTES),
         "core_speed": _column(types.core_speed, offers),
         "interruption": [
-            None if band != band else INTERRUPTIONS[int(band)]
+            None if band != band else BANDS[int(band)]
             for band in offers.spot_interruption_band.tolist()
         ],
         "max_instances": [
@@ -115,7 +115,7 @@ def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]
                 None if np.isnan(usd_per_h) else usd_per_h
             )
         band, most = prices.spot_interruption_band[row], prices.max_instances[row]
-        record["interruption"] = None if np.isnan(band) else INTERRUPTIONS[int(band)]
+        record["interruption"] = None if np.isnan(band) else BANDS[int(band)]
         record["max_instances"] = None if np.isinf(most) else int(most)
         records.append({**record, **asdict(provenance)})
     return sorted(records, key=lambda one: (one["on_demand_usd_per_h"] or np.inf, one["region"]))

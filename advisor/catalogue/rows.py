@@ -165,9 +165,9 @@ def write_rows(folder: Path, rows: CatalogueRows) -> None:
 def _check_keys(rows: CatalogueRows) -> None:
     keys = {one.key for one in rows.types}
     if len(keys) != len(rows.types):
-        raise ValueError("a type stands twice")
+        raise ValueError("a type appears twice")
     if len({one.key for one in rows.prices}) != len(rows.prices):
-        raise ValueError("a price stands twice")
+        raise ValueError("a price appears twice")
     for one in rows.prices:
         if (one.provider, one.instance_type) not in keys:
             raise ValueError(f"a price without a type: {one.key}")

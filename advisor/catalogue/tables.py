@@ -200,7 +200,7 @@ def _check_length(content: str, name: str) -> None:
 def _check_header(header: Sequence[str], columns: Sequence[Column], name: str) -> None:
     for key in header:
         if header.count(key) > 1:
-            raise _fault(name, 1, key, "stands there twice")
+            raise _fault(name, 1, key, "appears twice")
     for column in columns:
         if column.name not in header and not column.is_optional:
             raise _fault(name, 1, column.name, f"is missing; found {', '.join(header)[:200]}")

@@ -23,19 +23,19 @@ from advisor.collectors.system_errors import explain  # now: later there may be 
 # Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
 # with verbs of its own) or a function ``command``.
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "profile": ("profile", "Run a training script for a short while and record what it does."),
-    "recommend": ("recommend", "Rank cloud configurations for a job by time and cost."),
-    "predict": ("predict", "Estimate one job on one configuration, recorded or described."),
+    "profile": ("profile", "Record a training script for a short while."),
+    "recommend": ("recommend", "Recommend what to rent for a job, by time and cost."),
+    "predict": ("predict", "Estimate one job on one configuration."),
     "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
     "plan": ("plan", "Lay a job out on machines you name; print what to run."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
     "validate": ("validate", "Score the models against published measurements."),
-    "data": ("data", "List the published measurements; fetch those that do not ship."),
+    "data": ("data", "List the published measurements, and fetch those not included."),
     "evaluate": ("evaluate", "Score the learned predictors on held-out jobs and machines."),
-    "collect": ("collect", "Make labelled runs of a zoo of jobs on this machine, under limits."),
-    "simulate": ("simulate", "Replay a job on spot nodes, a shared cluster, elastic workers."),
-    "train": ("train", "Fit the models' constants again from measurements."),
-    "doctor": ("doctor", "Say what can be recorded here, and measure this machine."),
+    "collect": ("collect", "Train many small jobs on this machine to collect labelled runs."),
+    "simulate": ("simulate", "Simulate a job on spot nodes, clusters or elastic workers."),
+    "train": ("train", "Refit the models from measurements."),
+    "doctor": ("doctor", "Check this machine, and show which settings apply."),
 }
 # Verbs that solve many small problems: their libraries are asked for one thread, before they load.
 _ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})
@@ -59,7 +59,9 @@ class LazyGroup(TyperGroup):
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest
-        return name, _load_verb(name), rest
+        from advisor.cli.verb_settings import with_settings
+
+        return name, with_settings(load_verb(name), name, VERBS), rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a file that ends too early is not the user's Ctrl-D."""
@@ -69,7 +71,8 @@ class LazyGroup(TyperGroup):
             raise explain(error) or error from error
 
 
-def _load_verb(name: str) -> Any:
+def load_verb(name: str) -> Any:
+    """Return a verb's command, imported now."""
     if name in _ON_ONE_THREAD:
         threads.use_one()
     module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
@@ -77,7 +80,9 @@ def _load_verb(name: str) -> Any:
     if verb is None:
         verb = typer.Typer(add_completion=False, rich_markup_mode=None)
         verb.command(name, **getattr(module, "settings", {}))(module.command)
-    command = typer.main.get_command(verb)
+    from advisor.cli.help_texts import in_plain_words
+
+    command = in_plain_words(typer.main.get_command(verb))
     command.name = name
     return command
 

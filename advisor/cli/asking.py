@@ -120,7 +120,7 @@ def _parameter(name: str) -> inspect.Parameter:
 def _file_parameter() -> inspect.Parameter:
     return _option(
         _FILE, Path, ("--question",), metavar="FILE",
-        help="JSON file of options and their values; flags go before it.",
+        help="JSON file of options and their values; flags take precedence.",
     )  # fmt: skip
 
 

@@ -77,44 +77,51 @@ def list_offers(
         str | None, typer.Option(help="Accelerators: A100:8, L4, A100:40GB..80GB:1..8, H100,H200.")
     ] = None,
     cpu_only: Annotated[
-        bool, typer.Option("--cpu-only", help="Only types without accelerators.")
+        bool, typer.Option("--cpu-only", help="Show only types without accelerators.")
     ] = False,
-    min_vcpus: Annotated[float, typer.Option(min=0, help="Fewest virtual CPUs of a machine.")] = 0,
+    min_vcpus: Annotated[
+        float, typer.Option(min=0, help="Minimum number of virtual CPUs of a machine.")
+    ] = 0,
     min_memory: Annotated[
         float,
         quantity(
-            BYTES_WITH_UNIT, "--min-memory", help="Least main memory of a machine: 64GB or 64GiB."
+            BYTES_WITH_UNIT,
+            "--min-memory",
+            help="Minimum main memory of a machine: 64GB or 64GiB.",
         ),
     ] = 0.0,
     max_price: Annotated[
         float | None,
-        quantity(USD, "--max-price", help="Highest price of one machine, in USD per hour."),
+        quantity(USD, "--max-price", help="Maximum price of one machine, in USD per hour."),
     ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Only spot prices.")] = False,
-    on_demand: Annotated[bool, typer.Option("--on-demand", help="Only on-demand prices.")] = False,
+    spot: Annotated[bool, typer.Option("--spot", help="Show only spot prices.")] = False,
+    on_demand: Annotated[
+        bool, typer.Option("--on-demand", help="Show only on-demand prices.")
+    ] = False,
     reserved: Annotated[
-        bool, typer.Option("--reserved", help="Only prices of one and three years' commitment.")
+        bool,
+        typer.Option(
+            "--reserved", help="Show only prices for a commitment of one or three years."
+        ),
     ] = False,
     max_age: Annotated[
         float | None,
-        typer.Option(min=0, help="Greatest age of a price, in days; undated prices are left out."),
+        typer.Option(min=0, help="Maximum age of a price, in days; undated prices are left out."),
     ] = None,
     retired: Annotated[
-        bool, typer.Option("--retired", help="Include types that cannot be rented any more.")
+        bool, typer.Option("--retired", help="Include types that can no longer be rented.")
     ] = False,
     cheapest: Annotated[
-        bool, typer.Option("--cheapest", help="Only the cheapest offer of each type.")
+        bool, typer.Option("--cheapest", help="Show only the cheapest offer of each type.")
     ] = False,
-    sort: Annotated[
-        Sort, typer.Option(help="What to sort by; among equals the cheapest comes first.")
-    ] = Sort.price,
+    sort: Annotated[Sort, typer.Option(help="Sort order; ties are sorted by price.")] = Sort.price,
     top: Annotated[
         int | None,
         typer.Option(
             "--top",
             "-n",
             min=1,
-            help="Most offers to show (default: 20 in a table, all otherwise).",
+            help="Maximum number of offers to show (default: 20 in a table, all otherwise).",
         ),
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.table,
@@ -155,9 +162,7 @@ def list_offers(
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="TYPE", help="Instance type, e.g. p4d.24xlarge.")],
-    cloud: Annotated[
-        str | None, typer.Option(help="Provider, where several of them use this name.")
-    ] = None,
+    cloud: Annotated[str | None, typer.Option(help="Provider, if several use this name.")] = None,
     all_regions: Annotated[
         bool, typer.Option("--all-regions", help="Show the prices of all regions.")
     ] = False,
@@ -175,7 +180,7 @@ def show(
 
 @app.command()
 def info(as_json: AsJson = False, path: Snapshot = None, overrides: Rules = None) -> None:
-    """Say how old and how complete the catalogue is, by provider."""
+    """Show how old and how complete the catalogue is."""
     from advisor.catalogue import Catalogue, records
 
     catalogue = Catalogue.load(path, overrides=overrides)
@@ -210,7 +215,9 @@ def diff(
         str, typer.Argument(help="A snapshot: bundled, previous, current, or a folder.")
     ] = "previous",
     new: Annotated[str, typer.Argument(help="The snapshot to compare with it.")] = "current",
-    top: Annotated[int, typer.Option("--top", "-n", min=0, help="Most changes to show.")] = 20,
+    top: Annotated[
+        int, typer.Option("--top", "-n", min=0, help="Maximum number of changes to show.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Compare two snapshots: types and prices added, removed, changed."""
@@ -257,11 +264,11 @@ def update(
         ),
     ] = "",
     timeout: Annotated[
-        float, typer.Option(min=1, help="Longest time to wait for one file, in seconds.")
+        float, typer.Option(min=1, help="Maximum time to wait for one file, in seconds.")
     ] = 300,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the catalogue up to date; the snapshot in use before is kept."""
+    """Update the catalogue, and keep the previous snapshot."""
     from advisor.catalogue.adapters import sources
     from advisor.catalogue.update import Options, given_files
     from advisor.catalogue.update import update as bring_up_to_date

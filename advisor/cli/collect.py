@@ -24,7 +24,9 @@ def command(
             "--out", help="Folder of the runs, made if missing; with --describe also a .jsonl.gz."
         ),
     ],
-    limit: Annotated[int | None, typer.Option(min=1, help="Most runs to make.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of runs to make.")
+    ] = None,
     hours: Annotated[
         float | None, quantity(HOURS, "--hours", help="Start no further run after this time.")
     ] = None,
@@ -41,12 +43,12 @@ def command(
     cap_s: Annotated[
         float | None,
         typer.Option(
-            help="Longest time of a run, in seconds; it is cut short then (default: 25, or 3600 "
-            "for jobs of minutes)."
+            help="Maximum time of a run, in seconds, after which it is cut short (default: "
+            "25, or 3600 for jobs of minutes)."
         ),
     ] = None,
     attempts: Annotated[
-        int, typer.Option(min=1, help="Most attempts at a run that stays noisy.")
+        int, typer.Option(min=1, help="Maximum number of attempts at a noisy run.")
     ] = 3,
     nice: Annotated[
         int,
@@ -63,9 +65,9 @@ def command(
         bool, typer.Option("--describe", help="Only count the runs so far, and show their noise.")
     ] = False,
 ) -> None:
-    """Train a zoo of small jobs under limits, and write down what each took.
+    """Train many small jobs under resource limits, and record what each took.
 
-    The same command goes on where it was stopped. Quotas and network limits need root: without
+    The same command continues where it stopped. Quotas and network limits need root: without
     them those runs are left out.
     """
     if (hours is not None and hours <= 0) or (cap_s is not None and cap_s <= 0):

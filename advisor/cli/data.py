@@ -25,7 +25,7 @@ _SHIPPED, _FETCHED, _MIRROR, _ABSENT = "shipped", "fetched", "mirror", "not here
 def list_datasets(
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
 ) -> None:
-    """List the data sets with their rows, licence, and whether they are here."""
+    """List the data sets: rows, licence, and whether they are here."""
     from advisor import measurements
 
     records = [_record(dataset) for dataset in measurements.ALL]
@@ -43,20 +43,20 @@ def fetch(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Data set; see `advisor data list`.")
     ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Every data set that is missing.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="Fetch every missing data set.")] = False,
     source: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="FOLDER|URL",
-            help="Copy of the collected tables, laid out like shared/data, to take them from.",
+            help="Take the tables from this copy, laid out like shared/data.",
         ),
     ] = "",
     host: Annotated[
         str, typer.Option("--host", help="Server of upstream's files (a mirror of GitHub's).")
     ] = "",
 ) -> None:
-    """Download a data set that does not ship, check it, and turn it into our form."""
+    """Download, check and convert a data set that is not included."""
     from advisor.measurements.fetch import GITHUB, Fetch
 
     if (name is None) != is_all:

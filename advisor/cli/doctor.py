@@ -32,10 +32,11 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Say what can be recorded here, what is set where, and measure this machine.
+    """Check what can be recorded here, and show which settings apply.
 
-    Measuring takes about four seconds, once.
+    The machine is measured once, which takes about four seconds.
     """
+    from advisor.cli import VERBS, load_verb, verb_settings
     from advisor.collectors import benchmark, doctor, host
     from advisor.collectors import device_sheet as sheets
     from advisor.question.sources import settings, unknown_variables
@@ -44,8 +45,9 @@ def command(
     known = sheets.measure_and_remember() if device_sheet else sheets.cached()
     described = host.describe(benchmark=measured, sheets=known)
     abilities = doctor.abilities()
-    found = settings(Path.cwd(), os.environ)
-    unknown = unknown_variables(os.environ)
+    of_verbs, variables = verb_settings.all_in_force(os.environ, load_verb, VERBS)
+    found = [*settings(Path.cwd(), os.environ), *of_verbs]
+    unknown = unknown_variables(os.environ, variables)
     if as_json:
         record = {
             "schema_version": 1,
@@ -80,6 +82,6 @@ def _table(found: Sequence[Setting]) -> list[str]:
 
 def _unknown(variables: Mapping[str, str]) -> list[str]:
     return [
-        f"note: {name} means nothing" + (f"; did you mean {close}?" if close else "")
+        f"note: {name} is not a setting" + (f"; did you mean {close}?" if close else "")
         for name, close in variables.items()
     ]

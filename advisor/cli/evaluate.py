@@ -45,16 +45,16 @@ def command(
         str | None,
         typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Folds that are computed at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of folds to compute in parallel.")] = 1,
     folds: Annotated[
         int,
-        typer.Option(help="Most groups to leave out in turn; of more, as many are chosen evenly."),
+        typer.Option(help="Maximum number of groups to leave out in turn, chosen evenly."),
     ] = 24,
     seed: Annotated[int, typer.Option(help="Seed of the models and of the random split.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Score the predictors on groups of runs that are left out of the fit, beside baselines."""
+    """Score the predictors and baselines on groups of runs left out of the fit."""
     if split != "all" and split not in _SPLITS:
         raise UsageError(f"no split named {split!r}", hint=f"one of: all, {', '.join(_SPLITS)}")
     if folds < 1:
@@ -92,7 +92,7 @@ def _scored(
     asked = problem(records, cast(Any, target), has_series=has_series)
 
     def build() -> Any:
-        return predictor(model, has_series=has_series, seed=seed, folds=5)
+        return predictor(model, channels=asked.channels, seed=seed, folds=5)
 
     try:
         result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs, most_folds=folds)

@@ -29,7 +29,7 @@ def comparison(
         return None
     if asked.trace is None or asked.machines is None:
         raise UsageError(
-            "--cluster-trace and --cluster belong together, one is missing",
+            "--cluster-trace and --cluster are needed together",
             hint="--cluster-trace sacct.txt --cluster 10x4xV100-SXM2-16GB@100Gbps",
         )
     from advisor.simulation.own_cluster import compare_with_cluster

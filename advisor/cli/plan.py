@@ -37,7 +37,7 @@ def command(
     from advisor.ways.terminal import show
 
     if question.cluster.machines is None:
-        raise UsageError("no cluster", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
+        raise UsageError("no cluster is given", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
     with waiting("searching layouts", is_quiet=as_json):
         known = Catalogue.load(question.catalogue, overrides=question.overrides)
         job, script = _job(question, known)

@@ -36,7 +36,7 @@ def command(
             SECONDS_WITH_UNIT,
             "--for",
             default="120s",
-            help="Longest recording, counted from the first step: 60s, 2m or 1h.",
+            help="Maximum recording time, counted from the first step: 60s, 2m or 1h.",
         ),
     ] = 120.0,
     steps: Annotated[
@@ -72,7 +72,7 @@ def command(
         int | None,
         typer.Option(help="Samples the full training run will see (default: as found).", min=1),
     ] = None,
-    name: Annotated[str, typer.Option(help="Word that becomes part of the run's name.")] = "",
+    name: Annotated[str, typer.Option(help="Word to include in the run's name.")] = "",
     runs: Annotated[
         str | None,
         typer.Option(
@@ -106,7 +106,7 @@ def command(
         bool, typer.Option("--json", help="Print the summary as JSON on stdout at the end.")
     ] = False,
 ) -> None:
-    """Run a training script for a short while and record what it does.
+    """Record a training script for a short while.
 
     A script runs in the activated virtual or conda environment, else in the interpreter that its
     first line names, else in the advisor's own; after -- name any interpreter yourself. The
@@ -148,7 +148,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
     """Return the script or command that the words mean; empty for a process to watch."""
     if pid is not None:
         if words:
-            raise UsageError("--pid and a command", hint="name one of them")
+            raise UsageError("--pid cannot be combined with a command", hint="give one of them")
         if not Path(f"/proc/{pid}").exists():
             raise UsageError(f"no process {pid}", hint="`ps -ef` shows what runs")
         return []
@@ -161,7 +161,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
         return words
     if shutil.which(first) is None:
         what = "is not executable" if Path(first).is_file() else "is not a command"
-        hint = "a script's name ends in .py; a command stands after --"
+        hint = "a script's name ends in .py; put a command after --"
         if Path(first).is_file() and not os.access(first, os.X_OK):
             hint = f"chmod +x {first}, or name its interpreter: -- sh {first}"
         raise UsageError(f"{first!r} {what}", hint=hint)

@@ -37,7 +37,7 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Rank cloud configurations for a job by training time and cost.
+    """Recommend what to rent for a job, by training time and cost.
 
     Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
     """

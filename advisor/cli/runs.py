@@ -78,7 +78,7 @@ def _short(word: str) -> str:
 
 @app.command()
 def show(run: Name, as_json: AsJson = False) -> None:
-    """Say what was learned from a run.
+    """Show what a run recorded.
 
     Exit code 3 means that it is not known well enough to answer from.
     """

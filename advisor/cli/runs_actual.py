@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TRANSFORMER: Final = ("model", "layers", "hidden", "heads", "kv_heads", "ffn", "gated",
                        "vocabulary", "experts", "experts_per_token", "sequence", "batch",
                        "precision")  # fmt: skip
-_NO_STEP: Final = UsageError("how long a step took is missing", hint="give --step-time 5.2s")
+_NO_STEP: Final = UsageError("the step time is missing", hint="give --step-time 5.2s")
 _LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
 
 
@@ -64,7 +64,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Record what a real run took, beside the prediction; the next estimates learn from it.
+    """Record what a real run took; later estimates learn from it.
 
     A transformer that was never profiled is named by --model (or --layers, --hidden, --heads),
     what it ran on by --cluster, its layout by --tp, --pp, ...; its steps calibrate `plan` and
@@ -101,7 +101,8 @@ def command(
 def _refuse_described(question: Question) -> None:
     if question.job.is_described:
         raise UsageError(
-            "a recorded run and a described model", hint="name one of them: RUN, or --model"
+            "a recorded run cannot be combined with a described model",
+            hint="name one of them: RUN, or --model",
         )
 
 
@@ -123,10 +124,12 @@ def _layout_run(question: Question, step_s: float | None) -> StepComparison:
 
     if not question.job.is_described:
         raise UsageError(
-            "which run is it?", hint="name a recorded run, or a model: --model llama.json"
+            "no run is named", hint="name a recorded run, or a model: --model llama.json"
         )
     if question.cluster.machines is None:
-        raise UsageError("what did it run on?", hint="--cluster 4x8xA100-80GB:nvlink@1600Gbps")
+        raise UsageError(
+            "the machines it ran on are missing", hint="--cluster 4x8xA100-80GB:nvlink@1600Gbps"
+        )
     if step_s is None:
         raise _NO_STEP
     return note_layout_run(

@@ -33,10 +33,12 @@ def command(
             "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
         ),
     ] = "auto",
-    top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of configurations to show.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Choose the configuration to try next for a job, from its own runs and those of other jobs.
+    """Choose the next configuration to try for a job.
+
+    It learns from the job's own runs and from those of other jobs.
 
     After a run that failed or timed out, machines that cost more than twice as much per hour come
     first.

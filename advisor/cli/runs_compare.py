@@ -20,9 +20,10 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Compare predictions with what real runs took, oldest first; warn where errors drift.
+    """Compare predictions with real runs, and warn where errors drift.
 
-    `advisor runs actual` notes the runs; each is compared with what was predicted before.
+    Runs are recorded by `advisor runs actual` and shown oldest first; each is compared with
+    what was predicted before it.
     """
     from advisor.collectors import store
     from advisor.train.drift import drift, read

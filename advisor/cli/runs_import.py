@@ -54,7 +54,7 @@ def command(
     nameless = sum(record.configuration[0].instance_type == UNKNOWN for record in records)
     if nameless:
         typer.echo(
-            f"note: nobody says what {nameless} of them ran on; add --machine g5.xlarge", err=True
+            f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge", err=True
         )
 
 

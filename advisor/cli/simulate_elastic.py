@@ -32,7 +32,7 @@ def command(
     ] = None,
     batches: Annotated[str, typer.Option(help="Other batch sizes to try, comma-separated.")] = "",
     workers: Annotated[
-        str, typer.Option(help="Numbers of workers to choose from, comma-separated.")
+        str, typer.Option(help="Worker counts to choose from, comma-separated.")
     ] = "1,2,4,8,16",
     step_time: Annotated[
         float,
@@ -81,12 +81,12 @@ def command(
     ] = 0.0,
     deadline: Deadline = None,
     budget: Annotated[
-        float | None, quantity(USD, "--budget", help="Most to spend, in USD.")
+        float | None, quantity(USD, "--budget", help="Maximum to spend, in USD.")
     ] = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan when workers join and leave, beside the best fixed number of them."""
+    """Plan when workers join and leave; compare with a fixed number."""
     from advisor.simulation import elastic as simulation
 
     question = simulation.question_of(

@@ -79,9 +79,9 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what failures, checkpoints and restarts add to a job, by number of devices.
+    """Predict what failures, checkpoints and restarts add to a job.
 
-    Each number is shown with and without a second network path.
+    The answer is given by number of devices, with and without a second network path.
     """
     from advisor.planners.goodput.checkpoints import save_s
     from advisor.simulation import failures as simulation

@@ -23,7 +23,11 @@ _LINK = re.compile(r"(?P<one>[\w.-]+)\s*,\s*(?P<other>[\w.-]+)\s*=\s*(?P<rate>.+
 def command(
     target_batch: Annotated[
         float,
-        quantity(COUNT, "--target-batch", help="Samples that all peers gather between averages."),
+        quantity(
+            COUNT,
+            "--target-batch",
+            help="Samples that all peers accumulate between two averagings.",
+        ),
     ],
     peer: Annotated[
         list[str] | None,
@@ -55,7 +59,9 @@ def command(
     ] = None,
     parameters: Annotated[
         float | None,
-        quantity(COUNT, "--parameters", help="Of the model: 198M (default: the recorded run's)."),
+        quantity(
+            COUNT, "--parameters", help="Parameters of the model: 198M (default: as recorded)."
+        ),
     ] = None,
     samples: Annotated[
         float | None,
@@ -64,10 +70,10 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict how fast peers train that gather a batch together and then average (Hivemind).
+    """Predict the speed of peers that share a batch (Hivemind).
 
-    What is known is the rate of each peer alone (`--peer`), or the first minute of the running job
-    (`--running`). A link between sites slows every average down.
+    Give the rate of each peer alone (`--peer`), or the first minute of the running job
+    (`--running`). A link between sites slows every averaging down.
     """
     from advisor.predict.peers import answer, peers_of
 
@@ -157,6 +163,8 @@ def _links(texts: list[str]) -> dict[frozenset[str], float]:
             raise UsageError(f"cannot read the link {text!r}", hint="write e.g. us,eu=210Mbps")
         rate = parse_rate(words["rate"], option="--link")
         if rate <= 0:
-            raise UsageError(f"a link of {words['rate']} makes no sense", hint="us,eu=210Mbps")
+            raise UsageError(
+                f"the rate of a link must be positive, got {words['rate']}", hint="us,eu=210Mbps"
+            )
         found[frozenset((words["one"], words["other"]))] = rate
     return found

@@ -57,9 +57,9 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Insert a job into the recorded past of a shared cluster.
+    """Replay a job on a shared cluster's recorded history.
 
-    Shows how long it waits, when it is done, and whether renting pays.
+    Shows how long the job waits, when it is done, and whether renting pays off.
     """
     from advisor.domain import Estimate
     from advisor.planners.queueing.nouns import POLICIES, SharedCluster

@@ -77,7 +77,7 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a job on spot nodes, by strategy, beside the same nodes on demand."""
+    """Replay a job on spot nodes under each strategy, and on demand."""
     from advisor.simulation import spot as simulation
     from advisor.simulation.spot_question import SpotQuestion
 

@@ -19,7 +19,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="[PROTOCOL|TABLE]",
-            help="A protocol (none lists them), or a CSV table in the form of a published suite.",
+            help="A protocol (omit it to list them), or a CSV table in the form of a published "
+            "suite.",
         ),
     ] = None,
     folder: Annotated[
@@ -29,12 +30,12 @@ def command(
         bool,
         typer.Option(
             "--blind",
-            help="Also fit and choose everything again without the scored group; print both.",
+            help="Also refit and reselect everything without the scored group, and print both.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Score the models against published measurements, or your own, whole groups left out."""
+    """Score the models on published measurements, or your own, with whole groups left out."""
     if protocol is None:
         for name, (_, question) in validation.PROTOCOLS.items():
             typer.echo(f"{name:14} {question}")

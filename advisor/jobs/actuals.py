@@ -52,13 +52,17 @@ class Actual:
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
-            raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+            raise UsageError(
+                f"the step time is out of range: {self.step_s}", hint="give seconds, e.g. 0.25"
+            )
         if not self.instance_type:
-            raise UsageError("a run on no machine", hint="name the type or the accelerator")
+            raise UsageError("the run names no machine", hint="name the type or the accelerator")
         if self.count < 1:
-            raise UsageError(f"not a number of machines: {self.count}", hint="give 1 or more")
+            raise UsageError(
+                f"the number of machines is out of range: {self.count}", hint="give 1 or more"
+            )
         if self.batch is not None and self.batch < 1:
-            raise UsageError(f"not a batch: {self.batch}", hint="give 1 or more")
+            raise UsageError(f"the batch is out of range: {self.batch}", hint="give 1 or more")
 
 
 def _actual(row: Any) -> Actual:

@@ -51,7 +51,9 @@ class LayoutRun:
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
-            raise UsageError(f"not a step time: {self.step_s}", hint="give seconds, e.g. 0.25")
+            raise UsageError(
+                f"the step time is out of range: {self.step_s}", hint="give seconds, e.g. 0.25"
+            )
 
     @property
     def words(self) -> str:

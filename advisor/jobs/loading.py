@@ -85,7 +85,7 @@ def job_of(
     """
     asked = setup or SetupRequest()
     if job is not None and spec.names_a_job:
-        raise UsageError("two jobs: the one given and one that is named", hint="give one of them")
+        raise UsageError("two jobs are given", hint="give one of them")
     if job is None and spec.is_described:
         found = _sized(_described(spec, asked), replace(spec, batch=None))
     else:

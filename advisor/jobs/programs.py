@@ -228,7 +228,7 @@ def _length(
         raise RunError(
             f"how many {rounds.unit}s of {rounds.kind} the job of run {recording.run_id} makes "
             "could not be found",
-            hint=f"say so: --total-steps N, the number of {rounds.unit}s",
+            hint=f"give it: --total-steps N, the number of {rounds.unit}s",
         )
     return float(work.steps), f"{work.source} ({work.confidence})"
 

@@ -38,7 +38,7 @@ from advisor.planners.core.nouns import (
 )
 from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.step.input_pipeline import idle_s_per_sample
-from advisor.planners.step.operators import convolution_kind, operator_kind
+from advisor.planners.step.operators import convolution_kind, kernels_in_call, operator_kind
 from advisor.planners.stragglers.spread import (
     FEWEST_STEPS,
     RankSpread,
@@ -126,7 +126,7 @@ def job_from_recording(
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     job = Job(
         name=recording.run_id,
-        work=_work(recording.deep_step, loading),
+        work=recorded_work(recording.deep_step, loading),
         program=None,
         global_batch=batch,
         heads=recorded_heads(recording.deep_step.operators),
@@ -261,7 +261,7 @@ def _kind(row: OperatorCount) -> OperatorKind:
     return convolution_kind(row.shapes, row.flop / row.count) if kind == "convolution" else kind
 
 
-def _work(deep: DeepStep, loading: Loading | None) -> Work:
+def recorded_work(deep: DeepStep, loading: Loading | None) -> Work:
     """Divide the traced step by its passes: one micro-batch without accumulation."""
     passes = max(deep.micro_batches, 1)
     micro_batch = max(deep.samples // passes, 1)
@@ -271,7 +271,9 @@ def _work(deep: DeepStep, loading: Loading | None) -> Work:
                 name=o.name,
                 kind=_kind(o),
                 phase=o.phase,
-                count=o.count / (1 if o.phase == "optimizer" else passes),
+                count=o.count
+                * kernels_in_call(o.name, o.shapes)
+                / (1 if o.phase == "optimizer" else passes),
                 flop=o.flop / (1 if o.phase == "optimizer" else passes),
                 bytes=o.bytes / (1 if o.phase == "optimizer" else passes),
                 fixed_bytes=o.fixed_bytes / (1 if o.phase == "optimizer" else passes),

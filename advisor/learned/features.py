@@ -18,17 +18,12 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.learned.analytic import analytic_time_s, communication_s
+from advisor.learned.course import SEQUENCE_CHANNELS, series_of
 from advisor.records import AnchorRun, Fact, ResourceSeries, RunRecord
 
 SCHEMA_VERSION: Final = 3
 Group = Literal["job", "anchor", "series", "configuration", "layout", "physics"]
 Floats = NDArray[np.float64]
-
-# Four channels of the thesis, in its order, then what GPUs add.
-SEQUENCE_CHANNELS: Final = (
-    "cpu_cores", "memory_bytes", "network_received_bytes_per_s", "network_sent_bytes_per_s",
-)  # fmt: skip
-SEQUENCE_READINGS: Final = 64  # a series is brought to this length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,45 +208,11 @@ def _unknown(rows: Floats, names: Sequence[str]) -> Floats:
     return kept
 
 
-def sequences(records: Sequence[RunRecord]) -> Floats:
-    """Return the partial runs' series, resampled to one length and scaled to order one.
-
-    Returns
-    -------
-    array of shape (n_records, n_channels * SEQUENCE_READINGS)
-        Channel by channel: cores busy over the anchor's cores, memory over its peak, and
-        ``log1p`` of the network rates [kB/s] over 10. A series of length 0 is all zeros.
-    """
-    out = np.zeros((len(records), len(SEQUENCE_CHANNELS), SEQUENCE_READINGS))
-    for row, record in enumerate(records):
-        series = _partial_series(record)
-        if series is None or series.readings == 0:
-            continue
-        cores = record.anchor.machines.vcpus if record.anchor else None
-        for column, channel in enumerate(SEQUENCE_CHANNELS):
-            values = _resampled(series.channels.get(channel, ()))
-            if channel == "cpu_cores":
-                values = values / (cores or max(float(values.max()), 1e-9))
-            elif channel == "memory_bytes":
-                values = values / max(float(values.max()), 1.0)
-            else:
-                values = np.log1p(values / 1e3) / 10.0
-            out[row, column] = values
-    return out.reshape(len(records), -1)
-
-
-def _resampled(values: Sequence[float]) -> Floats:
-    if len(values) == 0:
-        return np.zeros(SEQUENCE_READINGS)
-    positions = np.linspace(0, len(values) - 1, SEQUENCE_READINGS)
-    return np.asarray(np.interp(positions, np.arange(len(values)), values), float)
-
-
 def _values(record: RunRecord) -> Iterator[tuple[str, float]]:
     yield from _job_values(record.job.facts)
     if record.anchor is not None:
         yield from _anchor_values(record.anchor, record.job.facts)
-    series = _partial_series(record)
+    series = series_of(record)
     if series is not None:
         yield from _series_values(series)
     yield from _configuration_values(record)
@@ -343,10 +304,6 @@ def _physics_values(record: RunRecord) -> Iterator[tuple[str, float]]:
     steps = _number(record.job.facts, "steps")
     if steps > 0:
         yield "traffic_s_per_step", traffic / steps
-
-
-def _partial_series(record: RunRecord) -> ResourceSeries | None:
-    return record.anchor.series[0] if record.anchor and record.anchor.series else None
 
 
 def _number(facts: Mapping[str, Fact], name: str, default: float = math.nan) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
-from advisor.learned import features
+from advisor.learned import course, features
 from advisor.learned.analytic import analytic_time_s
 from advisor.records import RunRecord
 
@@ -56,6 +56,8 @@ class Problem:
     groups : array of shape (n,) of str
         Families.
     is_censored : array of shape (n,) of bool
+    channels : int
+        Of the partial runs' course, behind the features in ``X``; 0 without.
     """
 
     records: tuple[RunRecord, ...]
@@ -65,6 +67,7 @@ class Problem:
     offset: Floats
     groups: NDArray[Any]
     is_censored: NDArray[np.bool_]
+    channels: int = 0
 
     def fit(self, model: RunRegressor, rows: NDArray[np.intp] | slice) -> RunRegressor:
         """Fit an estimator on some rows."""
@@ -115,6 +118,7 @@ def problem(
     target: Target = "over_analytic",
     *,
     has_series: bool = False,
+    channels: int | None = None,
 ) -> Problem:
     """Return the labelled runs among ``records`` as arrays.
 
@@ -126,6 +130,8 @@ def problem(
     target : Target
     has_series : bool
         Append the resampled series of the partial run to the features.
+    channels : int, optional
+        How many a model takes; those that the runs have by default (``course.channels_of``).
 
     Raises
     ------
@@ -154,8 +160,10 @@ def problem(
         X = features.as_asked(X)
     elif target == "over_anchor":
         X = features.without_length_and_price(X)
+    taken = 0
     if has_series:
-        X = np.hstack([X, features.sequences(runs)])
+        taken = course.channels_of(runs) if channels is None else channels
+        X = np.hstack([X, course.sequences(runs, taken)])
     truths = [r.cost_usd if target in COSTS else r.time_s for r in runs]
     return Problem(
         records=runs,
@@ -165,6 +173,7 @@ def problem(
         offset=np.log([base for _, base in kept]),
         groups=np.array([r.job.family for r in runs]),
         is_censored=np.array([r.status == "censored" for r in runs]),
+        channels=taken,
     )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.learned import features, registry
+from advisor.learned.course import SEQUENCE_CHANNELS
 from advisor.learned.hull import Hull
 from advisor.learned.problem import Problem, Target, problem
 from advisor.learned.quick import QuickModel
@@ -66,8 +67,8 @@ class TrainedModel:
     estimator : RunRegressor or QuickModel
         The latter where a folder was read that needs no more.
     target : Target
-    has_series : bool
-        It takes the resampled series after the features.
+    channels : int
+        Of the partial run's course, which it takes after the features; 0 for none.
     about : mapping
         ``features.json``.
     metrics : mapping
@@ -77,7 +78,7 @@ class TrainedModel:
     name: str
     estimator: RunRegressor | QuickModel
     target: Target
-    has_series: bool
+    channels: int
     about: Mapping[str, Any]
     metrics: Mapping[str, Any]
 
@@ -96,7 +97,8 @@ class TrainedModel:
             name=folder.name,
             estimator=estimator,
             target=cast(Target, about["target"]),
-            has_series=bool(about["has_series"]),
+            channels=int(about.get("channels", len(SEQUENCE_CHANNELS)))
+            * bool(about["has_series"]),
             about=about,
             metrics=found,
         )
@@ -151,14 +153,17 @@ class TrainedModel:
             usual = asked.X.copy()
             columns = [i for i, f in enumerate(features.FEATURES) if f.group == group]
             usual[:, columns] = medians[columns]
-            if group == "series" and self.has_series:
+            if group == "series" and self.channels:
                 usual[:, len(features.FEATURES) :] = 0.0
             answer = self.estimator.predict(usual, offset=asked.offset)
             found[group] = full - np.log(asked._back(self.estimator, answer))
         return found
 
     def _problem(self, records: Sequence[RunRecord]) -> Problem:
-        asked = problem([_asked(r) for r in records], self.target, has_series=self.has_series)
+        asked = problem(
+            [_asked(r) for r in records], self.target,
+            has_series=self.channels > 0, channels=self.channels,
+        )  # fmt: skip
         if len(asked.records) != len(records):
             kept = {r.record_id for r in asked.records}
             missing = next(r for r in records if r.record_id not in kept)
@@ -176,7 +181,7 @@ def _asked(record: RunRecord) -> RunRecord:
     return replace(record, time_s=1.0, cost_usd=1e-9, status="ok")
 
 
-def describe_features(asked: Problem, *, has_series: bool, hull: Hull) -> dict[str, Any]:
+def describe_features(asked: Problem, *, hull: Hull) -> dict[str, Any]:
     """Return ``features.json`` of a model that is fitted on ``asked`` and covers ``hull``."""
     static = asked.X[:, : len(features.FEATURES)]
     known = np.isfinite(static)
@@ -187,7 +192,8 @@ def describe_features(asked: Problem, *, has_series: bool, hull: Hull) -> dict[s
     return {
         "schema_version": features.SCHEMA_VERSION,
         "target": asked.target,
-        "has_series": has_series,
+        "has_series": asked.channels > 0,
+        **({"channels": asked.channels} if asked.channels else {}),
         "names": list(features.NAMES),
         "features": [
             {"name": f.name, "unit": f.unit, "group": f.group, "is_log": f.is_log}

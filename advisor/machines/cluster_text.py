@@ -138,7 +138,7 @@ def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
     """
     groups = read_cluster(text, catalogue).groups
     if len(groups) > 1:
-        raise UsageError(f"unlike machines in {text!r}", hint="name machines of one kind")
+        raise UsageError(f"different machines in {text!r}", hint="name machines of one kind")
     return groups[0]
 
 
@@ -170,7 +170,7 @@ def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType 
         try:
             return _of_gpus(explicit, item, catalogue), None
         except UsageError as error:
-            if unknown is None or "makes no sense" in str(error):
+            if unknown is None or "out of range" in str(error):
                 raise
             raise CatalogueError(
                 f"neither an instance type nor an accelerator is called {named['name']!r}"
@@ -193,7 +193,7 @@ def _is_gpu(name: str, catalogue: Catalogue) -> bool:
 def _count(digits: str, item: str) -> int:
     count = int(digits)
     if not 1 <= count <= _MOST_NODES:
-        raise UsageError(f"{count} machines in {item!r} makes no sense", hint=_HINT)
+        raise UsageError(f"the number of machines in {item!r} is out of range", hint=_HINT)
     return count
 
 
@@ -278,7 +278,7 @@ def _network(text: str) -> float:
     word = text.strip()
     rate = parse_rate(re.sub(r"b/s$", "bps", word), option="the network in --cluster")
     if rate <= 0:
-        raise UsageError(f"a network of {word} makes no sense", hint=_HINT)
+        raise UsageError(f"a network rate of {word} is out of range", hint=_HINT)
     return rate
 
 

@@ -63,12 +63,12 @@ class Download:
         Raises
         ------
         ModelError
-            If it cannot be had, or is another file than was expected.
+            If it cannot be had, or is not the expected file.
         OSError
             If it cannot be written.
         """
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ModelError(f"{url} is no web address", hint="name a folder, or http(s)://...")
+            raise ModelError(f"{url} is not a web address", hint="name a folder, or http(s)://...")
         if target.is_file() and sha256 == _digest(target):
             return sha256
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class Download:
         if sha256 is not None and found != sha256:
             _forget(part)
             raise ModelError(
-                f"{url} is another file than was expected: SHA-256 {found}, not {sha256}",
+                f"{url} is not the expected file: SHA-256 {found}, not {sha256}",
                 hint="it was changed there or on the way; name a copy with --from FOLDER or URL",
             )
         os.replace(part, target)
@@ -114,7 +114,7 @@ class Download:
                     f"bytes {at}-"
                 ):
                     _forget(part)
-                    raise _CutError("sent another part than was asked for")
+                    raise _CutError("sent a different part than requested")
                 if etag := answer.headers.get("ETag", ""):
                     tag.write_text(etag)
                 self._save(answer, part, at if is_rest else 0, url)
@@ -122,7 +122,7 @@ class Download:
             with error:
                 if error.code == _NO_SUCH_RANGE:
                     _forget(part)
-                    raise _CutError("has become shorter than what had come") from error
+                    raise _CutError("is now shorter than what was downloaded") from error
                 if error.code in _TRY_AGAIN:
                     raise _CutError(f"answers {error.code} {error.reason}") from error
                 raise ModelError(
@@ -145,7 +145,7 @@ class Download:
             while block := answer.read1(_BLOCK):
                 at += len(block)
                 if at > self.max_bytes:
-                    raise ModelError(f"{url} does not end", hint="is it the right file?")
+                    raise ModelError(f"{url} keeps sending data", hint="is it the right file?")
                 file.write(block)
             file.flush()
             os.fsync(file.fileno())

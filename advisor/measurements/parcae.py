@@ -1,11 +1,11 @@
-"""Parcae: what restarts of its pipelines cost."""
+"""Parcae: pipelines of V100s at 10 Gb/s, and what its restarts cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from advisor.measurements.dataset import Dataset, Upstream
-from advisor.measurements.table import PublishedTable
+from advisor.measurements.table import MS_PER_S, PublishedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,11 +20,26 @@ def _tidy_restarts(rows: pd.DataFrame) -> pd.DataFrame:
 
 PARCAE: Final = Dataset(
     name="parcae",
-    title="Parcae's restarts",
+    title="Parcae's pipelines and restarts",
     upstream=(Upstream(repository="JF-D/Parcae", commit="efedee7"),),
     licence="MIT",
     ships=True,
     tables={
+        "steps": PublishedTable(
+            file="parcae/steps.csv",
+            published="measurements/parcae/parcae_dp_pp_throughput.csv",
+            columns={
+                "model": "model",
+                "micro_batch": "micro_batch_size",
+                "global_batch": "global_batch",
+                "dp": "dp",
+                "pp": "pp",
+                "accelerators": "n_gpus",
+                "step_s": "step_ms",
+            },
+            divisors={"step_s": MS_PER_S},
+            tell=frozenset({"dp", "pp", "n_gpus", "step_ms", "model"}),
+        ),
         "restarts": PublishedTable(
             file="parcae/restarts.csv",
             published="measurements/parcae/parcae_restart_cost.csv",

@@ -164,7 +164,9 @@ def _intervals(path: Path) -> Iterator[tuple[float, float, int]]:
         content = bounded.read_json(path)
         gap_s, up = float(content["metadata"]["gap_seconds"]), [int(n) for n in content["data"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(f"{path} is no trace of SkyPilot's: {error}", hint="see SPOT") from error
+        raise ModelError(
+            f"{path} is not a trace of SkyPilot's: {error}", hint="see SPOT"
+        ) from error
     at = 0
     for count, stretch in itertools.groupby(up):
         length = len(list(stretch))

@@ -20,6 +20,7 @@ from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
 from advisor.planners.core.nouns import Device
 from advisor.planners.goodput.goodput import NEGLIGIBLE_FRACTION
+from advisor.planners.spot.bands import BANDS
 from advisor.planners.step.input_pipeline import vcpus_needed
 from advisor.predict.completion import Completion
 from advisor.predict.data_costs import SideCosts
@@ -36,8 +37,6 @@ _TIMES: Final = (
 _COSTS: Final = (
     ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
 )  # fmt: skip
-# Bounds of AWS's interruption bands, in per cent a month; the last one is open.
-_BANDS: Final = (0, 5, 10, 15, 20, 0)
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
 
@@ -194,10 +193,8 @@ def interruption_words(band: float) -> str:
     """
     if math.isnan(band):
         return "interruptions unknown"
-    low, high = _BANDS[int(band)], _BANDS[int(band) + 1]
-    if low == 0:
-        return f"below {high}% interrupted a month"
-    return f"{low}-{high}% interrupted a month" if high else f"above {low}% interrupted a month"
+    name = BANDS[int(band)].replace("<", "below ").replace(">", "above ")
+    return f"{name} interrupted a month"
 
 
 def waits(shares: Mapping[Bottleneck, float]) -> str:

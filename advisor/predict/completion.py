@@ -22,7 +22,8 @@ from advisor.jobs.data_in import VOLUME_BYTES_PER_S
 from advisor.jobs.job import RUN_LOG_SD, Job
 from advisor.planners.goodput.campaign import CampaignLaw
 from advisor.planners.goodput.goodput import expected_completion
-from advisor.planners.spot.replay import BAND_FRACTIONS, hazard_of_band, spot_completion
+from advisor.planners.spot.bands import BANDS, hazard_of_band
+from advisor.planners.spot.replay import spot_completion
 from advisor.predict.campaign import load as whole_run_model
 from advisor.records.traces import packaged_spot_history
 from advisor.ways.columns import TimeColumns
@@ -344,7 +345,7 @@ def restart_s(columns: TimeColumns) -> Floats:
 
 def hazards(bands: Floats) -> Floats:
     """Return the hazard of each row's interruption band, the open band's where it is unknown."""
-    by_band: Sequence[float] = [hazard_of_band(name) for name in BAND_FRACTIONS]
+    by_band: Sequence[float] = [hazard_of_band(name) for name in BANDS]
     index = np.nan_to_num(bands, nan=len(by_band) - 1).astype(np.int64)
     return np.asarray(by_band)[index]
 

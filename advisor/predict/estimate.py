@@ -289,7 +289,7 @@ def on_device(
 
 def _check_count(count: int) -> None:
     if count < 1:
-        raise UsageError(f"--count {count} makes no sense", hint="give 1 or more")
+        raise UsageError(f"--count {count} is out of range", hint="give 1 or more")
 
 
 def _accelerator(name: str) -> Device:

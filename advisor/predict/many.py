@@ -165,15 +165,11 @@ def _rented(
         return []
     is_spot = rental.pricing == "spot"
     if rental.way == "on-demand" and not is_spot:
-        done = on_demand(job, columns, rental.coverage)
-        return _candidates(
-            predictor, job, columns, done, offers, offered, fitting, fitting, rental
-        )
+        return _candidates(predictor, job, columns, None, offers, offered, fitting, rental)
     if rental.way == "spot" and is_spot:
         bands = offers.spot_interruption_band[offered[fitting]]
-        done = on_spot(job, columns, fitting, bands, rental.coverage)
-        own = np.arange(fitting.size)
-        return _candidates(predictor, job, columns, done, offers, offered, fitting, own, rental)
+        spot = on_spot(job, columns, fitting, bands, rental.coverage)
+        return _candidates(predictor, job, columns, spot, offers, offered, fitting, rental)
     answers: list[tuple[int, Candidate | AdvisorError]] = []
     for row in fitting.tolist():
         try:
@@ -189,12 +185,13 @@ def _rented(
 
 
 def _candidates(
-    predictor: OneEstimate, job: Job, columns: TimeColumns, done: Completion,
-    offers: OfferColumns, offered: Integers, rows: Integers, done_rows: Integers, rental: Terms,
+    predictor: OneEstimate, job: Job, columns: TimeColumns, spot: Completion | None,
+    offers: OfferColumns, offered: Integers, rows: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
-    """Return a candidate a row; ``done_rows`` are the rows' places in the completions."""
+    """Return a candidate a row, on demand where ``spot`` has no completion for each."""
     side = predictor.side_costs(job, offers)
     steady = on_demand(job, columns, rental.coverage)
+    done, done_rows = (steady, rows) if spot is None else (spot, np.arange(rows.size))
     return [
         (row, predictor.candidate(
             job, columns, done, offers, side, offer_row=int(offered[row]), column=row,

@@ -6,8 +6,9 @@ The one function behind ``advisor simulate peers``, Python and the protocols ``c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,7 +69,7 @@ class PeerModel:
         """
         if coverage not in QUANTILES:
             raise UsageError(
-                f"a coverage of {coverage} is not on offer",
+                f"a coverage of {coverage} is not available",
                 hint=f"one of: {', '.join(str(one) for one in QUANTILES)}",
             )
         if isinstance(asked, Peers):
@@ -82,8 +83,6 @@ class PeerModel:
 
     def to_text(self) -> str:
         """Return ``parameters.json``."""
-        import json
-        from dataclasses import asdict
 
         def record(fitted: FittedRate) -> dict[str, Any]:
             return {
@@ -152,7 +151,7 @@ class PeerGroup:
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 < self.samples_per_s < np.inf:
             raise UsageError(
-                f"{self.count} peers of {self.samples_per_s} samples/s make no sense",
+                f"{self.count} peers of {self.samples_per_s} samples/s are out of range",
                 hint="give counts of 1 or more and positive rates",
             )
 
@@ -267,7 +266,9 @@ def peers_of(
     """
     count = sum(group.count for group in groups)
     if count < 2:
-        raise UsageError("one peer averages with nobody", hint="name all: --peer 4x85@us")
+        raise UsageError(
+            "a single peer has no other to average with", hint="name all peers: --peer 4x85@us"
+        )
     sites = sorted({group.site for group in groups})
     slowest = np.inf
     for place, one in enumerate(sites):

@@ -101,17 +101,19 @@ _JOB: Final = _entries("job", {
 })  # fmt: skip
 
 _CONSTRAINTS: Final = _entries("constraints", {
-    "budget": ("budget_usd", kinds.USD, "Most to spend on the job, in USD."),
-    "deadline": ("deadline_h", kinds.HOURS, "Longest the job may take: 6h, 90m, 1h30m or 2d."),
+    "budget": ("budget_usd", kinds.USD, "Maximum to spend on the job, in USD."),
+    "deadline": ("deadline_h", kinds.HOURS, "Maximum time that the job may take: 6h, 90m, "
+                 "1h30m or 2d."),
     "cloud": ("providers", kinds.NAMES, "Providers to consider, comma-separated: aws,gcp."),
     "region": ("region", kinds.TEXT, "Regions to consider, as a glob: 'us-*'."),
     "gpus": ("gpus", kinds.GPUS, "Accelerators of a machine: A100:8, L4, A100:40GB..80GB:1..8."),
-    "max_nodes": ("max_nodes", whole(), "Most machines rented together (default: 8)."),
-    "max_price": ("max_price_usd_per_h", kinds.USD, "Most to pay for one machine, in USD per "
+    "max_nodes": ("max_nodes", whole(), "Maximum number of machines rented together "
+                  "(default: 8)."),
+    "max_price": ("max_price_usd_per_h", kinds.USD, "Maximum price of one machine, in USD per "
                   "hour."),
-    "max_hourly": ("max_hourly_usd", kinds.USD, "Most to pay for all machines together, in USD "
+    "max_hourly": ("max_hourly_usd", kinds.USD, "Maximum price of all machines together, in USD "
                    "per hour."),
-    "spot": ("pricings", kinds.SPOT, "Consider spot prices beside on-demand ones.",
+    "spot": ("pricings", kinds.SPOT, "Consider spot prices as well as on-demand ones.",
              ("--spot/--on-demand",)),
     "mixed": ("mixed", kinds.FLAG, "Consider two types of machines together, in one region."),
     "checkpoints": ("saves_checkpoints", kinds.FLAG, "Whether the job can resume from a "
@@ -122,12 +124,15 @@ _CONSTRAINTS: Final = _entries("constraints", {
                  "0.5, 0.8, 0.9 or 0.95 (default: 0.9)."),
     "confidence": ("confidence", kinds.SHARE, "Probability with which budget and deadline must "
                    "be kept: 90% (default: the expected cost and time keep them)."),
-    "gain": ("least_gain_fraction", kinds.SHARE, "Least that a row must be faster or cheaper "
-             "than the others shown; 0% shows all that nothing beats (default: 10%)."),
+    "gain": ("least_gain_fraction", kinds.SHARE, "Show a row only if it is faster or cheaper "
+             "than the others by this much; 0% shows every row that nothing beats (default: "
+             "10%)."),
     "here_price": ("here_usd_per_h", kinds.POWER_PRICE, "What an hour of this machine costs you, "
                    "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
-    "top": ("top", whole(), "Most candidates to show (default: 10).", ("--top", "-n")),
-    "probes": ("with_probes", kinds.FLAG, "Say which short real run would help most to choose.",
+    "top": ("top", whole(), "Maximum number of candidates to show (default: 10).",
+            ("--top", "-n")),
+    "probes": ("with_probes", kinds.FLAG, "Suggest the short real run that would help most "
+               "to choose.",
                ("--probe/--no-probe",)),
 })  # fmt: skip
 
@@ -161,7 +166,7 @@ _SETUP: Final = _entries("setup", {
     "weights": ("weights", choice("fp32", "bf16"), "How weights are stored: fp32, or bf16 without "
                 "an fp32 copy (default: fp32)."),
     "lora": ("adapter_rank", whole(), "Train LoRA adapters of this rank in place of the weights."),
-    "base_bits": ("base_bits", kinds.BITS, "Bits of each frozen weight beside adapters: 16, 8 or "
+    "base_bits": ("base_bits", kinds.BITS, "Bits of each frozen weight under adapters: 16, 8 or "
                   "4 (default: 16)."),
     "frozen": ("frozen_fraction", kinds.SHARE, "Share of the parameters that is frozen, from the "
                "input on: 50%."),
@@ -170,7 +175,7 @@ _SETUP: Final = _entries("setup", {
 })  # fmt: skip
 
 _CLUSTER: Final = _entries("cluster", {
-    "cluster": ("machines", kinds.TEXT, "Machines that are given: '2x a2-highgpu-8g + 4x "
+    "cluster": ("machines", kinds.TEXT, "Machines you have: '2x a2-highgpu-8g + 4x "
                 "g2-standard-48', '8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps', or a .json or .toml "
                 "file."),
     "cluster_trace": ("trace", kinds.TEXT, "Compare with your shared cluster: its sacct, kubectl "
@@ -191,7 +196,7 @@ _QUESTION: Final = _entries("question", {
                   "use."),
     "overrides": ("overrides", kinds.TEXT, "Your own prices, machines and quotas (default: "
                   "overrides.csv in the configuration folder, if it is there)."),
-    "objective": ("objective", choice("time", "cost"), "What to make smallest: time or cost "
+    "objective": ("objective", choice("time", "cost"), "What to minimise: time or cost "
                   "(default: time)."),
     "completion": ("completion", choice(*COMPLETIONS), "What the job runs on until it is done: "
                    "on-demand, spot, spot-with-fallback or elastic-spot (default: on-demand)."),
@@ -222,6 +227,6 @@ ALIASES: Final[Mapping[str, Alias]] = {
     "quantised_base": Alias(
         name="base_bits",
         meaning=lambda value: 4 if value else 16,
-        help="Keep the frozen weights beside the adapters in 4 bits (QLoRA).",
+        help="Keep the frozen weights under the adapters in 4 bits (QLoRA).",
     ),
 }

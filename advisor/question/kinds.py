@@ -67,16 +67,16 @@ def _whole(value: Any, name: str, *, least: int, most: int) -> int:
         number = quantities.parse_count(value, option=name)
     except UsageError as error:
         is_negative = str(error).endswith("negative")
-        raise _senseless(value, name, limits) if is_negative else error from None
+        raise _out_of_range(value, name, limits) if is_negative else error from None
     if not number.is_integer():
         raise _refused(value, "a whole number", name, limits)
     if not least <= number <= most:
-        raise _senseless(value, name, limits)
+        raise _out_of_range(value, name, limits)
     return int(number)
 
 
-def _senseless(value: object, name: str, hint: str) -> UsageError:
-    return UsageError(f"{name} {str(value)[:40]} makes no sense", hint=hint)
+def _out_of_range(value: object, name: str, hint: str) -> UsageError:
+    return UsageError(f"{name} {str(value)[:40]} is out of range", hint=hint)
 
 
 def whole(least: int = 1, most: int = _MOST) -> ValueKind:
@@ -152,7 +152,7 @@ def _coverage(value: Any, name: str) -> float:
     known = {coverage for coverage in QUANTILES if str(coverage) == str(value).strip()}
     if not known:
         raise UsageError(
-            f"{name} {str(value)[:40]} is not on offer",
+            f"{name} {str(value)[:40]} is not available",
             hint=f"one of: {', '.join(map(str, QUANTILES))}",
         )
     return known.pop()

@@ -157,7 +157,7 @@ def _check_name(name: str, names: Collection[str] | None, *, typed: str | None =
     if name in known:
         return
     if name in ENTRIES or name in ALIASES:
-        raise UsageError(f"{typed!r} means nothing here", hint="leave it out")
+        raise UsageError(f"{typed!r} does not apply here", hint="leave it out")
     close = difflib.get_close_matches(typed, sorted(known), n=1, cutoff=0.5)
     raise UsageError(
         f"there is no option {typed!r}",

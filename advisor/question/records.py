@@ -87,7 +87,9 @@ class JobSpec:
         if self.is_numbers:
             named.append("--layers")
         if len(named) > 1:
-            raise UsageError(f"several jobs: {', '.join(named)}", hint="name one of them")
+            raise UsageError(
+                f"more than one job is given: {', '.join(named)}", hint="name one of them"
+            )
         if len(self._lengths) > 1:
             raise UsageError(
                 f"the job's length is given twice: {', '.join(self._lengths)}",
@@ -233,17 +235,23 @@ class Constraints:
                 raise UsageError(f"not a {name}: {value}", hint="give a positive number")
         if not 1 <= self.max_nodes <= _MOST_NODES:
             raise UsageError(
-                f"not a number of nodes: {self.max_nodes}", hint=f"give 1 to {_MOST_NODES}"
+                f"the number of nodes is out of range: {self.max_nodes}",
+                hint=f"give 1 to {_MOST_NODES}",
             )
         if self.coverage not in QUANTILES:
             known = ", ".join(f"{coverage:g}" for coverage in QUANTILES)
-            raise UsageError(f"not a coverage: {self.coverage}", hint=f"one of: {known}")
+            raise UsageError(
+                f"the coverage is not available: {self.coverage}", hint=f"one of: {known}"
+            )
         if self.confidence is not None and not 0.5 <= self.confidence < 1:
             raise UsageError(
-                f"not a confidence: {self.confidence}", hint="give 50% or more, below 100%"
+                f"the confidence is out of range: {self.confidence}",
+                hint="give 50% or more, below 100%",
             )
         if self.top < 1:
-            raise UsageError(f"not a number of candidates: {self.top}", hint="give 1 or more")
+            raise UsageError(
+                f"the number of candidates is out of range: {self.top}", hint="give 1 or more"
+            )
 
     @property
     def most_usd_per_h(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from advisor.collectors import store
 from advisor.errors import UsageError
 from advisor.question.entries import ENTRIES
 from advisor.question.reading import checked, merged
-from advisor.settings import RUNS_FOLDER, SettingsFile, settings_files
+from advisor.settings import RUNS_FOLDER, settings_files
 
 PREFIX: Final = "ADVISOR_"
 ENVIRONMENT: Final = "the environment"
@@ -99,7 +99,7 @@ def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
         If a file cannot be read, or a name or value makes no sense; the message says where.
     """
     places = [
-        Stated(place=_shown(one), answers=merged(checked(one.answers, one.path)))
+        Stated(place=shown_path(one.path), answers=merged(checked(one.answers, one.path)))
         for one in settings_files(folder)
     ]
     answers = read_environment(environ)
@@ -132,9 +132,12 @@ def _switch(text: str, variable: str) -> bool:
     raise UsageError(f"{variable}: cannot read {text!r} as yes or no", hint="give 1 or 0")
 
 
-def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables ``ADVISOR_...`` that mean nothing, each with the nearest that does."""
-    known = {variable_of(name) for name in ENTRIES} | set(_TAKEN) | _INTERNAL
+def unknown_variables(environ: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
+    """Return the variables ``ADVISOR_...`` that mean nothing, each with the nearest that does.
+
+    ``more`` are names that mean something to verbs.
+    """
+    known = {variable_of(name) for name in ENTRIES} | set(_TAKEN) | _INTERNAL | set(more)
     return {
         name: next(iter(difflib.get_close_matches(name, sorted(known), n=1)), "")
         for name in sorted(environ)
@@ -164,7 +167,11 @@ def _answers(places: list[Stated]) -> Iterator[Setting]:
 
 def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Setting]:
     """Yield where runs are kept, and the other variables that are set."""
-    saying = [(_shown(one), one.runs_folder) for one in settings_files(folder) if one.runs_folder]
+    saying = [
+        (shown_path(one.path), one.runs_folder)
+        for one in settings_files(folder)
+        if one.runs_folder
+    ]
     named = environ.get(store.VARIABLE)
     if named and (not saying or named != saying[-1][1]):
         saying.append((store.VARIABLE, named))
@@ -176,9 +183,9 @@ def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Sett
             yield Setting(name=about, value=environ[variable], place=variable)
 
 
-def _shown(file: SettingsFile) -> str:
-    """Return a file's name; the user's own with its folder."""
-    path, home = file.path, os.path.expanduser("~")
+def shown_path(path: Path) -> str:
+    """Return a settings file's name; the user's own with its folder."""
+    home = os.path.expanduser("~")
     if not path.is_absolute() or path.parent == Path.cwd():
         return path.name
     text = str(path)

@@ -163,7 +163,9 @@ class _Ranked:
         sure = self._within_deadline()
         self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure]))]
         self.shown = shown_of(beliefs, self.kept, request.top, also=sure)
-        self.nearest = self.front[:0] if self.front.size else _nearest(request, rows)
+        self.nearest = _nearest(request, rows, offers, columns)
+        if self.front.size:
+            self.nearest = self.front[:0]
 
     def _within_deadline(self) -> Integers:
         """Return the cheapest row of the front that keeps the deadline with the confidence."""
@@ -243,16 +245,18 @@ def _reject(
     return rejected, np.flatnonzero(left)
 
 
-def _nearest(request: Request, rows: Rows) -> Integers:
-    """Rows that miss the constraints by the smallest factor, no better one among them."""
+def _nearest(request: Request, rows: Rows, offers: OfferColumns, columns: TimeColumns) -> Integers:
+    """Rows that miss the constraints by the smallest factor, each of other machines."""
     usable = np.isfinite(rows.time_h) & rows.is_in_quota & ~rows.is_hopeless
-    candidates = np.flatnonzero(usable & ~(rows.is_spot & (not request.saves_checkpoints)))
-    front = candidates[pareto_front(rows.time_h[candidates], rows.cost_usd[candidates])]
-    # The factor by which a row is over both constraints together; one where it keeps them.
-    over = np.maximum(rows.time_h[front] / (request.deadline_h or np.inf), 1.0)
-    over *= np.maximum(rows.cost_usd[front] / (request.budget_usd or np.inf), 1.0)
-    order = np.argsort(over, kind="stable")
-    return front[order[:_NEAREST_SHOWN]]
+    found = np.flatnonzero(usable & ~(rows.is_spot & (not request.saves_checkpoints)))
+    time_h, cost = rows.time_h[found], rows.cost_usd[found]
+    # The factor by which a row is over all constraints together; one where it keeps them.
+    over = np.maximum(time_h / (request.deadline_h or np.inf), 1.0)
+    over *= np.maximum(cost / (request.budget_usd or np.inf), 1.0)
+    over *= np.maximum(rows.usd_per_h(offers, columns)[found] / request.most_usd_per_h, 1.0)
+    order = found[np.lexsort((time_h * cost, over))]
+    first = np.sort(np.unique(rows.column[order], return_index=True)[1])
+    return np.asarray(order[first][:_NEAREST_SHOWN])
 
 
 def _placing(one: Candidate) -> tuple[bool, int]:

@@ -55,6 +55,8 @@ CONFIDENCE: Final = 0.9
 TROUBLE_H: Final = 10 / 60
 # A machine that is at hand is left only for one that takes half its time, that trouble included.
 LEAST_SPEED_UP: Final = 2.0
+# Nobody waits this many times as long to save the rent.
+_MOST_PATIENCE: Final = 100.0
 
 
 def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: float) -> Floats:
@@ -170,7 +172,7 @@ def _is_enough(name: str, here: Candidate, rented: Candidate) -> bool:
     time_h, there_h = here.training_time_h.value, rented.training_time_h.value
     cost, price = here.cost_usd.value, rented.cost_usd.value
     if name == "cheapest":
-        return cost <= price
+        return cost <= price and time_h <= _MOST_PATIENCE * (there_h + TROUBLE_H)
     if name == "fastest":
         return time_h <= there_h
     there_h += TROUBLE_H

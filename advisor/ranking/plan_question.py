@@ -56,18 +56,18 @@ class PlanQuestion:
             )
         if not 1 <= self.job.global_batch <= 10**7:
             raise UsageError(
-                f"a global batch of {self.job.global_batch} makes no sense",
+                f"a global batch of {self.job.global_batch} is out of range",
                 hint="give --batch with the samples of a step over all workers",
             )
         if self.coverage not in QUANTILES:
             known = ", ".join(str(one) for one in QUANTILES)
             raise UsageError(
-                f"--coverage {self.coverage} is not on offer", hint=f"one of: {known}"
+                f"--coverage {self.coverage} is not available", hint=f"one of: {known}"
             )
         unpriced = [g.label for g in self.cluster.groups if g.price_usd_per_h is None]
         if self.objective == "cost" and self.cluster.is_mixed and unpriced:
             raise UsageError(
-                f"no prices, no cheapest way over unlike machines: {', '.join(unpriced)}",
+                f"machines without a price have no cheapest layout: {', '.join(unpriced)}",
                 hint="name instance types that one region sells, or ask for --objective time",
             )
 

@@ -62,10 +62,10 @@ class AskedRows:
         """Type and count of every row, type by type."""
         return np.repeat(self.types, len(self.counts)), np.tile(self.counts, len(self.types))
 
-    def cheapest(self, pricing: str) -> tuple[Floats, Integers]:
+    def cheapest(self, pricing: str, most_usd_per_h: float) -> tuple[Floats, Integers]:
         """Return the lowest price of a machine of every row within quota, and its offer's row.
 
-        inf and -1 where there is none. [USD/h]
+        inf and -1 where there is none for at most ``most_usd_per_h`` together. [USD/h]
         """
         n, k = len(self.types), len(self.counts)
         price, place = np.full((n, k), np.inf), np.full((n, k), -1, dtype=np.int64)
@@ -74,7 +74,7 @@ class AskedRows:
         at = np.searchsorted(self.types, self.offers.type_index[rows])
         for j, count in enumerate(self.counts):
             within = self.offers.max_instances[rows] >= count
-            within &= self.offers.price_usd_per_h[rows] * count <= self.request.most_usd_per_h
+            within &= self.offers.price_usd_per_h[rows] * count <= most_usd_per_h
             # The last of equal places wins: the cheapest.
             price[at[within], j] = self.offers.price_usd_per_h[rows[within]]
             place[at[within], j] = rows[within]
@@ -124,18 +124,24 @@ class _Search:
         self.asked, self.predictor, self.case = asked, predictor, case
         self.columns = columns
         self.type_index, self.count = asked.rows
-        self.prices = {p: asked.cheapest(p) for p in ("on-demand", "spot")}
         self.is_open = improvable(case, columns)
         rows = np.flatnonzero(self.is_open)
         self.time_h = np.full(len(self.count), np.inf)
         bound = least_step_s(case, columns, rows)
         before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
         self.time_h[rows] = (bound * asked.job.paid_steps + before) / _HOUR_S
+        self.known: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
+        self._price(asked.request.most_usd_per_h)
+        self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
+
+    def _price(self, most_usd_per_h: float) -> None:
+        """Set the prices of all rows and with them the bounds of their costs."""
+        self.most_usd_per_h = most_usd_per_h
+        pricings = ("on-demand", "spot")
+        self.prices = {one: self.asked.cheapest(one, most_usd_per_h) for one in pricings}
         price = np.minimum(*(price for price, _ in self.prices.values()))
         billed = np.maximum(self.time_h, SHORTEST_BILL_H)
         self.cost_usd = billed * price * self.count
-        self.known: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
-        self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
 
     def run(self) -> None:
         """Search rows until no bound of an open one is below all that is known."""
@@ -148,9 +154,13 @@ class _Search:
             if rows.size == 0:
                 return
             front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
-            if front.size == 0:  # rows without a price
-                return
-            self._evaluate(_spread(front))
+            if front.size:
+                self._evaluate(_spread(front))
+            elif self.known[0].size == 0 and np.isfinite(self.most_usd_per_h):
+                self._price(np.inf)  # nothing keeps the limit: what misses it by least?
+            else:
+                reason = "over_quota" if np.isinf(self.most_usd_per_h) else "over_hourly"
+                self._close(reason, self.is_open)
 
     def _evaluate(self, rows: Integers) -> None:
         found = best_columns(self.case, self.type_index[rows], self.count[rows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from advisor.domain import Candidate, Configuration, Estimate, KnownError
+from advisor.domain import Candidate, Configuration, KnownError
 from advisor.quantities import hours_interval, hours_text, usd_interval
 from advisor.ranking.picks import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, Pick
 from advisor.ranking.request import Request
@@ -26,13 +26,9 @@ def keeps(one: Candidate, request: Request) -> bool:
     ):  # fmt: skip
         if limit is None:
             continue
-        if found.value > limit if confidence is None else _above(found, limit) > 1 - confidence:
+        if found.value > limit if confidence is None else found.above(limit) > 1 - confidence:
             return False
     return True
-
-
-def _above(found: Estimate, limit: float) -> float:
-    return 0.0 if found.high <= 0 else found.above(limit)
 
 
 def summary(
@@ -136,7 +132,7 @@ def _stay(here: Candidate, front: Sequence[Candidate]) -> list[str]:
     if front:
         best = min(front, key=lambda one: one.training_time_h.value * one.cost_usd.value)
         said.append(
-            f"Renting is worth its trouble where it halves the time: #{best.rank} takes "
+            f"Renting pays off where it halves the time: #{best.rank} takes "
             f"{hours_text(best.training_time_h.value)} for {usd_interval(best.cost_usd)[0]}."
         )
     return said

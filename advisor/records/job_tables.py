@@ -16,28 +16,25 @@ duration on its own devices is what it took there; it is not corrected for what 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from advisor.collectors import bounded
 from advisor.planners.queueing.nouns import Column, JobTable
 from advisor.planners.queueing.start import OpenJobs
+from advisor.records.job_rows import NOT_ENDED, EndedJob, JobRow, OpenJob, checked, date_s
+from advisor.records.kubernetes import kubernetes_rows
+from advisor.records.sacct import sacct_rows
 from advisor.records.traces import TraceError
 
 SUBMIT_COLUMNS: Final = ("submit_time", "submit_s", "timestamp", "time")
 DEVICE_COLUMNS: Final = ("num_gpu", "num_gpus", "gpus", "devices", "num_replicas")
 DURATION_COLUMNS: Final = ("duration_s", "duration")
-DEVICE_RESOURCE: Final = re.compile(r".+/(gpu|mig-.+|tpu|neuron|habana.*)$")
-GRES: Final = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?P<kind>[^=:,]+))?[=:](?P<count>\d+)")
-_NOT_ENDED: Final = "that have not ended"
-ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,30 +62,6 @@ class ClusterTrace:
     open_jobs: OpenJobs
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    submit_s: float
-    devices: int
-    duration_s: float
-    waited_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A job that runs, or waits (elapsed is nan)."""
-
-    submit_s: float
-    devices: int
-    elapsed_s: float
-
-
-_Row = _Job | _Open | str
-
-
-class _LeaveOutError(Exception):
-    """A row that is no job to simulate; the message is the reason that is counted."""
-
-
 def read_cluster_trace(path: Path) -> ClusterTrace:
     """Read the jobs of a shared cluster.
 
@@ -99,244 +72,53 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
     """
     try:
         text = bounded.read_text(path)
-    except (OSError, ValueError) as error:
+        form, rows = _rows(path, text)
+        read = list(rows)
+    except (ValueError, OverflowError, OSError) as error:
         raise TraceError(
             f"cannot read {path}: {error}", hint="name an export of sacct, kubectl or a CSV"
         ) from None
-    head = text.lstrip()[:1]
-    rows: Iterator[_Row]
-    if head in ("{", "["):
-        form, rows = "Kubernetes", _kubernetes(path, text)
-    elif "|" in text.partition("\n")[0]:
-        form, rows = "sacct", _sacct(path, text)
-    else:
-        form, rows = "job table", _table(path, text)
-    found: list[_Job] = []
-    left_out: Counter[str] = Counter()
-    unfinished: list[_Open] = []
-    for row in _readable(path, rows):
-        if isinstance(row, _Job):
-            found.append(row)
-        elif isinstance(row, _Open):
-            unfinished.append(row)
-            left_out[_NOT_ENDED] += 1
-        else:
-            left_out[row] += 1
-    if not found:
+    ended = sorted((row for row in read if isinstance(row, EndedJob)), key=_submission)
+    unfinished = sorted((row for row in read if isinstance(row, OpenJob)), key=_submission)
+    left_out = Counter(NOT_ENDED if isinstance(row, OpenJob) else row
+                       for row in read if not isinstance(row, EndedJob))  # fmt: skip
+    if not ended:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise TraceError(
             f"{path.name} ({form}) has no job that ran on devices: {reasons or 'it is empty'}",
             hint="export finished jobs with their GPUs, see docs/completion.md",
         )
-    found.sort(key=lambda job: job.submit_s)
-    submit = np.array([job.submit_s for job in found])
+    submit = np.array([job.submit_s for job in ended])
     return ClusterTrace(
         jobs=JobTable(
             submit_s=submit - submit[0],
-            devices=np.array([job.devices for job in found], np.int64),
-            duration_s=np.array([job.duration_s for job in found]),
+            devices=np.array([job.devices for job in ended], np.int64),
+            duration_s=np.array([job.duration_s for job in ended]),
         ),
-        waited_s=np.array([job.waited_s for job in found]),
+        waited_s=np.array([job.waited_s for job in ended]),
         left_out=dict(left_out),
         source=f"{path.name} ({form})",
-        open_jobs=_open_jobs(unfinished),
+        open_jobs=OpenJobs(
+            devices=np.array([job.devices for job in unfinished], np.int64),
+            elapsed_s=np.array([job.elapsed_s for job in unfinished], float),
+        ),
     )
 
 
-def _open_jobs(found: list[_Open]) -> OpenJobs:
-    found.sort(key=lambda job: job.submit_s)
-    return OpenJobs(
-        devices=np.array([job.devices for job in found], np.int64),
-        elapsed_s=np.array([job.elapsed_s for job in found], float),
-    )
+def _rows(path: Path, text: str) -> tuple[str, Iterator[JobRow]]:
+    """Return the form of a file, and its rows."""
+    if text.lstrip()[:1] in ("{", "["):
+        return "Kubernetes", kubernetes_rows(path, text)
+    if "|" in text.partition("\n")[0]:
+        return "sacct", sacct_rows(path, text)
+    return "job table", _table(path, text)
 
 
-def _checked(
-    where: str, submit_s: float, start_s: float, duration_s: float, devices: int
-) -> _Job | str:
-    """Return a job, or why it is none; one that ends before it starts is an error of the file."""
-    if duration_s < 0 or start_s < submit_s:
-        raise TraceError(
-            f"{where}: {'ends' if duration_s < 0 else 'starts'} "
-            f"{-duration_s if duration_s < 0 else submit_s - start_s:g} s before it "
-            f"{'starts' if duration_s < 0 else 'was submitted'}",
-            hint="export the file again, all times in one time zone",
-        )
-    if devices < 1:
-        return "without a device"
-    if not duration_s > 0:
-        return "that never ran"
-    return _Job(submit_s, devices, duration_s, start_s - submit_s)
+def _submission(job: EndedJob | OpenJob) -> float:
+    return job.submit_s
 
 
-def _sacct(path: Path, text: str) -> Iterator[_Row]:
-    reader = bounded.csv_tables(text.splitlines(), delimiter="|")
-    names = set(reader.fieldnames or ())
-    lacks = [
-        "/".join(group)
-        for group in (
-            ("JobID",),
-            ("Submit",),
-            ("Start",),
-            ("ElapsedRaw", "Elapsed", "End"),
-            ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES"),
-        )
-        if not names & set(group)
-    ]
-    if lacks:
-        raise TraceError(
-            f"{path.name}: sacct's columns {', '.join(lacks)} are missing",
-            hint="sacct --allusers --parsable2 "
-            "--format=JobID,Submit,Start,End,ElapsedRaw,AllocTRES,State",
-        )
-    for row in reader:
-        where = f"{path.name}, line {reader.line_num}"
-        if None in row.values():
-            raise TraceError(
-                f"{where}: fewer columns than the header", hint="is the file cut off there?"
-            )
-        if "." in row["JobID"]:  # a step of a job: the job has a row of its own
-            continue
-        try:
-            if (unfinished := _unfinished(where, row)) is not None:
-                yield unfinished
-                continue
-            submit, start = _date(where, row["Submit"]), _date(where, row["Start"])
-            elapsed = _elapsed_s(where, row, start)
-            yield _checked(where, submit, start, elapsed, _sacct_devices(row))
-        except _LeaveOutError as reason:
-            yield str(reason)
-
-
-def _unfinished(where: str, row: Mapping[str, str]) -> _Open | None:
-    """Return a job on devices that runs or waits, as far as the row says so."""
-    state = (row.get("State") or "").partition(" ")[0]
-    devices = _sacct_devices(row)
-    if state not in ("RUNNING", "PENDING") or not devices:
-        return None
-    submit = _date(where, row["Submit"])
-    if state == "PENDING":
-        return _Open(submit, devices, np.nan)
-    raw = row.get("ElapsedRaw") or ""
-    return _Open(submit, devices, float(raw)) if raw.isdigit() else None
-
-
-def _readable(path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
-    """Pass rows on; what is no table within bounds is refused."""
-    try:
-        yield from rows
-    except (ValueError, OverflowError) as error:
-        raise TraceError(
-            f"cannot read {path}: {error}", hint="name an export of sacct, kubectl or a CSV"
-        ) from None
-
-
-def _sacct_devices(row: Mapping[str, str]) -> int:
-    """Return the GPUs of a job: the total where given, else the sum over kinds."""
-    for name in ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES"):
-        found = list(GRES.finditer(row.get(name) or ""))
-        if found:
-            totals = [int(m["count"]) for m in found if m["kind"] is None]
-            return totals[0] if totals else sum(int(m["count"]) for m in found)
-    return 0
-
-
-def _elapsed_s(where: str, row: Mapping[str, str], start_s: float) -> float:
-    state = (row.get("State") or "").partition(" ")[0]
-    if state in ("RUNNING", "PENDING", "SUSPENDED"):
-        raise _LeaveOutError(_NOT_ENDED)
-    if (raw := row.get("ElapsedRaw") or "").isdigit():
-        return float(raw)
-    if elapsed := row.get("Elapsed"):
-        match = ELAPSED.fullmatch(elapsed)
-        if match is None:
-            raise TraceError(
-                f"{where}: cannot read {elapsed!r} as an elapsed time", hint="write D-HH:MM:SS"
-            )
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-    return _date(where, row.get("End", "")) - start_s
-
-
-def _date(where: str, value: str) -> float:
-    if value in ("Unknown", "None", "N/A", ""):
-        raise _LeaveOutError("without a start or an end")
-    if value.isdigit():  # SLURM_TIME_FORMAT=%s
-        return float(value)
-    try:
-        return datetime.fromisoformat(value).timestamp()
-    except ValueError:
-        raise TraceError(
-            f"{where}: cannot read {value!r} as a date", hint="write 2026-11-21T09:30:00"
-        ) from None
-
-
-def _kubernetes(path: Path, text: str) -> Iterator[_Job | str]:
-    try:
-        document = bounded.parse_json(text)
-    except ValueError as error:
-        raise TraceError(
-            f"{path.name} is not JSON: {error}", hint="kubectl get jobs -A -o json (or pods)"
-        ) from None
-    items = document.get("items") if isinstance(document, dict) else document
-    if not isinstance(items, list):
-        raise TraceError(
-            f"{path.name} is not a list of Kubernetes objects",
-            hint="kubectl get jobs -A -o json (or pods)",
-        )
-    for number, item in enumerate(items):
-        where = f"{path.name}, item {number}"
-        try:
-            yield _kubernetes_item(where, item)
-        except _LeaveOutError as reason:
-            yield str(reason)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise TraceError(
-                f"{where}: no Kubernetes job or pod ({error!r})",
-                hint="kubectl get jobs -A -o json (or pods)",
-            ) from None
-
-
-def _kubernetes_item(where: str, item: Mapping[str, Any]) -> _Job | str:
-    kind, status, spec = item["kind"], item.get("status", {}), item["spec"]
-    submit = _date(where, item["metadata"]["creationTimestamp"])
-    if kind == "Job":
-        copies = int(spec.get("parallelism", 1))
-        devices = copies * _container_devices(spec["template"]["spec"])
-        # A job without a completion time failed or runs on; its last condition says when.
-        ended = status.get("completionTime") or next(
-            (
-                c["lastTransitionTime"]
-                for c in status.get("conditions", ())
-                if c["type"] == "Failed"
-            ),
-            "",
-        )
-        start = _date(where, status.get("startTime", ""))
-    elif kind == "Pod":
-        devices = _container_devices(spec)
-        finished = [
-            c["state"]["terminated"]["finishedAt"]
-            for c in status.get("containerStatuses", ())
-            if "terminated" in c.get("state", {})
-        ]
-        # A pod's startTime is when a node took it: what it waited before is the queue.
-        start, ended = _date(where, status.get("startTime", "")), max(finished, default="")
-    else:
-        return f"of kind {kind}"
-    return _checked(where, submit, start, _date(where, ended) - start, devices)
-
-
-def _container_devices(spec: Mapping[str, Any]) -> int:
-    total = 0
-    for container in spec["containers"]:
-        resources = container.get("resources", {})
-        asked = resources.get("limits") or resources.get("requests") or {}
-        total += sum(int(n) for name, n in asked.items() if DEVICE_RESOURCE.fullmatch(name))
-    return total
-
-
-def _table(path: Path, text: str) -> Iterator[_Job | str]:
+def _table(path: Path, text: str) -> Iterator[EndedJob | str]:
     reader = bounded.csv_tables(text.splitlines())
     names = [name.strip() for name in reader.fieldnames or ()]
     submit, devices, duration = (
@@ -357,15 +139,15 @@ def _table(path: Path, text: str) -> Iterator[_Job | str]:
             )
         at = _seconds_or_date(where, row[submit])
         count, length = _plain(where, row[devices]), _plain(where, row[duration])
-        job = _checked(where, at, at, length, int(count))
-        yield _Job(at, job.devices, job.duration_s, np.nan) if isinstance(job, _Job) else job
+        job = checked(where, at, at, length, int(count))
+        yield job if isinstance(job, str) else replace(job, waited_s=np.nan)
 
 
 def _seconds_or_date(where: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        return _date(where, value)
+        return date_s(where, value)
 
 
 def _plain(where: str, value: str) -> float:

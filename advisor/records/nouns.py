@@ -39,6 +39,8 @@ CHANNELS: Final[dict[str, str]] = {
     "gpu_power_w": "W",
     "samples_per_s": "training examples/s",
     "steps_per_s": "optimizer steps/s",
+    "step_s": "s, a step of a rank",
+    "wait_s": "s of a step that a rank waits for the others",
 }
 
 
@@ -284,4 +286,4 @@ def _check_facts(facts: Mapping[str, Fact]) -> None:
 
 def _require(condition: bool, column: str, value: object) -> None:
     if not condition:
-        raise RunError(f"{column}: {value!r} makes no sense", hint="see docs/records.md")
+        raise RunError(f"{column}: {value!r} is not a valid value", hint="see docs/records.md")

@@ -215,7 +215,7 @@ def _stepwise(
     if step <= 0:
         raise TraceError(
             f"trace {name!r} has a single time, {len(times)} rows",
-            hint="leave it out: nothing can be learnt from it",
+            hint="leave it out: it holds nothing to learn from",
         )
     return SpotTrace(
         name=name,

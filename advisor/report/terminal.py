@@ -100,10 +100,12 @@ def job_line(recommendation: Recommendation, *, with_source: bool = False) -> st
 
 def _choice(recommendation: Recommendation, width: int) -> list[tuple[str, bool]]:
     if not recommendation.summary:
-        if recommendation.front or recommendation.here is None:
-            return []
-        return [("Nothing satisfies the constraints. The nearest misses:", True)]
+        missed = "Nothing satisfies the constraints. The nearest misses:"
+        return [] if recommendation.front else [(missed, True)]
     first, *others = recommendation.summary
+    if not recommendation.front:
+        others.append("Nothing that can be rented satisfies the constraints; it is listed for "
+                      "comparison.")  # fmt: skip
     lines = [(line, True) for line in _wrapped(first, width)]
     return lines + [(line, False) for line in _wrapped(" ".join(others), width)]
 

@@ -255,8 +255,15 @@ def _points(series: Series, frame: _Frame, colour: str) -> Iterator[str]:
             yield f'<path d="{path}" stroke="{colour}" stroke-opacity="0.45"/>'
         yield f'<circle cx="{at_x}" cy="{at_y}" r="4" fill="{colour}"/>'
         if series.labels:
-            label = escape(series.labels[place])
-            yield f'<text x="{at_x + 7}" y="{at_y - 6}">{label}</text>'
+            yield _label(series.labels[place], at_x, at_y)
+
+
+def _label(text: str, at_x: float, at_y: float) -> str:
+    """Return a text to the right of a point, or to the left where there is no room."""
+    x, anchor = at_x + 7, "start"
+    if x + LETTER * len(text) > WIDTH:
+        x, anchor = at_x - 7, "end"
+    return f'<text x="{x}" y="{at_y - 6}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _legend(chart: Chart) -> list[list[tuple[int, float]]]:

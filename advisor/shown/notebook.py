@@ -30,7 +30,7 @@ def recommendation_html(record: Mapping[str, Any]) -> str:
         parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
     if shown:
         here = [record["here"]] if record.get("here") else []
-        parts += [_table(record, [*shown, *here]), svg([chart(shown)])]
+        parts += [_table(record, [*shown, *here]), svg([chart(record)])]
     parts += [f"<p>{escape(line)}</p>" for line in _besides(record)]
     return f"<div>{''.join(parts)}</div>"
 
@@ -56,26 +56,43 @@ def headline(record: Mapping[str, Any]) -> str:
     )
 
 
-def chart(candidates: Sequence[Mapping[str, Any]]) -> Chart:
-    """Return time against cost, both logarithmic, a numbered point a candidate."""
-    times, costs = ([one[name] for one in candidates] for name in ("training_time_h", "cost_usd"))
+def chart(record: Mapping[str, Any], *, names: bool = False) -> Chart:
+    """Return time against cost, both logarithmic, a numbered point a row of an answer.
+
+    Parameters
+    ----------
+    record : mapping
+        Of ``advisor recommend --json``; each of its picks has a colour of its own.
+    names : bool, default False
+        Write the machines at the points in place of the ranks.
+    """
+    shown = record["front"] or record["nearest"]
+    picked: dict[str, list[Mapping[str, Any]]] = {}
+    for one in shown:
+        picked.setdefault(words.picked_as(record, one["rank"]), []).append(one)
+    order = sorted(picked, key=lambda label: (label != "", label))  # the others lie below
     return Chart(
         title="Time against cost",
         x_label=TIME_LABEL,
         y_label=COST_LABEL,
         series=[
-            Series(
-                name="candidates",
-                x=[one["value"] for one in times],
-                y=[one["value"] for one in costs],
-                x_bounds=[(one["low"], one["high"]) for one in times],
-                y_bounds=[(one["low"], one["high"]) for one in costs],
-                labels=[str(one["rank"]) for one in candidates],
-                shape="points",
-            )
+            _points(label or "other candidates", picked[label], names=names) for label in order
         ],
         is_x_logarithmic=True,
         is_y_logarithmic=True,
+    )
+
+
+def _points(name: str, rows: Sequence[Mapping[str, Any]], *, names: bool) -> Series:
+    times, costs = ([one[part] for one in rows] for part in ("training_time_h", "cost_usd"))
+    return Series(
+        name=name,
+        x=[one["value"] for one in times],
+        y=[one["value"] for one in costs],
+        x_bounds=[(one["low"], one["high"]) for one in times],
+        y_bounds=[(one["low"], one["high"]) for one in costs],
+        labels=[words.inside(one["configuration"]) if names else str(one["rank"]) for one in rows],
+        shape="points",
     )
 
 

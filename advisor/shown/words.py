@@ -36,6 +36,16 @@ def machines(parts: Sequence[Mapping[str, Any]]) -> str:
     return " + ".join(f"{part['count']} x {part['instance_type']}" for part in parts)
 
 
+def inside(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return what computes, all machines together: ``"8 x L4"``, or their names without one."""
+    if not all(part["accelerator"] for part in parts):
+        return machines(parts)
+    return " + ".join(
+        f"{part['count'] * part['accelerators_per_instance']:g} x {part['accelerator']}"
+        for part in parts
+    )
+
+
 def where(parts: Sequence[Mapping[str, Any]], completion: str = "on-demand") -> str:
     """Return where machines stand and how they are paid: ``"aws us-east-1, on-demand"``."""
     if all(part["provider"] == "here" for part in parts):

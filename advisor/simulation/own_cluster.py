@@ -164,7 +164,8 @@ def compare_with_cluster(
         raise UsageError(f"no policy named {policy!r}", hint=f"one of {', '.join(POLICIES)}")
     if not price_usd_per_device_h >= 0:
         raise UsageError(
-            f"not a price: {price_usd_per_device_h}", hint="give USD per device and hour, or 0"
+            f"the price is out of range: {price_usd_per_device_h}",
+            hint="give USD per device and hour, or 0",
         )
     group = _group(cluster, predictor)
     own = OwnCluster(
@@ -226,7 +227,9 @@ def _wanted(
     wanted = (devices,) if isinstance(devices, int) else tuple(devices)
     for count in wanted:
         if count < 1:
-            raise UsageError(f"not a number of devices: {count}", hint="give 1 or more")
+            raise UsageError(
+                f"the number of devices is out of range: {count}", hint="give 1 or more"
+            )
         if count > cluster.devices:
             raise PlanningError(
                 f"the job asks for {count} devices, the cluster has {cluster.devices}",
@@ -240,7 +243,9 @@ def _wanted(
                 hint=f"ask for {count - count % nodes} or {count - count % nodes + nodes}",
             )
     if not wanted:
-        raise UsageError("no number of devices", hint="name one, or leave the option out")
+        raise UsageError(
+            "the number of devices is missing", hint="name one, or leave the option out"
+        )
     return wanted
 
 

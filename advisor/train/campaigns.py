@@ -248,7 +248,7 @@ def command(
     out: model_folder.Out = None,
     day: model_folder.Day = None,
 ) -> None:
-    """Fit what whole training runs add to their steps on published GPU-hours."""
+    """Fit what a whole training run adds to its steps."""
     target = model_folder.target(out, path().parent.name)
     with reads.collected() as inputs:
         source = table or packaged_path()

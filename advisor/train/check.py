@@ -73,17 +73,17 @@ def command(
         typer.Argument(help="Folders of trained_models, or paths of such folders (default: all)."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only the models that are fitted in seconds.")
+        bool, typer.Option("--quick", help="Check only the models that are fitted in seconds.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Put what was fitted now in the folder's place.")
+        bool, typer.Option("--replace", help="Replace the folder with the new fit.")
     ] = False,
     day: Annotated[
         str | None, typer.Option(help="With --replace: day of the fits (default: today).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Fit the shipped models again by the commands on their cards and compare the files."""
+    """Refit the shipped models by the commands on their cards."""
     wanted = names or [n for n in COMMANDS if (n in QUICK or not quick) and _is_possible(n)]
     found = []
     for name in wanted:

@@ -55,7 +55,7 @@ def command(
     out: model_folder.Out = None,
     day: model_folder.Day = None,
 ) -> None:
-    """Fit the device model on published measurements and write its parameters and residuals."""
+    """Fit the device model on published measurements."""
     target = model_folder.target(out, NAME)
     measurements = folders.measurements(data)
     with reads.collected() as inputs:

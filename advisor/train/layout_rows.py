@@ -199,7 +199,7 @@ def _columns(frame: Any, left_out: int) -> LayoutRows:
 # fmt: off
 _TEXT: Final = (
     "row_id", "table", "model", "arch", "accelerator", "precision", "framework", "recompute",
-    "notes", "intra_link",
+    "notes", "intra_link", "source",
 )
 _NUMBER: Final = (
     "layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence", "global_batch",
@@ -361,6 +361,17 @@ def _machines(text: Text, number: Number) -> Machines:
     )
 
 
+def _titan_logits(text: Text) -> Floats:
+    """Return what torchtitan's loss keeps of the logits over Megatron's eight bytes.
+
+    It drops the 16-bit logits before the backward pass; log-probabilities and two gradients in
+    fp32 are left: 12 bytes. Until 2025 ``--training.compile`` left the loss eager ("compiling loss
+    function causes CUDA errors"); compiled, 16-bit logits and their gradient are all.
+    """
+    is_loss_compiled = _has(text["framework"], "compile") & _has(text["source"], "_2025")
+    return np.where(is_loss_compiled, 4.0, 12.0) / 8.0
+
+
 def _software(text: Text) -> Software:
     framework, table = text["framework"], text["table"]
     nemo = _is_nemo(text)
@@ -381,7 +392,7 @@ def _software(text: Text) -> Software:
     fusion = np.select([eager, compiled, foundry], [0, 2, 3], 1)
     return Software(
         fusion=fusion,
-        logit_scale=pick(LOGIT_SCALES, fusion),
+        logit_scale=np.where(titan, _titan_logits(text), pick(LOGIT_SCALES, fusion)),
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,

@@ -18,15 +18,8 @@ from numpy.typing import NDArray
 from advisor import data as packaged
 from advisor.errors import ModelError
 from advisor.measurements import LAYOUTS, reads
-from advisor.planners.core.columns import stage_tables
 from advisor.planners.core.units import GIB
-from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
-    in_flight,
-    kept_bytes,
-    layer_activation_bytes,
-    state_bytes,
-)
+from advisor.planners.memory.layout_memory import MemoryConstants, memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.train import model_folder
 from advisor.train.layout_rows import STATED, LayoutRows, from_frame
@@ -38,6 +31,10 @@ NAME: Final = "memory"
 # Prior of (log context in GiB, log slack) and its width; findings of the first trial: 3 GB, 1.11.
 PRIOR, PRIOR_SD = np.log([2.8, 1.1]), np.array([0.4, 0.08])
 NOISE = 0.1  # of one row in log memory
+# torchtitan logs the largest reservation of PyTorch's allocator, which knows no context
+# (``max_reserved_gib`` in its metrics); the other tables are readings of the device.
+_OF_PYTORCH: Final = "torchtitan"
+_ON_FIRST_NODE: Final = "bigscience_v100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +49,20 @@ class MemoryRows:
     capacity_bytes : array
         Of one device.
     is_out_of_memory : array of bool
+    is_of_first_stage : array of bool
+        The reading is of the first stage, not of the fullest one.
+    has_context : array of bool
+        The reading is of the device; else of what PyTorch reserved there.
     tensor_bytes : array
-        What the equations say without context and slack.
+        What the equations say of what was read, without context and slack.
     """
 
     rows: LayoutRows
     measured_bytes: Array
     capacity_bytes: Array
     is_out_of_memory: Bools
+    is_of_first_stage: Bools
+    has_context: Bools
     tensor_bytes: Array
 
     @property
@@ -158,8 +161,19 @@ def read_memory(data: Path) -> MemoryRows:
         measured_bytes=frame.memory_gib.to_numpy(float) * GIB,
         capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
         is_out_of_memory=frame.status.isin(["oom", "failed_or_oom"]).to_numpy(bool),
+        is_of_first_stage=is_of_first_stage(rows),
+        has_context=rows.table != _OF_PYTORCH,
         tensor_bytes=_tensor_bytes(rows, frame),
     )
+
+
+def is_of_first_stage(rows: LayoutRows) -> Bools:
+    """Return whose readings are not of the fullest device.
+
+    BigScience looked at one of two nodes: pipelines that are read as 13 of 16 GB run out of memory
+    on 16 GB, and readings grow with the micro-batch by less than the last stage's logits do.
+    """
+    return np.asarray((rows.table == _ON_FIRST_NODE) & (np.asarray(rows.layouts.pp) > 1))
 
 
 def is_trial(table: Any) -> Any:
@@ -179,10 +193,11 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
     # A table of many like rows counts as the root of their number.
     weight = (counts[index] ** -0.25) / NOISE
     target, tensors = np.log(known.measured_bytes[rows]), known.tensor_bytes[rows]
+    of_device = known.has_context[rows]
 
     def residual(theta: Array) -> Array:
         context, slack = np.exp(theta)
-        data = (np.log(context * GIB + slack * tensors) - target) * weight
+        data = (np.log(context * GIB * of_device + slack * tensors) - target) * weight
         return np.concatenate([data, (theta - PRIOR) / PRIOR_SD])
 
     tight = {"xtol": 1e-13, "ftol": 1e-13, "gtol": 1e-13}
@@ -192,32 +207,20 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
 
 
 def predicted_bytes(known: MemoryRows, constants: MemoryConstants) -> Array:
-    """Return the memory of every row."""
-    return np.asarray(constants.context_bytes + constants.slack * known.tensor_bytes)
+    """Return what would be read of every row [bytes]."""
+    context = constants.context_bytes * known.has_context
+    return np.asarray(context + constants.slack * known.tensor_bytes)
 
 
 def _tensor_bytes(rows: LayoutRows, frame: Any) -> Array:
-    """States, activations, logits and buckets of the fullest stage [bytes]."""
-    shapes, layouts, software = rows.shapes, rows.layouts, rows.software
-    stages, tp = np.asarray(layouts.pp, float), np.asarray(layouts.tp, float)
-    layers = np.ceil(np.asarray(shapes.layers, float) / stages)
+    """States, activations, logits and buckets of what was read [bytes]."""
     # Sailor's stages tie no tables.
     sailor = frame.framework.fillna("").astype(str).str.contains("Sailor").to_numpy(bool)
-    untied = replace(shapes, tables=np.where(sailor, 2, shapes.tables))
-    embeddings = stage_tables(untied, layouts)
-    constants = MemoryConstants()
-    states = state_bytes(
-        shapes, layouts, software, constants, layers=layers, embeddings=embeddings
-    )
-    kept = kept_bytes(shapes, layouts, software)
-    whole = layer_activation_bytes(shapes, layouts, software)
-    live = np.where(np.asarray(layouts.recompute) == 2, whole, 0.0)
-    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = constants.logit_bytes * np.asarray(software.logit_scale) * tokens
-    logits = logits * np.asarray(shapes.vocabulary, float) / tp
-    first = in_flight(layouts) * layers * kept + live
-    last = layers * kept + live + logits
-    return np.asarray(states + np.maximum(first, last))
+    shapes = replace(rows.shapes, tables=np.where(sailor, 2, rows.shapes.tables))
+    bare = MemoryConstants(context_bytes=0.0, slack=1.0)
+    fullest = memory_bytes(shapes, rows.layouts, rows.software, bare)
+    first = memory_bytes(shapes, rows.layouts, rows.software, bare, stage="first")
+    return np.where(is_of_first_stage(rows), first, fullest)
 
 
 def _stage_sum(text: Any) -> float:

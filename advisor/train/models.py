@@ -45,8 +45,8 @@ def command(
     target: Annotated[
         str,
         typer.Option(
-            help="What is learned: over_analytic, over_anchor, cost_over_anchor (`predict` shows "
-            "it beside the bill), time or cost."
+            help="What is learned: over_analytic, over_anchor, cost_over_anchor (shown "
+            "by `predict`), time or cost."
         ),
     ] = "over_analytic",
     split: Annotated[
@@ -63,23 +63,25 @@ def command(
         str | None,
         typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes that run at the same time.")] = 1,
-    seed: Annotated[int, typer.Option(help="The same data and seed give the same model.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Number of processes to run in parallel.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Random seed; the same data and seed give the same model.")
+    ] = 0,
     spread: Annotated[
         bool,
         typer.Option(
             "--spread",
-            help="Leave each file on a Dask worker: boosted trees on any number of runs.",
+            help="Keep each file on its Dask worker, to fit boosted trees on any number of runs.",
         ),
     ] = False,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
     ] = None,
     day: model_folder.Day = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Fit a predictor on labelled runs and save it with its errors on left-out jobs."""
+    """Fit a predictor on labelled runs."""
     day = model_folder.day_of(day)
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
@@ -182,7 +184,7 @@ def train(
     has_series = model in ("sequence", "all")
     asked = _grouped(problem(records, cast(Any, target), has_series=has_series), split)
     _require_groups(asked, split)
-    guarded = predictor(model, has_series=has_series, n_jobs=n_jobs, seed=seed)
+    guarded = predictor(model, channels=asked.channels, n_jobs=n_jobs, seed=seed)
     asked.fit(guarded, slice(None))
     stack = cast(Stack, guarded.member_)
     results = contest(asked, stack)
@@ -198,20 +200,20 @@ def train(
         "left_out": [_contest_record(result) for result in results],
     }  # fmt: skip
     if split == "both":
-        metrics["both"] = _both(asked, model, has_series=has_series, n_jobs=n_jobs, seed=seed)
+        metrics["both"] = _both(asked, model, n_jobs=n_jobs, seed=seed)
     trained = TrainedModel(
         name=COST if asked.target == "cost_over_anchor" else NAME,
         estimator=guarded,
         target=asked.target,
-        has_series=has_series,
-        about=describe_features(asked, has_series=has_series, hull=guarded.hull_),
+        channels=asked.channels,
+        about=describe_features(asked, hull=guarded.hull_),
         metrics=metrics,
     )
     return trained, metrics
 
 
 def predictor(
-    model: str, *, has_series: bool, n_jobs: int | None = 1, seed: int = 0, folds: int = 10
+    model: str, *, channels: int, n_jobs: int | None = 1, seed: int = 0, folds: int = 10
 ) -> Any:
     """Return what is fitted, unfitted: a stack that physics guards where the data end."""
     from advisor.learned import features
@@ -219,7 +221,7 @@ def predictor(
     from advisor.learned.stack import Stack
 
     settings: dict[str, Any] = {"is_adaptive": True, "n_jobs": n_jobs, "random_state": seed}
-    members = stack_members(model, has_series=has_series, n_jobs=n_jobs or 1, seed=seed)
+    members = stack_members(model, channels=channels, n_jobs=n_jobs or 1, seed=seed)
     return Guarded(
         Stack(members, folds=folds, static_columns=len(features.FEATURES), **settings),
         guarded_columns=np.flatnonzero(features.is_watched()).tolist(),
@@ -252,11 +254,11 @@ def _require_groups(asked: Any, split: str) -> None:
     )
 
 
-def _both(asked: Any, model: str, *, has_series: bool, n_jobs: int, seed: int) -> dict[str, Any]:
+def _both(asked: Any, model: str, *, n_jobs: int, seed: int) -> dict[str, Any]:
     from advisor.learned.evaluation import evaluate
 
     def build() -> Any:
-        return predictor(model, has_series=has_series, seed=seed, folds=5)
+        return predictor(model, channels=asked.channels, seed=seed, folds=5)
 
     scored = evaluate(asked, build, "both", n_jobs=n_jobs, seed=seed, most_folds=_MOST_FOLDS)
     found: dict[str, Any] = scored.overall.to_record()
@@ -264,10 +266,10 @@ def _both(asked: Any, model: str, *, has_series: bool, n_jobs: int, seed: int) -
 
 
 def stack_members(
-    model: str, *, has_series: bool, n_jobs: int, seed: int
+    model: str, *, channels: int, n_jobs: int, seed: int
 ) -> tuple[tuple[str, Any], ...]:
     """Return the unfitted members of a stack by name."""
-    from advisor.learned import features
+    from advisor.learned.course import SEQUENCE_READINGS
     from advisor.learned.registry import estimator
 
     settings: dict[str, Any] = {"n_jobs": n_jobs, "random_state": seed}
@@ -277,8 +279,8 @@ def stack_members(
         "forest": {"trees": 100},
         "boosting": {"rounds": 300},
         "sequence": {
-            "channels": len(features.SEQUENCE_CHANNELS) if has_series else 0,
-            "readings": features.SEQUENCE_READINGS if has_series else 0,
+            "channels": channels,
+            "readings": SEQUENCE_READINGS if channels else 0,
         },
     }
     names = {"auto": _PLAIN, "stack": _PLAIN, "all": (*_PLAIN, "sequence")}.get(model, (model,))

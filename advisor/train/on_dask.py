@@ -214,13 +214,13 @@ def _trained(
     }
     accelerators = sum((Counter(t.accelerators) for t in told), Counter[str]())
     digest = hashlib.sha256("".join(sorted(t.sha256 for t in told)).encode()).hexdigest()
-    about = describe_features(asked, has_series=False, hull=guarded.hull_) | {
+    about = describe_features(asked, hull=guarded.hull_) | {
         "accelerators": dict(sorted(accelerators.items())),
         "data_sha256": digest,
         "records": sum(t.rows for t in told) + len(asked.records),
     }
     model = TrainedModel(
-        name=NAME, estimator=guarded, target=asked.target, has_series=False, about=about,
+        name=NAME, estimator=guarded, target=asked.target, channels=0, about=about,
         metrics=found,
     )  # fmt: skip
     return model, found

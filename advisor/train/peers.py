@@ -52,36 +52,40 @@ def command(
     out: model_folder.Out = None,
     day: model_folder.Day = None,
 ) -> None:
-    """Fit the rate of peers that gather a batch together, over sites."""
+    """Fit the model of peers that share a batch across sites."""
     target = model_folder.target(out, NAME)
     with reads.collected() as inputs:
         parts, minutes = read_rows(packaged.measurements(folder))
-    model = fit(parts, minutes)
+    of_parts = left_out(parts, rate_of_parts)[0]
+    of_minutes = left_out(minutes, rate_after_a_minute)[0]
+    model = PeerModel(
+        parts=_fitted(parts, rate_of_parts, of_parts),
+        minute=_fitted(minutes, rate_after_a_minute, of_minutes),
+    )
     fitted = model_folder.FittedModel(
         name=NAME,
         origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
         files={"parameters.json": model.to_text()},
         metrics={
-            "parts": _metrics(left_out(parts, rate_of_parts)[0], parts),
-            "minute": _metrics(left_out(minutes, rate_after_a_minute)[0], minutes),
+            "parts": _metrics(of_parts, parts),
+            "minute": _metrics(of_minutes, minutes),
         },
     )
     model_folder.write(fitted, target)
     typer.echo(f"wrote {target}")
 
 
-def fit(parts: PeerRows[Peers], minutes: PeerRows[FirstMinutes]) -> PeerModel:
-    """Fit both rates on all rows, and their intervals on models that are left out in turn."""
-    return PeerModel(
-        parts=fitted_rate(parts, rate_of_parts), minute=fitted_rate(minutes, rate_after_a_minute)
-    )
-
-
 def fitted_rate(
     rows: PeerRows[Asked], form: Callable[[Asked, PeerParameters], Floats]
 ) -> FittedRate:
     """Return the constants that fit some rows, with intervals from models left out in turn."""
-    rates, _ = left_out(rows, form)
+    return _fitted(rows, form, left_out(rows, form)[0])
+
+
+def _fitted(
+    rows: PeerRows[Asked], form: Callable[[Asked, PeerParameters], Floats], rates: Floats
+) -> FittedRate:
+    """Return the constants; ``rates`` are those of each row's model left out."""
     errors = np.log(rates / rows.samples_per_s)
     is_far = np.isfinite(rows.peers.link_bytes_per_s)
     widths: dict[bool, dict[float, float]] = {}

@@ -74,7 +74,7 @@ def command(
     out: model_folder.Out = None,
     day: model_folder.Day = None,
 ) -> None:
-    """Fit the constants of data-parallel scaling from measurements."""
+    """Fit the constants of data-parallel scaling."""
     target = model_folder.target(out, NAME)
     with reads.collected() as inputs:
         source = packaged.measurements(folder)

@@ -30,6 +30,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "neusight": ("neusight", "How long is a described model's step on an unseen device?"),
     "layers": ("layers", "How long is a transformer layer on an unseen GPU?"),
     "layouts": ("layouts", "How long does a step of a transformer take in a given layout?"),
+    "pipeline": ("pipeline", "How long is a step on more GPUs, given own runs on few?"),
     "finetune": ("finetune", "How long does a step of a fine-tuning run take?"),
     "blackwell": ("blackwell", "How long is a step on B200s, and how much memory does it take?"),
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),

@@ -23,7 +23,7 @@ from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Precision, Transformer
 from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.memory.layout_memory import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
 from advisor.train.layout_rows import LayoutRows, known_part, take_columns
@@ -44,11 +44,14 @@ def step_s(rows: LayoutRows, parameters: LayoutParameters) -> Floats:
     return found
 
 
-def memory_bytes(rows: LayoutRows, constants: MemoryConstants) -> Floats:
+def memory_bytes(
+    rows: LayoutRows, constants: MemoryConstants, stage: StageAsked = "fullest"
+) -> Floats:
     """Return the product's memory of every row, with other constants than the shipped [bytes]."""
     found = np.full(len(rows), np.nan)
     for index, problem in problems(rows):
-        found[index] = replace(problem, memory=constants).used_bytes(layouts_of(rows, index))
+        asked = replace(problem, memory=constants)
+        found[index] = asked.used_bytes(layouts_of(rows, index), stage)
     return found
 
 

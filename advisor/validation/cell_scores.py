@@ -108,7 +108,7 @@ def _refuse_implausible(table: CellTable, rows: np.ndarray, mean: np.ndarray) ->
         times = math.exp(table.cells.log_throughput[worst] - mean[worst])
         raise ModelError(
             f"implausible: {row} is {times:.3g} times what other devices measured",
-            hint="are the units samples/s of one device? mend the row or take it out",
+            hint="are the units samples/s of one device? correct the row or remove it",
         )
 
 

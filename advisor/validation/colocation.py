@@ -104,7 +104,7 @@ def _left_out(pairs: list[MeasuredPair]) -> Rates:
         strangers = [
             p for p in others if {p.first, p.second}.isdisjoint({pair.first, pair.second})
         ]
-        said = {
+        said: dict[str, tuple[float, float]] = {
             "measured": (pair.first_rate, pair.second_rate),
             "ours": _rates(fit(others), pair),
             "constant": _constant(others),
@@ -112,9 +112,9 @@ def _left_out(pairs: list[MeasuredPair]) -> Rates:
             "half each": (0.5, 0.5),
             "neither job seen": _mean_rates(fit(strangers)),
         }
-        sides = slice(0, 1) if pair.first == pair.second else slice(0, 2)
+        sides = 1 if pair.first == pair.second else 2
         for name, both in said.items():
-            found.setdefault(name, []).extend(both[sides])
+            found.setdefault(name, []).extend(both[:sides])
     return found
 
 

@@ -57,7 +57,7 @@ def cell_table(frame: pd.DataFrame) -> CellTable:
     if len(bad):
         raise ModelError(
             f"throughput is not positive in {bad.iloc[0].to_dict()}",
-            hint="mend the row or take it out",
+            hint="correct the row or remove it",
         )
     known = frame["gpu"].map(lambda name: suite_device(name) is not None)
     unknown = sorted(frame.loc[~known, "gpu"].unique())

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.planners.core.units import GIB
+from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.train.layout_rows import LayoutRows
 from advisor.train.memory_model import MemoryRows, fit_constants, read_memory
 from advisor.validation.asked_layouts import memory_bytes
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
@@ -49,7 +51,7 @@ def run(data: Path) -> Validation:
     known = read_memory(data)
     if not known.is_reading.any():
         raise ModelError("no row prints memory", hint="see shared/reference/protocols.md, oom")
-    predicted, half, bare = _left_out(known)
+    predicted, half, bare, fullest, _ = _left_out(known)
     low, high = predicted * np.exp(-half), predicted * np.exp(half)
     reading = known.is_reading
     simple, beside = compare(
@@ -71,8 +73,11 @@ def run(data: Path) -> Validation:
         baselines=simple,
         beside=beside,
         figures=_table_means(known, {"ours": predicted, NO_BUFFERS: bare})
-        | _curve(known, predicted),
+        | _of_zero3(known, predicted)
+        | _curve(known, predicted, fullest),
         notes=[
+            "readings are of what was looked at: BigScience's V100 pipelines on the first stage, "
+            "torchtitan's without the device's context; failures are of the fullest device",
             "failures and false alarms are of every run whose table says what failed: "
             + ", ".join(_with_failures(known)),
             "false alarms: successful runs called infeasible, of the same tables",
@@ -93,8 +98,8 @@ def blind(data: Path, shipped: Validation) -> Blind:
         As ``run``.
     """
     known = read_memory(data)
-    _, _, bare = _left_out(known)
-    found, alarms = _nested_rule(known, bare)
+    _, _, bare, _, fullest = _left_out(known)
+    found, alarms = _nested_rule(known, fullest)
     return Blind(
         overall=_scores(known, bare, known.is_reading),
         groups=[
@@ -170,25 +175,44 @@ def _of(known: MemoryRows, table: str) -> Bools:
     return np.asarray(known.is_reading & (known.rows.table == table))
 
 
-def _left_out(known: MemoryRows) -> tuple[Array, Array, Array]:
-    """Predict each table by the others; half-widths from the others' own errors.
+def _left_out(known: MemoryRows) -> tuple[Array, Array, Array, Array, Array]:
+    """Predict each table's readings by the others; half-widths from the others' own errors.
 
-    The third is what the product says where nothing is known of the framework.
+    The third is what the product says where nothing is known of the framework; the last two are
+    what it says of the fullest device with and without.
     """
-    predicted, half, bare = np.zeros((3, len(known.rows)))
+    predicted, half, bare, fullest, bare_fullest = np.zeros((5, len(known.rows)))
     unknown = known.rows.without_framework_buffers()
     logit_bytes = constants().memory.logit_bytes
     for table in np.unique(known.rows.table):
         out = known.rows.table == table
         others = known.is_reading & ~out
-        fitted = fit_constants(known, ~out)
-        asked = replace(fitted, logit_bytes=logit_bytes)
-        values, bare[out] = memory_bytes(known.rows, asked), memory_bytes(unknown, asked)[out]
+        asked = replace(fit_constants(known, ~out), logit_bytes=logit_bytes)
+        values = _read_bytes(known, known.rows, asked)
+        bare[out] = _read_bytes(known, unknown, asked)[out]
+        fullest[out] = memory_bytes(known.rows, asked)[out]
+        bare_fullest[out] = memory_bytes(unknown, asked)[out]
         predicted[out] = values[out]
         if others.any():
             error = np.abs(np.log(values[others] / known.measured_bytes[others]))
             half[out] = np.quantile(error, COVERAGE)
-    return predicted, half, bare
+    return predicted, half, bare, fullest, bare_fullest
+
+
+def _read_bytes(known: MemoryRows, rows: LayoutRows, asked: MemoryConstants) -> Array:
+    """Return what the product says of what was read."""
+    first, fullest = memory_bytes(rows, asked, "first"), memory_bytes(rows, asked)
+    stage = np.where(known.is_of_first_stage, first, fullest)
+    return np.asarray(stage - asked.context_bytes * ~known.has_context)
+
+
+def _of_zero3(known: MemoryRows, predicted: Array) -> dict[str, float]:
+    """Return the least of predicted over measured among rows whose weights are sharded."""
+    rows = known.is_reading & (np.asarray(known.rows.layouts.zero_stage) == 3)
+    if not rows.any():
+        return {}
+    least = float(np.min(predicted[rows] / known.measured_bytes[rows]))
+    return {"ZeRO-3, least of predicted over measured": round(least, 4)}
 
 
 def _megatron_bytes(known: MemoryRows) -> Array:
@@ -201,7 +225,7 @@ def _megatron_bytes(known: MemoryRows) -> Array:
     return np.asarray(18.0 * total / (ways * layouts.pp) + 34.0 * tokens * hidden * layers / ways)
 
 
-def _curve(known: MemoryRows, predicted: Array) -> dict[str, float]:
+def _curve(known: MemoryRows, predicted: Array, fullest: Array) -> dict[str, float]:
     """Failures found and false alarms at each share of the memory, and at each reserve."""
     rows = np.isin(known.rows.table, _with_failures(known))
     failed, fine = rows & known.is_out_of_memory, rows & ~known.is_out_of_memory
@@ -211,9 +235,9 @@ def _curve(known: MemoryRows, predicted: Array) -> dict[str, float]:
         figures["readings of these tables, MAPE"] = _scores(
             known, predicted, printed
         ).mape_fraction
-    rules = _rules(known, predicted)
+    rules = _rules(known, fullest)
     free = kept_free_bytes(known.capacity_bytes, np.ones(len(known.rows), bool))
-    rules["the product's rule"] = predicted + free > known.capacity_bytes
+    rules["the product's rule"] = fullest + free > known.capacity_bytes
     for rule, called in rules.items():
         figures[f"{rule}: failures found"] = float((called & failed).sum())
         if fine.any():

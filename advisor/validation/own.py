@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor import data as packaged
 from advisor.collectors import bounded
-from advisor.learned import features
+from advisor.learned.course import SEQUENCE_READINGS
 from advisor.learned.evaluation import Metrics, SplitScores, evaluate, metrics
 from advisor.learned.guarded import Guarded
 from advisor.learned.problem import Problem, problem
@@ -42,7 +42,7 @@ def run(data: Path) -> Validation:
     chosen = shipped_choice()
 
     def build() -> Guarded:
-        guarded: Guarded = predictor(chosen, has_series=False, folds=5)
+        guarded: Guarded = predictor(chosen, channels=0, folds=5)
         return guarded
 
     splits = [evaluate(asked, build, name, most_folds=_MOST_FOLDS) for name in _SPLITS]
@@ -85,7 +85,7 @@ def _sequence_network(asked: Problem) -> Metrics:
 
     def build() -> SequenceNetwork:
         return SequenceNetwork(
-            channels=len(features.SEQUENCE_CHANNELS), readings=features.SEQUENCE_READINGS,
+            channels=seen.channels, readings=SEQUENCE_READINGS,
             calibration_folds=0,
         )  # fmt: skip
 

@@ -206,7 +206,7 @@ def halves_of(data: Path) -> list[Half]:
     if not usable:
         raise UsageError(
             f"{path} has no trace of {MINIMUM_DAYS:g} days with nodes in its first half",
-            hint="shorter traces cannot be learnt from",
+            hint="shorter traces hold too little to learn from",
         )
     return usable
 

@@ -21,6 +21,7 @@ from advisor import data as packaged
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
 from advisor.learned.boosting import Boosting
+from advisor.learned.course import SEQUENCE_CHANNELS, SEQUENCE_READINGS
 from advisor.learned.evaluation import Metrics, evaluate, metrics
 from advisor.learned.forest import Forest
 from advisor.learned.linear import Poisson, Ridge
@@ -40,7 +41,7 @@ _MEANS: Final[dict[Kind, float]] = {"time": 2.5, "cost": 5.5}  # h and USD, impl
 # The thesis's own validation R2 (systems.md 1.1): best of its table.
 _THESIS_R2: Final[dict[Kind, float]] = {"time": 0.9961, "cost": 0.9904}
 _SERIES: Final[dict[str, Any]] = {
-    "channels": len(features.SEQUENCE_CHANNELS), "readings": features.SEQUENCE_READINGS,
+    "channels": len(SEQUENCE_CHANNELS), "readings": SEQUENCE_READINGS,
 }  # fmt: skip
 SEEN: Final = (
     "a random split: siblings of every scored run are fitted",
@@ -90,7 +91,7 @@ def _shipped(records: list[RunRecord]) -> tuple[Scores, dict[str, float]]:
     """Score what ships: physics with a learned correction, cost as time by price."""
     asked = problem(records)
     found = evaluate(
-        asked, lambda: predictor("auto", has_series=False, folds=5), "random",
+        asked, lambda: predictor("auto", channels=0, folds=5), "random",
         has_intervals=False, most_folds=1,
     )  # fmt: skip
     cost = np.array([r.cost_usd or np.nan for r in asked.records])[found.rows]

@@ -33,6 +33,8 @@ STATUSES: Final = (
     "dominated",
     "over_deadline",
     "over_budget",
+    "over_hourly",
+    "over_quota",
 )
 CODE: Final = {status: code for code, status in enumerate(STATUSES)}
 # How the ways are called in answers; ``TimeColumns.way`` is an index into it.

@@ -72,7 +72,7 @@ def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choic
     every = atom.AVERAGE_EVERY if average_every is None else average_every
     if every < 1:
         raise UsageError(
-            f"--average-every {every} makes no sense",
+            f"--average-every {every} is out of range",
             hint="1 averages after every step, 8 after every eighth",
         )
     kinds = [PeersOn(model=case.model, place=place) for place in case.model.places]

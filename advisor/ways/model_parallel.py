@@ -195,7 +195,8 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
         # Past the kernel a ring reaches what the layout model was fitted on; through it, what one
         # stream carries.
         stream = constants.scaling.collectives.stream_bytes_per_s
-        network = min(network, stream / constants.layout.parameters.dp_network_efficiency)
+        fitted = constants.layout.parameters if case.own is None else case.own.before
+        network = min(network, stream / fitted.dp_network_efficiency)
     memory = np.array([device.memory_bytes])
     return Machines(
         flop_per_s=known.flop_per_s if known else 1.0,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Device
 from advisor.planners.layouts.own_runs import (
+    NAMES,
     LayoutRuns,
     OwnRunsFit,
     fit_own_runs,
@@ -27,6 +29,17 @@ from advisor.planners.layouts.own_runs import (
 )
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.step.calibration import CalibrationParameters, correlations
+
+# What is known of links between machines is known of a few sites', most with RDMA: fits without
+# one table each agree on constants that no table moves from their priors, and say nothing of a
+# user's network. So much it is off at least: the prior's width of the efficiency of networks
+# (``train.layout_model.PRIOR_SD``).
+_NETWORK_LOG_SD: Final = 0.15
+_OF_NETWORKS: Final = (
+    "dp_network_efficiency", "dp_latency_s", "dp_overlap", "pp_efficiency", "pp_latency_s",
+    "pp_exposed",
+)  # fmt: skip
+_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +69,14 @@ class OwnLayouts:
 
     Attributes
     ----------
-    parameters : LayoutParameters
-        The calibrated constants.
+    parameters, before : LayoutParameters
+        The constants after the runs and before.
     runs : int
         That they were calibrated on.
     """
 
     parameters: LayoutParameters
+    before: LayoutParameters
     runs: int
     fit: OwnRunsFit
     devices: tuple[Device, ...]
@@ -122,25 +136,58 @@ def own_layouts(
     calibration : CalibrationParameters
         How errors on one device and another are correlated.
     """
-    before = logarithms(runs[0].problem.parameters)
-    seen = [sensitivity(run.problem, run.layout) for run in runs]
+    before = runs[0].problem.parameters
+    least = np.where(np.isin(NAMES, _OF_NETWORKS), _NETWORK_LOG_SD, 0.0)
     devices = tuple(run.device for run in runs)
-    fit = fit_own_runs(
-        LayoutRuns(
-            log_errors=np.log([r.step_s / s for r, (s, _, _) in zip(runs, seen, strict=True)]),
-            slopes=np.array([slopes for _, slopes, _ in seen]),
-            device_slopes=np.array([slope for _, _, slope in seen]),
-            correlations=_between(devices, devices, calibration),
-            spread=spread,
+    correlated = _between(devices, devices, calibration)
+    constants, of_devices = np.zeros(len(NAMES)), np.zeros(len(runs))
+    for _ in range(_ROUNDS):  # steps are no straight lines of what moves them far
+        fit = fit_own_runs(
+            LayoutRuns(
+                correlations=correlated,
+                spread=np.maximum(spread, least),
+                **_around(runs, constants, of_devices),
+            )
         )
-    )
+        constants = fit.log_constants()
+        of_devices = np.array([fit.log_device(row) for row in correlated])
     return OwnLayouts(
-        parameters=from_logarithms(before + fit.log_constants()),
+        parameters=from_logarithms(logarithms(before) + constants),
+        before=before,
         runs=len(runs),
         fit=fit,
         devices=devices,
         calibration=calibration,
     )
+
+
+def _around(
+    runs: Sequence[MeasuredLayout], constants: Floats, of_devices: Floats
+) -> dict[str, Floats]:
+    """Return errors and slopes of the runs where the last round left the constants.
+
+    The errors are those of the first constants, if steps were straight lines of these slopes.
+    """
+    moved = from_logarithms(logarithms(runs[0].problem.parameters) + constants)
+    seen = [
+        sensitivity(
+            replace(
+                run.problem,
+                parameters=moved,
+                device_factor=run.problem.device_factor * math.exp(of_device),
+            ),
+            run.layout,
+        )
+        for run, of_device in zip(runs, of_devices, strict=True)
+    ]
+    left = np.log([run.step_s / step_s for run, (step_s, _, _) in zip(runs, seen, strict=True)])
+    slopes = np.array([slopes for _, slopes, _ in seen])
+    device_slopes = np.array([slope for _, _, slope in seen])
+    return {
+        "log_errors": left + slopes @ constants + device_slopes * of_devices,
+        "slopes": slopes,
+        "device_slopes": device_slopes,
+    }
 
 
 def calibrated_problem(problem: LayoutProblem, own: OwnLayouts, device: Device) -> LayoutProblem:

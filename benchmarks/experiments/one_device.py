@@ -28,7 +28,7 @@ import numpy as np
 from advisor.planners.colocation.interference import shared_rates, sharer
 from advisor.planners.colocation.switchflow import Tenant, round_s
 
-SIDE = 320  # of the matrices that are multiplied
+SIDE = 160  # of the matrices that are multiplied
 LEARNING_RATE = 1e-6
 WAYS = ("sessions", "switchflow", "kernels")
 
@@ -134,10 +134,10 @@ def predicted(alone: list[tuple[float, float, float]], way: str) -> list[float]:
 
 
 PAIRS = {
-    "equal, half loading": (Shape(0.02, 20, 2), Shape(0.02, 20, 2)),
-    "equal, no loading": (Shape(0.0, 20, 2), Shape(0.0, 20, 2)),
-    "small kernels beside large": (Shape(0.0, 20, 2), Shape(0.0, 20, 10)),
-    "loading beside computing": (Shape(0.04, 20, 2), Shape(0.0, 40, 2)),
+    "equal, loading": (Shape(0.04, 60, 10), Shape(0.04, 60, 10)),
+    "equal, no loading": (Shape(0.0, 60, 10), Shape(0.0, 60, 10)),
+    "small kernels beside large": (Shape(0.0, 60, 10), Shape(0.0, 60, 60)),
+    "loading beside computing": (Shape(0.08, 60, 10), Shape(0.0, 60, 10)),
 }
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = []
     load = os.getloadavg()[0]
-    print("| pair | way | rates predicted | measured | error of their sum |")
+    print("| busy alone % | pair | way | rates predicted | measured | error of their sum |")
     for name, shapes in PAIRS.items():
         for way in WAYS:
             said, seen = [], []
@@ -165,9 +165,13 @@ def main() -> None:
                 said.append(predicted(alone, way))
                 seen.append([b[0] / a[0] for a, b in zip(alone, both, strict=True)])
             say, see = ([statistics.median(x) for x in zip(*y, strict=True)] for y in (said, seen))
-            rows.append({"pair": name, "way": way, "predicted": say, "measured": see})
-            print(f"| {name} | {way} | {say[0]:.2f}, {say[1]:.2f} | {see[0]:.2f}, {see[1]:.2f} | "
-                  f"{sum(say) / sum(see) - 1:+.0%} |", flush=True)  # fmt: skip
+            busy = [rate * computed for rate, computed, _ in alone]
+            rows.append({"pair": name, "way": way, "busy_alone": busy, "predicted": say,
+                         "measured": see})  # fmt: skip
+            shown = (f"{100 * busy[0]:.0f}, {100 * busy[1]:.0f}", name, way,
+                     f"{say[0]:.2f}, {say[1]:.2f}", f"{see[0]:.2f}, {see[1]:.2f}",
+                     f"{sum(say) / sum(see) - 1:+.0%}")  # fmt: skip
+            print("| " + " | ".join(shown) + " |", flush=True)
     print(f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after")
     if asked.json:
         asked.json.write_text(json.dumps(rows, indent=1))

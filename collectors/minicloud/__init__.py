@@ -10,6 +10,7 @@ Layers, each using only those before it::
 
     instances  what a run may use, and its nominal price      journal   append-only records
     plan       which runs, in which order                     tape      steps, seen from outside
+    duration   how long they take
     limits     cgroup quota, pinned cores, memory             (network is one floor up)
     counting   what one step computes                         sampling  CPU, memory, network series
     training   one process, or a master and workers           node      the forked process of a run

@@ -45,13 +45,18 @@ def main(arguments: list[str] | None = None) -> int:
 
     from advisor.collectors import bounded
     from advisor.collectors.errors import RecordingError
-    from advisor.collectors.minicloud.collect import CollectionProgress, collect, describe
+    from advisor.collectors.minicloud.collect import (
+        CollectionProgress,
+        CollectionStart,
+        collect,
+        describe,
+    )
     from advisor.collectors.minicloud.instances import MiniPrices
     from advisor.collectors.minicloud.journal import Journal
     from advisor.collectors.minicloud.plan import SCALES
     from advisor.collectors.system_errors import explain
 
-    def tell(progress: CollectionProgress) -> None:
+    def tell(progress: CollectionProgress | CollectionStart) -> None:
         sys.stderr.write(describe(progress) + "\n")
         sys.stderr.flush()
 

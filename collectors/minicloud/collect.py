@@ -15,11 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from advisor.collectors import network
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.minicloud import limits, sampling, summary
+from advisor.collectors.minicloud.duration import Pace
 from advisor.collectors.minicloud.execute import execute
 from advisor.collectors.minicloud.instances import MiniPrices
 from advisor.collectors.minicloud.journal import Journal, Row
@@ -30,13 +31,23 @@ ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionProgress:
-    """What ``collect`` says after each run."""
+    """What ``collect`` says after each run; ``left_s`` as in ``CollectionStart``."""
 
     run: MiniRun
     row: Row
     done: int
     planned: int
     elapsed_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionStart:
+    """What ``collect`` says before its first run; how long the rest takes, but for noisy runs."""
+
+    done: int
+    planned: int
+    left_s: float
 
 
 def collect(
@@ -49,7 +60,7 @@ def collect(
     attempts: int = ATTEMPTS,
     scale: Scale = SECONDS,
     prices: MiniPrices | None = None,
-    tell: Callable[[CollectionProgress], None] = lambda progress: None,
+    tell: Callable[[CollectionProgress | CollectionStart], None] = lambda progress: None,
 ) -> int:
     """Make the plan's runs that the journal lacks, noisy ones again at the end.
 
@@ -71,7 +82,7 @@ def collect(
     prices : MiniPrices, optional
         Of the plan of minutes; synthetic ones by default.
     tell : callable
-        Is given the progress after each run.
+        Is given what there is to do before the first run, and the progress after each.
 
     Returns
     -------
@@ -96,10 +107,13 @@ def collect(
         raise RecordingError(
             f"these runs are not of the plan {scale.name!r}", hint="name another folder with --out"
         )
-    state = State(rows, attempts)
+    state, pace = State(rows, attempts), Pace(wanted)
+    for row in rows:
+        pace.add(row)
     _warm_up({run.job for run in wanted})
     with _machinery(scale) as (has_quota, nodes):
         possible = [run for run in wanted if _is_possible(run, has_quota, nodes)]
+        tell(CollectionStart(**_standing(possible, state, pace)))
         while (run := state.next_run(possible, is_calm=sampling.is_calm())) is not None:
             if limit is not None and made >= limit:
                 break
@@ -113,11 +127,18 @@ def collect(
             row["is_noisy"] = summary.is_noisy(row, state.anchor_cpu_s(run))
             journal.append(row)
             state.add(row)
+            pace.add(row)
             made += 1
-            done = sum(state.is_done(r) for r in possible)
-            tell(CollectionProgress(run=run, row=row, done=done, planned=len(possible),
-                          elapsed_s=time.monotonic() - began))  # fmt: skip
+            tell(CollectionProgress(run=run, row=row, elapsed_s=time.monotonic() - began,
+                                    **_standing(possible, state, pace)))  # fmt: skip
     return made
+
+
+def _standing(possible: Sequence[MiniRun], state: State, pace: Pace) -> dict[str, Any]:
+    """Return how many runs there are, how many are done, and how long the others will take."""
+    left = [run for run in possible if not state.is_done(run)]
+    done = len(possible) - len(left)
+    return {"done": done, "planned": len(possible), "left_s": pace.left_s(left)}
 
 
 class State:
@@ -237,14 +258,20 @@ def _warm_up(wanted: set[MiniJob]) -> None:
     gc.freeze()
 
 
-def describe(progress: CollectionProgress) -> str:
-    """Return one line on a run, for people."""
+def describe(progress: CollectionProgress | CollectionStart) -> str:
+    """Return one line on a run, or on what there is to do, for people."""
+    left = f"about {progress.left_s / 3600:.1f} h"
+    if isinstance(progress, CollectionStart):
+        return (
+            f"{progress.planned} runs, {progress.done} of them made; the others take {left} "
+            "where nothing else runs. Stop at any time: the same command goes on"
+        )
     row = progress.row
     time_s = f"{row['time_s']:7.2f} s" if "time_s" in row else "      - "
     share = row.get("correction_fraction")
     noise = "" if share is None else f" corrected by {share:.0%}"
     noise += " NOISY" if row["is_noisy"] else ""
     return (
-        f"[{progress.done}/{progress.planned} {progress.elapsed_s / 60:.1f} min] "
+        f"[{progress.done}/{progress.planned} {progress.elapsed_s / 60:.1f} min, {left} left] "
         f"{row['status']:8} {time_s} {progress.run.key}{noise} {row.get('error', '')}"
     )

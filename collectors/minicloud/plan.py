@@ -166,9 +166,13 @@ def total_steps(
         Steps of that run.
     scale : Scale
     """
-    position = (zlib.crc32(job.key.encode()) % 1000) / 999.0  # uniform in [0, 1], by name
-    wanted_s = float(scale.shortest_s * (scale.longest_s / scale.shortest_s) ** position)
-    return max(scale.least_ratio * partial_steps, math.ceil(wanted_s / anchor_step_s))
+    return max(scale.least_ratio * partial_steps, math.ceil(wanted_s(job, scale) / anchor_step_s))
+
+
+def wanted_s(job: MiniJob, scale: Scale) -> float:
+    """Return what the whole job is to take on the anchor, drawn from its name [s]."""
+    position = (zlib.crc32(job.key.encode()) % 1000) / 999.0  # uniform in [0, 1]
+    return float(scale.shortest_s * (scale.longest_s / scale.shortest_s) ** position)
 
 
 def plan(scale: Scale = SECONDS) -> Iterator[MiniRun]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,17 +26,15 @@ _PARTS: Final = {
     "setup": "The training software",
     "question": "Question and catalogue",
 }
-_WORDS: Final = {"integer": "N", "float": "N", "int": "N", "text": "TEXT", "str": "TEXT",
-                 "path": "FILE", "Path": "FILE"}  # fmt: skip
 
 
 def verbs() -> dict[str, Any]:
     """Return every command by its words: ``recommend``, ``runs list``, ..., groups included."""
-    from advisor.cli import VERBS, _load_verb
+    from advisor.cli import VERBS, load_verb
 
     found: dict[str, Any] = {}
     for name in VERBS:
-        command = _load_verb(name)
+        command = load_verb(name)
         found[name] = command
         for inner, one in getattr(command, "commands", {}).items():
             found[f"{name} {inner}"] = one
@@ -158,7 +155,7 @@ def _tables(params: list[Any], level: int) -> Iterator[str]:
 
 def _row(p: Any) -> str:
     names = ", ".join(f"`{flag}`" for flag in (*p.opts, *p.secondary_opts))
-    value = "" if getattr(p, "is_flag", False) else f" `{_value(p)}`"
+    value = "" if getattr(p, "is_flag", False) else f" `{str(p.metavar).replace('|', '¦')}`"
     about, said = _split_default(p.help or "")
     help_text = _cell(about)
     if p.envvar:
@@ -172,18 +169,6 @@ def _split_default(text: str) -> tuple[str, str]:
     """Return a help text and the default that it ends with, ``(default: ...)``."""
     found = re.fullmatch(r"(.*?)\s*\(default: (.*)\)\.?", " ".join(text.split()))
     return (text, "") if found is None else (f"{found[1].rstrip('.')}.", found[2])
-
-
-def _value(p: Any) -> str:
-    if p.metavar:
-        return str(p.metavar).replace("|", "¦")
-    kind = getattr(getattr(p, "type_descriptor", None), "annotation", None)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "¦".join(str(one.value) for one in kind)
-    if choices := getattr(getattr(p, "type", None), "choices", None):
-        return "¦".join(str(getattr(one, "value", one)) for one in choices)
-    name = getattr(kind, "__name__", None) or getattr(getattr(p, "type", None), "name", "text")
-    return _WORDS.get(str(name).removesuffix(" range"), "TEXT")
 
 
 def _default(p: Any) -> str:

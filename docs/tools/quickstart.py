@@ -1,7 +1,8 @@
-"""Run the quick start, and write what it really prints into ``docs/quickstart.md``.
+"""Run the quick start and the README, and write into both what their commands really print.
 
-``python docs/tools/quickstart.py`` runs every command of the page's console blocks, in order, in
-one temporary folder that holds a copy of ``examples/``, and puts the output in place of the old.
+``python docs/tools/quickstart.py [README]`` runs every command of a page's console blocks, in
+order, in one temporary folder that holds a copy of ``examples/``, and puts the output in place of
+the old.
 A comment above a block says what is shown, and how exactly it must come out again:
 
     <!-- output: first 12 -->          the first lines, then "..."
@@ -26,7 +27,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "quickstart.md"
+# Page -> columns of the terminal that it shows.
+PAGES: Final = {ROOT / "docs" / "quickstart.md": 100, ROOT / "README.md": 80}
 _BLOCK: Final = re.compile(
     r"(?:<!-- output: (?P<rule>.*?) -->\n+)?```console\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -88,7 +90,7 @@ def folder() -> tempfile.TemporaryDirectory[str]:
     return made
 
 
-def run(command: str, where: str) -> Result:
+def run(command: str, where: str, columns: int = 100) -> Result:
     """Run a command of the page in a folder, as a user's shell would."""
     words = f'"{sys.executable}" -m advisor.cli'
     home = Path(where) / ".home"
@@ -98,7 +100,7 @@ def run(command: str, where: str) -> Result:
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "COLUMNS": "100",
+            "COLUMNS": str(columns),
             "XDG_DATA_HOME": str(home / "data"),
             "XDG_CONFIG_HOME": str(home / "config"),
             "ADVISOR_RUNS": str(Path(where) / ".advisor" / "runs"),
@@ -123,12 +125,12 @@ def missing(example: Example, output: str) -> list[str]:
     return [line for line in example.shown if line != "..." and masked(line) not in printed]
 
 
-def rewritten(text: str) -> str:
+def rewritten(text: str, columns: int) -> str:
     """Return the page with what its commands print now."""
     results: dict[str, list[str]] = {}
     with folder() as where:
         for example in examples(text):
-            result = run(example.command, where)
+            result = run(example.command, where, columns)
             if result.code:
                 raise SystemExit(f"{example.command}: exit code {result.code}\n{result.output}")
             results[example.command] = example.cut(result.output)
@@ -143,8 +145,11 @@ def rewritten(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page."""
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the pages, or those that are named."""
+    for page, columns in PAGES.items():
+        if len(sys.argv) == 1 or page.stem in sys.argv[1:]:
+            text = page.read_text(encoding="utf-8")
+            page.write_text(rewritten(text, columns), encoding="utf-8")
     return 0
 
 

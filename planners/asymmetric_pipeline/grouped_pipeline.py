@@ -58,7 +58,7 @@ class StageGroup:
     def __post_init__(self) -> None:
         if not self.workers:
             raise PlanningError(
-                f"group {self.name} without devices", hint="leave it out", exit_code=2
+                f"group {self.name} has no devices", hint="leave it out", exit_code=2
             )
         check_positive(f"group {self.name}", capacity_bytes=self.capacity_bytes)
 

@@ -71,7 +71,7 @@ class PipelineGroup:
 
     def __post_init__(self) -> None:
         if not self.workers:
-            raise PlanningError("a group without GPUs", hint="leave it out", exit_code=2)
+            raise PlanningError("a group has no GPUs", hint="leave it out", exit_code=2)
         check_not_negative(
             "group", all_gather_s=self.all_gather_s, reduce_scatter_s=self.reduce_scatter_s
         )
@@ -290,7 +290,7 @@ def best_of_groups(
         If no combination fits into memory.
     """
     if not groups:
-        raise PlanningError("a pipeline without groups", hint="give at least one", exit_code=2)
+        raise PlanningError("a pipeline needs a group", hint="give at least one", exit_code=2)
     fixed = constants or ZorseConstants()
     tried = micro_batches or [
         2**i for i in range(job.global_batch.bit_length()) if job.global_batch % 2**i == 0

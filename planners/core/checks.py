@@ -94,14 +94,14 @@ def check_dimensions(dimensions: Mapping[str, float]) -> None:
     for name, value in dimensions.items():
         if not value > 0:
             raise PlanningError(
-                f"{name} must be positive, got {value}", hint=f"mend {name}", exit_code=2
+                f"{name} must be positive, got {value}", hint=f"correct {name}", exit_code=2
             )
         is_repeated = name.endswith("layers") or name.startswith(("blocks", "layers"))
         most = MOST_REPEATED if is_repeated else LARGEST_DIMENSION
         if value > most:
             raise PlanningError(
-                f"{name} of {value:.6g} makes no sense, {most:,} at most",
-                hint=f"mend {name}",
+                f"{name} of {value:.6g} is out of range, at most {most:,}",
+                hint=f"correct {name}",
                 exit_code=2,
             )
 
@@ -110,5 +110,5 @@ def _refuse(subject: str, name: str, amount: ArrayLike, is_good: ArrayLike, want
     bad = np.atleast_1d(np.asarray(amount, float))[~np.atleast_1d(is_good)]
     if bad.size:
         raise PlanningError(
-            f"{subject}: {name} of {bad[0]:g} makes no sense", hint=f"give {wanted}", exit_code=2
+            f"{subject}: {name} of {bad[0]:g} is out of range", hint=f"give {wanted}", exit_code=2
         )

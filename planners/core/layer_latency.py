@@ -59,7 +59,7 @@ class LayerLatency:
         for name, line in (("forward", self.forward_line), ("backward", self.backward_line)):
             if not all(map(math.isfinite, line)):
                 raise PlanningError(
-                    f"layer's latency: a {name} line of {line} makes no sense",
+                    f"layer's latency: a {name} line of {line} is out of range",
                     hint="give slope and intercept in seconds",
                     exit_code=2,
                 )

@@ -328,7 +328,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.groups:
             raise PlanningError(
-                "a cluster without machines", hint="give at least one group", exit_code=2
+                "the cluster has no machines", hint="give at least one group", exit_code=2
             )
         for node, count in self.groups:
             check_counts("cluster", **{node.name or "machines": count})

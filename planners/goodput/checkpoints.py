@@ -65,8 +65,8 @@ def save_s(
     rate = np.asarray(bytes_per_s, float) * np.asarray(nodes, float)
     if not (np.all(size >= 0) and np.all(rate > 0) and kept >= 1):
         raise PlanningError(
-            f"a checkpoint of {size.min():g} bytes, written at {rate.min():g} bytes/s, makes no "
-            "sense",
+            f"a checkpoint of {size.min():g} bytes, written at {rate.min():g} bytes/s, is "
+            "out of range",
             hint="give bytes and bytes per second",
             exit_code=2,
         )

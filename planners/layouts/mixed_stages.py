@@ -29,6 +29,7 @@ from advisor.planners.links.tensor_parallel import tensor_parallel_s
 from advisor.planners.memory.layout_memory import (
     kept_bytes,
     layer_activation_bytes,
+    sent_bytes,
 )
 from advisor.planners.step.transformer_step import launch_s, layer_times
 
@@ -144,7 +145,8 @@ def _memory(
     # A group's first stage holds most: as many micro-batches as stages follow it, itself included.
     behind = columns.stages - np.sum(columns.pp[:group], axis=0)
     held = np.minimum(behind, columns.steps)
-    fixed = memory.context_bytes + memory.slack * (live + logits + embedding * states)
+    sent = np.where(columns.stages > 1, held * sent_bytes(shapes, layouts, software), 0.0)
+    fixed = memory.context_bytes + memory.slack * (live + logits + sent + embedding * states)
     each = memory.slack * (weights * states + held * kept_bytes(shapes, layouts, software))
     return np.asarray(fixed), np.asarray(each), weights, np.asarray(embedding)
 

@@ -45,7 +45,12 @@ from advisor.planners.layouts.layout_time import (
 )
 from advisor.planners.layouts.planned import PARTS, PlannedLayout
 from advisor.planners.layouts.runnable import layout_columns
-from advisor.planners.memory.layout_memory import MemoryConstants, host_bytes, memory_bytes
+from advisor.planners.memory.layout_memory import (
+    MemoryConstants,
+    StageAsked,
+    host_bytes,
+    memory_bytes,
+)
 from advisor.planners.step.transformer_step import layer_times
 
 # Entries of a block: its temporaries stay in the processor's cache.
@@ -179,9 +184,9 @@ class LayoutProblem:
         """Return the step of every layout and its parts, fitting or not [s]."""
         return step_times(self.case(layouts))
 
-    def used_bytes(self, layouts: Layouts) -> Floats:
-        """Return the memory of the fullest device in every layout [bytes]."""
-        return memory_bytes(self.shapes, layouts, self.software, self.memory)
+    def used_bytes(self, layouts: Layouts, stage: StageAsked = "fullest") -> Floats:
+        """Return the memory of the fullest device in every layout, or of the first stage's."""
+        return memory_bytes(self.shapes, layouts, self.software, self.memory, stage=stage)
 
     def search(self, devices: int, global_batch: int, space: SearchSpace) -> Found:
         """Return the fastest layout over all of ``devices`` that fits.

@@ -179,7 +179,7 @@ def check_sizes(transformer: Transformer, nodes: int, global_batch: int) -> None
     }  # fmt: skip
     for name, size in sizes.items():
         if size < 1 or size > limits.get(name, LARGEST_DIMENSION):
-            raise PlanningError(f"{name} of {size} makes no sense", exit_code=2)
+            raise PlanningError(f"{name} of {size} is out of range", exit_code=2)
     if transformer.hidden % transformer.heads:
         raise PlanningError(
             f"{transformer.heads} heads do not divide a hidden size of {transformer.hidden}",
@@ -297,7 +297,7 @@ def _nothing_divides(
             others = " and ".join(word for other, word in said.items() if other != name)
             return PlanningError(
                 f"{said[name]} leaves no layout on {devices} devices with a "
-                f"batch of {global_batch}{f' beside {others}' if others else ''}",
+                f"batch of {global_batch}{f' with {others}' if others else ''}",
                 hint="leave it open, or change the other constraints, the batch or the devices",
                 exit_code=3,
             )

@@ -14,14 +14,17 @@ reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_
 ``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
 outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a more
 where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism
-divides the outside too; full recomputation keeps 2 h and one live layer. Either the first stage
-(most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022, equations
-1-6), Rajbhandari et al. (ZeRO, 2020).
+divides the outside too; full recomputation keeps 2 h and one live layer. A stage keeps what it
+sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``, PyTorch's
+``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``). Either the
+first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022,
+equations 1-6), Rajbhandari et al. (ZeRO, 2020).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +42,9 @@ from advisor.planners.core.columns import (
 )
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.units import GB
+
+# Whose memory is asked for: the device's that has most, or the first stage's.
+StageAsked = Literal["fullest", "first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +80,8 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
     wide = np.where(np.asarray(shapes.matrices) == 3, 6, 4) * np.asarray(shapes.ffn, float)
     # Values are a view of the joint product's output, which Megatron keeps whole for them beside
     # the rotated queries and keys.
-    is_megatron = (np.asarray(software.fusion) == 1) & ~np.asarray(software.is_launch_heavy, bool)
-    rotated = np.where(is_megatron & (np.asarray(shapes.matrices) == 3), 2 + 2 * kv, 0.0)
+    is_rotated = _is_megatron_core(software) & (np.asarray(shapes.matrices) == 3)
+    rotated = np.where(is_rotated, 2 + 2 * kv, 0.0)
     inside = (4 + 4 * kv + rotated) * h + wide * np.asarray(shapes.experts_per_token)
     scores = 5 * np.asarray(shapes.heads, float) * shapes.sequence
     scores = np.where(np.asarray(software.attention) == 0, scores, 0.0)
@@ -138,7 +144,7 @@ def state_bytes(
     gathered = np.where(np.asarray(layouts.pp) > 1, held, layer)
     gathered = np.where((zero >= 3) & (d > 1), stored * gathered, 0.0)
     states = held * (weight + trained * (gradient + optimizer)) + gathered
-    return np.asarray(states + np.where(zero == 1, _kept_by_deepspeed(held, d, software), 0.0))
+    return np.asarray(states + _kept_by_deepspeed(held, zero, d, software))
 
 
 def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
@@ -151,10 +157,16 @@ def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
     return np.asarray((np.asarray(layouts.pp) > 1) & (steps > 1))
 
 
-def _kept_by_deepspeed(held: Floats, ranks: Floats, software: Software) -> Floats:
-    """Return the gradient shard and the reduction's bucket that its ZeRO 1 adds [bytes]."""
-    shard = np.asarray(software.gradient_shard_bytes, float) / ranks * held
-    return np.asarray(shard + 4.0 * np.minimum(held, software.reduce_bucket_elements))
+def _kept_by_deepspeed(
+    held: Floats, zero: NDArray[np.int64], ranks: Floats, software: Software
+) -> Floats:
+    """Return the fp32 gradient and the reduction's bucket that it adds without ZeRO 2 [bytes].
+
+    Its optimizer casts the gradients that it updates with: all of them, or its shard's.
+    """
+    shard = np.asarray(software.gradient_shard_bytes, float) / np.where(zero == 1, ranks, 1.0)
+    bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
+    return np.asarray(np.where(zero < 2, shard * held, 0.0) + np.where(zero == 1, bucket, 0.0))
 
 
 def memory_bytes(
@@ -162,36 +174,67 @@ def memory_bytes(
     layouts: Layouts,
     software: Software,
     constants: MemoryConstants | None = None,
+    *,
+    stage: StageAsked = "fullest",
 ) -> Floats:
-    """Return the memory of the fullest device of every row [bytes]."""
+    """Return the memory of the fullest device of every row, or of one of its first stage [bytes].
+
+    What ran on a cluster's first machine was often all that somebody looked at.
+    """
     fixed = constants or MemoryConstants()
-    p = np.asarray(layouts.pp, float)
-    layers = np.ceil(np.asarray(shapes.layers) / p)
+    layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
+    states = state_bytes(
+        shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
+    )
+    first, last = _passing_bytes(shapes, layouts, software, fixed, layers)
+    of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
+    return np.asarray(fixed.context_bytes + fixed.slack * (states + np.maximum(first, of_last)))
+
+
+def _passing_bytes(
+    shapes: Shapes,
+    layouts: Layouts,
+    software: Software,
+    constants: MemoryConstants,
+    layers: Floats,
+) -> tuple[Floats, Floats]:
+    """Return activations and logits of a pass on the first and on the last stage [bytes]."""
     # Offloaded activations leave only the layer at work on the device; so does recomputation.
     offloads = np.asarray(layouts.offloads_activations)
     kept = kept_bytes(shapes, layouts, software) * (1 - offloads)
     whole = layer_activation_bytes(shapes, layouts, software)
     live = np.where((np.asarray(layouts.recompute) == 2) | (offloads != 0), whole, 0.0)
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = fixed.logit_bytes * software.logit_scale * tokens * shapes.vocabulary
+    logits = constants.logit_bytes * software.logit_scale * tokens * shapes.vocabulary
     logits = logits / np.asarray(layouts.tp, float)
-    states = state_bytes(
-        shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
-    )
     # Frozen layers keep nothing; they lie in the first stages.
     kept = kept * passed_layers_share(shapes, layouts)
-    first = in_flight(layouts) * layers * kept + live
-    last = layers * kept + live + logits
-    tensors = states + np.maximum(first, last)
-    return np.asarray(fixed.context_bytes + fixed.slack * tensors)
+    sent = np.where(np.asarray(layouts.pp) > 1, sent_bytes(shapes, layouts, software), 0.0)
+    first = in_flight(layouts) * (layers * kept + sent) + live
+    return np.asarray(first), np.asarray(layers * kept + live + logits)
+
+
+def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
+    """Return where kernels are fused by hand and the stack is not one of 2020-2022."""
+    return (np.asarray(software.fusion) == 1) & ~np.asarray(software.is_launch_heavy, bool)
+
+
+def sent_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return what a stage keeps of one micro-batch after it sent it on [bytes]."""
+    return np.where(_is_megatron_core(software), 0.0, boundary_bytes(shapes, layouts))
+
+
+def boundary_bytes(shapes: Shapes, layouts: Layouts) -> Floats:
+    """Return one micro-batch between two layers on a device [bytes]."""
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
+    return np.asarray(2 * tokens * shapes.hidden / ranks)
 
 
 def kept_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     """Return what one layer keeps of one micro-batch, on the device or on the host [bytes]."""
     whole = layer_activation_bytes(shapes, layouts, software)
-    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
-    boundary = 2 * tokens * shapes.hidden / ranks
+    boundary = boundary_bytes(shapes, layouts)
     return np.where(np.asarray(layouts.recompute) == 2, boundary, whole)
 
 

@@ -129,7 +129,7 @@ def wait_on_cluster(
     if not np.all(samples > 0) or devices < 1 or insertions < 1:
         raise PlanningError(
             f"a job of {samples.min():g} s on {devices} devices, inserted {insertions} times, "
-            "makes no sense",
+            "is out of range",
             hint="all three must be positive",
             exit_code=2,
         )

@@ -83,7 +83,7 @@ class SpotTrace:
         if self.nodes < 1 or not np.any(self.available > 0) or np.any(self.available < 0):
             raise PlanningError(
                 f"trace {self.name!r} has no node at any time",
-                hint="leave it out: nothing can be learnt from it",
+                hint="leave it out: it holds nothing to learn from",
                 exit_code=2,
             )
 

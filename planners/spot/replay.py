@@ -20,7 +20,7 @@ its interval spans zones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,20 +41,12 @@ from advisor.planners.spot.table import (
 )
 
 __all__ = [
-    "BAND_FRACTIONS",
     "SpotCompletion",
     "SpotHistory",
-    "hazard_of_band",
     "refuse_without_checkpoints",
     "spot_completion",
     "unsaved_billed_s",
 ]
-
-# AWS Spot Advisor: share of instances taken away in the last month, by band, as the band's middle
-# (0.25 for the open one). The hazard is relative to the open band, where we assume that the traced
-# GPU types of 2022-2023 stood: the advisor's history does not say.
-BAND_FRACTIONS: Final = {"<5%": 0.025, "5-10%": 0.075, "10-15%": 0.125, "15-20%": 0.175,
-                         ">20%": 0.25}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +106,7 @@ def spot_completion(
     deadline_s : array-like of shape (n,), optional
         Counted from submission. [s]
     hazard : array-like of shape (n,)
-        Relative to the history; see ``hazard_of_band``.
+        Relative to the history; see ``spot.bands``.
     spot_price_usd_per_h : array-like of shape (n,)
         Of one node; only for the bill in a refusal. [USD/h]
 
@@ -171,28 +163,11 @@ def _amounts(*values: ArrayLike) -> list[Column]:
         is_good &= np.isfinite(column)
         if not np.all(is_good):
             raise PlanningError(
-                f"{name} makes no sense: {column[~is_good].flat[0]:g}",
+                f"{name} of {column[~is_good].flat[0]:g} is out of range",
                 hint="work, nodes and hazard are positive, times are seconds",
                 exit_code=2,
             )
     return columns
-
-
-def hazard_of_band(band: str) -> float:
-    """Return the hazard of an interruption band relative to the open one (``">20%"``).
-
-    A share f taken in a month is a rate ``-ln(1 - f)`` a month.
-
-    >>> round(hazard_of_band("<5%"), 3)
-    0.088
-    """
-    if band not in BAND_FRACTIONS:
-        raise PlanningError(
-            f"no interruption band {band!r}",
-            hint=f"one of {', '.join(BAND_FRACTIONS)}",
-            exit_code=2,
-        )
-    return float(np.log1p(-BAND_FRACTIONS[band]) / np.log1p(-BAND_FRACTIONS[">20%"]))
 
 
 def unsaved_billed_s(history: SpotHistory, wall_s: float, up_scale: float = 1.0) -> float:

@@ -44,14 +44,14 @@ def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> Diffusi
     """
     for name, known in _ORDINARY.items():
         if config.get(name) not in known:
-            raise _refused(f"a U-Net with {name} {config[name]!r} is of another form")
+            raise _refused(f"a U-Net with {name} {config[name]!r} cannot be described")
     try:
         widths = tuple(int(width) for width in config["block_out_channels"])
         channels = int(config["in_channels"])
         pixels = 1 if channels == 3 else _PIXELS
         down = config["down_block_types"]
         if unknown := set(down) - {_PLAIN[0], _WITH_TEXT[0]}:
-            raise _refused(f"a U-Net with {', '.join(sorted(unknown))} is of another form")
+            raise _refused(f"a U-Net with {', '.join(sorted(unknown))} cannot be described")
         layers = _by_level(config.get("transformer_layers_per_block") or 1, len(widths))
         heads = config.get("num_attention_heads") or config["attention_head_dim"]
         (blocks,) = set(_by_level(config["layers_per_block"], len(widths)))

@@ -86,6 +86,37 @@ _UNPADDED: Final = 0.5
 _SIZES: Final = re.compile(r"\d+(x\d+)+$")
 
 
+@cache
+def kernels_in_call(name: str, shapes: str) -> float:
+    """Return how many kernels one recorded call starts, one after another: 1 but for recurrence.
+
+    A recurrent layer is one call of oneDNN's for all time steps, but each step waits for the last.
+    The products with the input run for all steps at once; what is left of a step is one product
+    with the hidden state and one fused kernel for the gates (J. Appleyard, T. Kocisky, P. Blunsom,
+    "Optimizing Performance of Recurrent Neural Networks on GPUs", 2016, section 3). A packed
+    batch has no time axis: 1. So are cuDNN's calls: what is recorded on a GPU is anchored there.
+
+    Parameters
+    ----------
+    name : str
+    shapes : str
+        Of the operands as the collector writes them: first the input, (time steps, batch, ...).
+
+    Examples
+    --------
+    >>> kernels_in_call("aten::mkldnn_rnn_layer", "35x20x128,512x128,512x128,512,512,20x128")
+    70.0
+    """
+    if not name.split("::")[-1].startswith("mkldnn_rnn_layer"):
+        return 1.0
+    steps = _SEQUENCES.match(shapes)
+    return float(_KERNELS_PER_TIME_STEP * int(steps[1])) if steps else 1.0
+
+
+_SEQUENCES: Final = re.compile(r"(\d+)x\d+x\d+(,|$)")
+_KERNELS_PER_TIME_STEP: Final = 2
+
+
 def operator_kind(name: str) -> OperatorKind:
     """Return the class of an operator by its framework name.
 

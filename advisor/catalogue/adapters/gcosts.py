@@ -167,7 +167,7 @@ def read_mapping(file: RawFile) -> Mapped:
         key, value = match["key"].strip("'\" "), (match["value"] or "").strip()
         parent = open_at[-1][1]
         if key in parent:
-            fault(file, f"line {number}", f"{key!r} stands there twice")
+            fault(file, f"line {number}", f"{key!r} appears twice")
         if not value:
             parent[key] = {}
             open_at.append((indent, parent[key]))

@@ -57,7 +57,7 @@ def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRe
     if name not in FORMATS:
         raise UsageError(f"no format named {name!r}", hint=f"one of: {', '.join(FORMATS)}")
     if not path.exists():
-        raise UsageError(f"there is no {path}", hint="name a file or folder")
+        raise UsageError(f"there is nothing at {path}", hint="name a file or folder")
     if machines is not None and name not in TRACKERS:
         raise UsageError(
             f"runs in the format {name!r} name their own machines and prices",

@@ -119,7 +119,7 @@ def _told(where: str) -> Iterator[None]:
     except RunError as error:
         raise RunError(f"{where}: {error}", hint=error.hint) from error
     except (KeyError, TypeError, IndexError) as error:
-        raise RunError(f"{where}: {error}: missing or of another form", hint=_HINT) from error
+        raise RunError(f"{where}: {error}: missing or of an unknown form", hint=_HINT) from error
 
 
 def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:

@@ -93,7 +93,7 @@ def _check_database(path: Path) -> None:
     except sqlite3.Error as error:
         raise RunError(f"cannot read {path}: {error}", hint="name MLflow's database") from error
     if not {"runs", "metrics", "params", "experiments"} <= names:
-        raise RunError(f"{path} is no database of MLflow", hint="name mlflow.db, or mlruns")
+        raise RunError(f"{path} is not an MLflow database", hint="name mlflow.db, or mlruns")
 
 
 def _root(path: Path) -> Path:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from advisor.collectors.resources import Resources
 from advisor.jobs.job import Job, Measured
 from advisor.planners.core.nouns import Work
-from advisor.records import AnchorRun, Fact, Instances, JobFacts, RunRecord
+from advisor.records import AnchorRun, Fact, Instances, JobFacts, ResourceSeries, RunRecord
 from advisor.records.importers.series import resource_series
+from advisor.records.nouns import Role
 
 Floats = NDArray[np.float64]
 
@@ -62,8 +63,7 @@ def profile(job: Job) -> Profile | None:
         "loading_fraction": min(job.feed.wait_s / job.measured.step_s, 1.0),
         "memory_peak_bytes": float(job.peak_rss_bytes),
     }
-    used = job.resources
-    series = () if used is None else (resource_series(_per_core(used.channels), used.interval_s),)
+    series = () if job.resources is None else _series(job.resources)
     return Profile(
         job=JobFacts(job_id=f"{program_of(job.name)}-b{job.global_batch}",
                      family=program_of(job.name), facts=facts),
@@ -121,6 +121,19 @@ def record(
         anchor=profile.anchor,
         facts={"analytic_time_s": physics_s},
     )
+
+
+def _series(used: Resources) -> tuple[ResourceSeries, ...]:
+    """Return the course of the whole job, then of its ranks where there were several."""
+    found = [resource_series(_per_core(used.channels), used.interval_s)]
+    of_ranks: tuple[tuple[Role, Mapping[str, tuple[float, ...]]], ...] = (
+        ("worker_mean", used.rank_mean), ("worker_max", used.rank_max),
+    )  # fmt: skip
+    for role, channels in of_ranks:
+        if channels:
+            values = {name: np.asarray(one, float) for name, one in channels.items()}
+            found.append(resource_series(values, used.rank_interval_s, role))
+    return tuple(found)
 
 
 def _one_core_s(measured: Measured, used: Resources | None) -> float:

@@ -68,7 +68,7 @@ class Row:
         """Return the complaint about one cell."""
         return RunError(
             f"{self.path}: row {self.number}: {column}: {problem}",
-            hint="mend or drop the row; nothing was imported",
+            hint="correct or drop the row; nothing was imported",
         )
 
 

@@ -1,0 +1,82 @@
+"""Predicted quantities with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# Two-sided normal quantiles of the coverages on offer.
+QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
+REACH_90: Final = QUANTILES[0.9]  # half of a 90 % interval, in standard deviations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A predicted quantity with its prediction interval, all in the same unit.
+
+    ``coverage`` is the nominal probability that the truth lies in [low, high].
+    """
+
+    value: float
+    low: float
+    high: float
+    coverage: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"not low <= value <= high: {self}")
+        if not 0 < self.coverage < 1:
+            raise ValueError(f"coverage must be in (0, 1), got {self.coverage}")
+
+    @classmethod
+    def lognormal(cls, value: float, log_sd: float, coverage: float = 0.9) -> Estimate:
+        """Return the interval of a positive quantity whose logarithm errs by ``log_sd``.
+
+        Examples
+        --------
+        >>> round(Estimate.lognormal(10.0, 0.1).high, 2)
+        11.79
+        """
+        spread = math.exp(QUANTILES[coverage] * log_sd)
+        return cls(value=value, low=value / spread, high=value * spread, coverage=coverage)
+
+    def scaled(self, factor: float) -> Estimate:
+        """Return the estimate of ``factor`` (positive) times the quantity."""
+        return Estimate(
+            value=self.value * factor,
+            low=self.low * factor,
+            high=self.high * factor,
+            coverage=self.coverage,
+        )
+
+    def above(self, limit: float) -> float:
+        """Return the probability of more than ``limit``: half a log-normal on each side.
+
+        What costs nothing is above no limit but a negative one.
+
+        Examples
+        --------
+        >>> round(Estimate(value=10.0, low=8.0, high=15.0, coverage=0.9).above(15.0), 3)
+        0.05
+        """
+        if limit <= 0 or self.high <= 0:
+            return float(self.high > limit)
+        from statistics import NormalDist
+
+        bound = self.high if limit >= self.value else self.low
+        if bound == self.value:
+            return float(limit < self.value)
+        reach = NormalDist().inv_cdf(0.5 + self.coverage / 2)
+        sds = reach * math.log(limit / self.value) / abs(math.log(bound / self.value))
+        return 1.0 - NormalDist().cdf(sds)
+
+    def to_record(self) -> dict[str, float]:
+        """Return the JSON form."""
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "coverage": self.coverage,
+        }

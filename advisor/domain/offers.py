@@ -1,0 +1,117 @@
+"""What is sold, and what is rented together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+# What a job runs on until it is done: on-demand machines, spot ones, spot ones with on-demand ones
+# in their place while there are none, or as many spot machines as there are.
+CompletionWay = Literal["on-demand", "spot", "spot-with-fallback", "elastic-spot"]
+COMPLETIONS: Final[tuple[CompletionWay, ...]] = get_args(CompletionWay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An instance type in a region at a price.
+
+    ``accelerators`` is the number in one instance (a fraction where a card is shared), 0 with
+    ``accelerator`` None for a machine without. ``terms`` says what is particular of the price: a
+    reservation or a capacity block of the user's, how often spot machines are taken away.
+    """
+
+    provider: str
+    instance_type: str
+    region: str
+    pricing: str
+    price_usd_per_h: float
+    accelerator: str | None
+    accelerators: float
+    vcpus: int
+    memory_gib: float
+    terms: str = ""
+
+    def to_record(self, count: int) -> dict[str, Any]:
+        """Return the JSON form of ``count`` of them."""
+        return {
+            "provider": self.provider,
+            "instance_type": self.instance_type,
+            "region": self.region,
+            "pricing": self.pricing,
+            "count": count,
+            "price_usd_per_h": self.price_usd_per_h,
+            "accelerator": self.accelerator,
+            "accelerators_per_instance": self.accelerators,
+            "terms": self.terms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What is rented together: ``(offer, count)`` parts; several parts are a mixed cluster."""
+
+    parts: tuple[tuple[Offer, int], ...]
+
+    @property
+    def price_usd_per_h(self) -> float:
+        """Price of all instances together, in USD/h."""
+        return sum(offer.price_usd_per_h * count for offer, count in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What could be rented in place of a candidate: the model cannot tell the two apart.
+
+    Attributes
+    ----------
+    configuration : Configuration
+    kind : {"region", "provider", "machine"}
+        What differs: the same type elsewhere, the same accelerators elsewhere, or the machines.
+    training_time_h, cost_usd : float
+        Expected. [h], [USD]
+    """
+
+    configuration: Configuration
+    kind: Literal["region", "provider", "machine"]
+    training_time_h: float
+    cost_usd: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "configuration": [offer.to_record(count) for offer, count in self.configuration.parts],
+            "kind": self.kind,
+            "training_time_h": self.training_time_h,
+            "cost_usd": self.cost_usd,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one part of a job takes of its expected time and cost; None: not priced [h], [USD]."""
+
+    time_h: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What is expected to be rented at one price.
+
+    Attributes
+    ----------
+    pricing : str
+    time_h : float
+        Rented time, as if of all instances. [h]
+    price_usd_per_h : float
+        Of all instances. [USD/h]
+    """
+
+    pricing: str
+    time_h: float
+    price_usd_per_h: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        cost = self.time_h * self.price_usd_per_h
+        return asdict(self) | {"cost_usd": cost}

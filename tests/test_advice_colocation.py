@@ -1,0 +1,68 @@
+"""Advice to share a device: half the bill at best, and silent where it cannot be."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from advisor.advice import Facts, colocation
+from advisor.advice.asking import facts_on
+from advisor.jobs.job import Job
+from advisor.predict import Predictor
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def idle(make_job: MakeJob, predictor: Predictor) -> Facts:
+    """A job that waits for its storage most of the time."""
+    job = make_job(idle_s_per_sample=0.01, wait_s=1.0, workers=0, global_batch=32)
+    return facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+
+
+def test_a_job_that_leaves_its_device_idle_shares_it(idle: Facts) -> None:
+    (one,) = colocation.advise(idle)
+    busy = idle.now.shares["compute"] + idle.now.shares["memory"]
+    assert 0 < busy < 0.6
+    assert one.time_factor == pytest.approx(1.0 + busy**2)
+    assert one.cost_factor == pytest.approx((1.0 + busy**2) / 2.0)
+    assert 0.5 <= one.cost_factor < 1.0 <= one.time_factor
+    assert one.cost_saved_usd is not None
+    assert one.time_saved_h is not None
+    assert one.time_saved_h.value <= 0 < one.cost_saved_usd.value
+    assert "half the bill" in one.change
+
+
+def test_beside_a_busier_job_it_keeps_less_of_its_rate(idle: Facts, make_job: MakeJob) -> None:
+    busy = make_job(global_batch=32, workers=8, total_steps=9e6)  # it runs longer
+    beside = colocation.beside(idle, busy, "run busy")
+    alone = colocation.beside(idle, idle.job, "itself")
+    assert beside is not None
+    assert alone is not None
+    assert "run busy" in beside.change
+    assert beside.time_factor > alone.time_factor
+
+
+def test_two_that_do_not_fit_are_not_put_together(idle: Facts) -> None:
+    full = replace(idle, now=replace(idle.now, memory_gib=0.4 * 22.0))
+    assert colocation.beside(full, idle.job, "itself") is not None
+    full = replace(idle, now=replace(idle.now, memory_gib=22.0))
+    assert colocation.beside(full, idle.job, "itself") is None
+
+
+def test_cores_that_two_loaders_need_and_processors_are_not_shared(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    hungry = make_job(cpu_s_per_sample=0.05, wait_s=1.0, workers=4, global_batch=32)
+    assert not list(
+        colocation.advise(facts_on(predictor, hungry, predictor.predict(hungry, "g5.xlarge")))
+    )
+    job = make_job()
+    assert not list(
+        colocation.advise(facts_on(predictor, job, predictor.predict(job, "m5.4xlarge")))
+    )
