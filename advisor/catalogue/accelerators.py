@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from advisor.catalogue.gpus import key
 from advisor.catalogue.nouns import Accelerator
 from advisor.catalogue.tables import numbers, read, texts
 from advisor.errors import CatalogueError
-
-GB: Final = 1e9
-TERA: Final = 1e12
+from advisor.planners.core.units import GB, TERA
 
 
 def read_accelerators(path: Path, share_alike: Path | None) -> dict[str, Accelerator]:

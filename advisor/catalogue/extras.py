@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from advisor.catalogue import files
 from advisor.catalogue.nouns import MeasuredLinks, OtherPrice
 from advisor.catalogue.tables import Column, read
-
-_GB: Final = 1e9
+from advisor.planners.core.units import GB
 
 
 def read_links(path: Path | None) -> tuple[MeasuredLinks, ...]:
@@ -35,11 +34,11 @@ def _links(row: dict[str, Any]) -> MeasuredLinks:
         gpu_count=_known(row["gpu_count"]),
         pcie_generation=_known(row["pcie_gen"]),
         pcie_lanes=_known(row["pcie_width"]),
-        host_to_device_bytes_per_s=_known(row["h2d_gbs"], _GB),
-        device_to_host_bytes_per_s=_known(row["d2h_gbs"], _GB),
-        device_to_device_min_bytes_per_s=_known(row["d2d_min_gbs"], _GB),
-        device_to_device_median_bytes_per_s=_known(row["d2d_median_gbs"], _GB),
-        device_to_device_max_bytes_per_s=_known(row["d2d_max_gbs"], _GB),
+        host_to_device_bytes_per_s=_known(row["h2d_gbs"], GB),
+        device_to_host_bytes_per_s=_known(row["d2h_gbs"], GB),
+        device_to_device_min_bytes_per_s=_known(row["d2d_min_gbs"], GB),
+        device_to_device_median_bytes_per_s=_known(row["d2d_median_gbs"], GB),
+        device_to_device_max_bytes_per_s=_known(row["d2d_max_gbs"], GB),
         has_peer_access={"yes": True, "no": False}.get(row["p2p"]),
         source=row["source"],
     )

@@ -25,6 +25,7 @@ from advisor.collectors.work import length_hint
 from advisor.domain import REACH_90
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
+from advisor.jobs.moments import moments_of
 from advisor.jobs.programs import rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
@@ -304,6 +305,7 @@ def recorded_work(deep: DeepStep, loading: Loading | None) -> Work:
         ),
         precision=_precision(deep),
         setup=_setup(deep),
+        moments=moments_of(deep),
     )
 
 

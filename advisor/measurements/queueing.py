@@ -128,3 +128,32 @@ POLLUX_QUEUE: Final = Dataset(
         )
     },
 )
+
+
+def _free(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the virtual clusters whose use is recorded; what is free of each as a share."""
+    kept = frame.dropna(subset=["free_fraction"]).copy()
+    kept["free_fraction"] = (kept["free_fraction"] / kept["accelerators"]).round(4).clip(0.0, 1.0)
+    return kept
+
+
+HELIOS: Final = Dataset(
+    name="helios",
+    title="Helios' virtual clusters",
+    upstream=(Upstream(repository="S-Lab-System-Group/HeliosArtifact", commit="bdaae109"),),
+    licence="MIT",
+    ships=True,
+    tables={
+        "shares": PublishedTable(
+            file="helios/shares.csv.gz",
+            published="measurements/cluster/helios_earth_vc_30min.csv.gz",
+            columns={
+                "time": "time",
+                "node": "vc",
+                "accelerators": "total_gpu_num",
+                "free_fraction": "idle_gpu_num",
+            },
+            tidy=_free,
+        )
+    },
+)

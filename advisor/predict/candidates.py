@@ -19,6 +19,7 @@ from advisor.domain import (
 from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
 from advisor.planners.core.nouns import Device
+from advisor.planners.core.units import GIB
 from advisor.planners.goodput.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot.bands import BANDS
 from advisor.planners.step.input_pipeline import vcpus_needed
@@ -28,7 +29,6 @@ from advisor.quantities import seconds_text
 from advisor.ways.columns import WAYS, TimeColumns
 from advisor.ways.words import assumed_network, units_words
 
-_GIB: Final = 2**30
 _TIMES: Final = (
     ("start_up", "start-up"),
     ("data_in", "data in"),
@@ -94,7 +94,7 @@ def candidate(
         throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
-        memory_gib=float(columns.memory_bytes[column]) / _GIB,
+        memory_gib=float(columns.memory_bytes[column]) / GIB,
         bottleneck=bottleneck,
         shares=shares,
         reasons=(
@@ -166,7 +166,7 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
         accelerator=name or None,
         accelerators=float(types.accelerator_count[i]) if name else 0.0,
         vcpus=int(types.vcpus[i]),
-        memory_gib=float(types.memory_bytes[i]) / _GIB,
+        memory_gib=float(types.memory_bytes[i]) / GIB,
         terms=_terms(catalogue, offers, row),
     )
 

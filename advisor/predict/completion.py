@@ -20,6 +20,7 @@ from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.domain import COMPLETIONS, QUANTILES, CompletionWay, Estimate, Part
 from advisor.jobs.data_in import VOLUME_BYTES_PER_S
 from advisor.jobs.job import RUN_LOG_SD, Job
+from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.campaign import CampaignLaw
 from advisor.planners.goodput.goodput import expected_completion
 from advisor.planners.spot.bands import BANDS, hazard_of_band
@@ -31,7 +32,6 @@ from advisor.ways.columns import TimeColumns
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_HOUR_S: Final = 3600.0
 _BY_THE_SECOND: Final = (SHORTEST_BILL_H, 0.0)
 # Ways with other machines, or another price of theirs, from one time to the next.
 BLENDED: Final = ("spot-with-fallback", "elastic-spot")
@@ -204,7 +204,7 @@ def _finish_h(
     value = work_s + start_s + columns.data_in_s
     below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
     above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
-    return np.stack([value - below, value, value + above], axis=1) / _HOUR_S
+    return np.stack([value - below, value, value + above], axis=1) / HOUR_S
 
 
 def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
@@ -258,16 +258,16 @@ def on_spot(
     billed_s = np.maximum(spot.billed_s, least_s[:, None]) * factor[:, None]
     paid_s = np.maximum(spot.billed_mean_s, least_s) * factor
     saves_s = work_s / spot.checkpoint_interval_s * save_s
-    finish = widened(finish_s, finish_s[:, 1], error, coverage) / _HOUR_S
+    finish = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     interval_s = np.broadcast_to(spot.checkpoint_interval_s, rows.shape)
     return Completion(
         finish_h=finish,
-        billed_h=widened(billed_s, paid_s, error, coverage) / _HOUR_S,
+        billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
         checkpoint_interval_s=interval_s,
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
-        **steady_kind("spot", paid_s / _HOUR_S),
+        **steady_kind("spot", paid_s / HOUR_S),
         parts_h=parts_h(
             job, columns, finish[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
         ),
@@ -292,7 +292,7 @@ def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[
     deviation holds that of the job's length, and of what stands beside its steps.
     """
     law = law or whole_run_model().law
-    steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / _HOUR_S
+    steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / HOUR_S
     device_h = steps_h * columns.workers
     log_sd = law.log_sd(device_h, is_measured=job.measured is not None)
     return np.exp(law.log_factor(device_h)), np.hypot(log_sd, job.paid_steps_log_sd)
@@ -305,14 +305,14 @@ def parts_h(
     """Divide the expected time: what is in no other part are interruptions."""
     at = slice(None) if rows is None else rows
     parts = {
-        "start_up": columns.startup_s[at] / _HOUR_S,
-        "data_in": columns.data_in_s[at] / _HOUR_S,
-        "steps": columns.step_s[at] * job.total_steps / _HOUR_S,
-        "epoch_ends": columns.step_s[at] * job.epochs * job.epoch_end_steps / _HOUR_S,
-        "whole_run": np.where(np.isfinite(finish_h), whole_run_s, 0.0) / _HOUR_S,
+        "start_up": columns.startup_s[at] / HOUR_S,
+        "data_in": columns.data_in_s[at] / HOUR_S,
+        "steps": columns.step_s[at] * job.total_steps / HOUR_S,
+        "epoch_ends": columns.step_s[at] * job.epochs * job.epoch_end_steps / HOUR_S,
+        "whole_run": np.where(np.isfinite(finish_h), whole_run_s, 0.0) / HOUR_S,
     }
     rest = finish_h - sum(parts.values())
-    parts["checkpoints"] = np.clip(saves_s / _HOUR_S, 0.0, np.maximum(rest, 0.0))
+    parts["checkpoints"] = np.clip(saves_s / HOUR_S, 0.0, np.maximum(rest, 0.0))
     return parts | {"interruptions": rest - parts["checkpoints"]}
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns
 from advisor.jobs.job import Job
+from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot.rentals import availability
 from advisor.predict import Predictor, TimeColumns
@@ -35,7 +36,6 @@ Integers = NDArray[np.int64]
 
 # Rows replayed before the front is drawn anew.
 _CHUNK: Final = 8
-_HOUR_S: Final = 3600.0
 
 
 def with_spot_ways(
@@ -123,7 +123,7 @@ class _Case:
         self.once = np.nan_to_num(side.egress_usd)[self.offer]
         self.band = offers.spot_interruption_band[self.offer]
         work_s = columns.step_s[self.column] * job.paid_steps
-        self.least_h = (work_s + restart_s(columns)[self.column]) / _HOUR_S
+        self.least_h = (work_s + restart_s(columns)[self.column]) / HOUR_S
         # The same machines with the same hazard, whatever their price.
         band = np.nan_to_num(self.band, nan=7.0).astype(np.int64)
         self.kind = self.column * 8 + band
@@ -139,7 +139,7 @@ class _Case:
         least_s = np.full(int(columns.type_index.max()) + 1, np.inf)
         np.minimum.at(least_s, columns.type_index, machine_s)
         least_s = least_s[columns.type_index[self.column]] / self.count
-        return np.asarray(least_s * self.job.paid_steps / _HOUR_S)
+        return np.asarray(least_s * self.job.paid_steps / HOUR_S)
 
     def cheapest(self, places: Integers, cost: Floats) -> Integers:
         """Return the cheapest place of every kind."""

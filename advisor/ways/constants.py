@@ -34,8 +34,9 @@ class Constants:
         """The memory model's constants as the layouts of transformers take them."""
         fitted = self.memory
         return MemoryConstants(
-            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes
-        )
+            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes,
+            alone_context_bytes=fitted.alone_context_bytes,
+        )  # fmt: skip
 
     def with_spread(self, spread: RankSpread | None) -> Constants:
         """Return the constants of a job whose ranks were seen: the one place of stragglers.

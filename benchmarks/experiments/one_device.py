@@ -134,10 +134,10 @@ def predicted(alone: list[tuple[float, float, float]], way: str) -> list[float]:
 
 
 PAIRS = {
-    "equal, loading": (Shape(0.04, 60, 10), Shape(0.04, 60, 10)),
-    "equal, no loading": (Shape(0.0, 60, 10), Shape(0.0, 60, 10)),
-    "small kernels beside large": (Shape(0.0, 60, 10), Shape(0.0, 60, 60)),
-    "loading beside computing": (Shape(0.08, 60, 10), Shape(0.0, 60, 10)),
+    "equal, loading": (Shape(0.04, 12, 2), Shape(0.04, 12, 2)),
+    "equal, no loading": (Shape(0.0, 12, 2), Shape(0.0, 12, 2)),
+    "small kernels beside large": (Shape(0.0, 12, 2), Shape(0.0, 12, 12)),
+    "loading beside computing": (Shape(0.08, 12, 2), Shape(0.0, 12, 2)),
 }
 
 
