@@ -62,7 +62,8 @@ def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
     yield _advice(
         facts, even, "uneven-batches", seen,
         change=f"Give each rank the samples it can do in one time: {_listed(sizes)}.",
-        condition="Holds while the same ranks are slow; samples are taken to cost the same each.",
+        condition="Holds while the same ranks are slow, all have one batch size now and every "
+        "sample costs the same.",
         how=f"batch = {sizes}[rank]  # of the loader; weight each loss by its share:\n"
         f"loss = loss * batch * world_size / {total}",
     )  # fmt: skip
