@@ -94,6 +94,7 @@ def test_nothing_is_said_without_evidence(facts: Facts) -> None:
         replace(facts, recording=None),
         recorded(facts, readings=readings(1.0, GIB, seconds=2)),
         recorded(facts, throttling=(Throttling(begin_s=0, end_s=1, throttled_s=0.5),)),
+        recorded(facts, contention=0.3),
         recorded(facts, readings=readings(1.0, 15.9 * GIB)),
     )
     assert [one for case in silent for one in rightsizing.advise(case)] == []

@@ -21,6 +21,7 @@ from advisor.advice import (
     optimizers,
     rightsizing,
     software,
+    stragglers,
 )
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
@@ -39,6 +40,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     data_reuse.advise,
     colocation.advise,
     rightsizing.advise,
+    stragglers.advise,
 )  # fmt: skip
 
 # Effects below this share on time times cost are not worth a line.
