@@ -12,7 +12,7 @@ from advisor.advice import SOURCES, Advice, Facts, How, advise
 from advisor.advice.asking import facts_on
 from advisor.advice.facts import saved
 from advisor.domain import Estimate
-from advisor.jobs.job import Job
+from advisor.jobs.job import Job, Program
 from advisor.jobs.loading import job_of
 from advisor.predict import Predictor
 from advisor.question import JobSpec
@@ -79,10 +79,9 @@ def test_a_saving_lies_in_its_interval(
     before: float, factor: float, spread: float, sd: float
 ) -> None:
     was = Estimate(value=before, low=before / spread, high=before * spread)
-    then = was.scaled(factor)
-    found = saved(was, then, sd)
+    found = saved(was, factor, sd)
     assert found.low <= found.value <= found.high
-    assert math.isclose(found.value, was.value - then.value, abs_tol=1e-12)
+    assert math.isclose(found.value, before - factor * before, rel_tol=1e-9, abs_tol=1e-9)
     if sd == 0 and factor < 1:  # the errors are the same one: a saving stays a saving
         assert found.low >= 0
 
@@ -97,6 +96,10 @@ def test_advice_without_evidence_or_condition_is_refused() -> None:
         advice(time_factor=math.inf)
 
 
-def test_a_program_without_steps_gets_no_cure_of_its_steps(facts: Facts) -> None:
-    bare = replace(facts, job=replace(facts.job, work=None))
-    assert [one for source in SOURCES for one in source(bare)] == []
+def test_a_program_without_steps_gets_no_cure_of_its_steps(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    program = Program(duration_s=600.0, cpu_s=1100.0, parallelism=1.8)
+    job = replace(make_job(), work=None, program=program, total_steps=1.0)
+    bare = facts_on(predictor, job, predictor.predict(job, "aws:c5.xlarge"))
+    assert {one.name for source in SOURCES for one in source(bare)} <= {"spot"}
