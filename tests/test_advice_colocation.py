@@ -82,3 +82,15 @@ def test_another_run_is_named_and_judged_even_where_it_does_not_pay(
     assert one.time_factor * one.cost_factor > 0.9  # two that fill it: no gain
     with pytest.raises(UsageError, match="cannot share a device"):
         api.advised(own, Question(), on="aws:m5.4xlarge", beside=other, predictor=predictor)
+
+
+@pytest.mark.parametrize("steps", [1e2, 1e4, 1e6, 1e8])
+def test_a_neighbour_of_any_length_has_its_interval(
+    idle: Facts, make_job: MakeJob, steps: float
+) -> None:
+    other = make_job(global_batch=32, workers=8, total_steps=steps)
+    found = colocation.beside(idle, other, "run other")
+    assert found is not None
+    for saved in (found.time_saved_h, found.cost_saved_usd):
+        assert saved is not None
+        assert saved.low <= saved.value <= saved.high

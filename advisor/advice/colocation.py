@@ -109,9 +109,12 @@ def _shared(alone_s: Sequence[float], rates: NDArray[np.float64], share: float) 
 
 
 def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:
-    """Return what is saved at the usual, the least and the most slowdown; a loss is negative."""
-    value, high, low = (now.value * (1.0 - factor) for factor in factors)
-    return Estimate(value=value, low=low, high=high, coverage=now.coverage)
+    """Return what is saved at the usual, the least and the most slowdown; a loss is negative.
+
+    More slowdown does not always cost more: a neighbour that stays longer pays longer.
+    """
+    saved = [now.value * (1.0 - factor) for factor in factors]
+    return Estimate(value=saved[0], low=min(saved), high=max(saved), coverage=now.coverage)
 
 
 def _sharer(job: Job, on: Candidate) -> Sharer | None:
