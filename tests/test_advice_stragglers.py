@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from advised import recorded
 
 from advisor.advice import stragglers
 from advisor.advice.asking import facts_here, facts_on
@@ -13,7 +14,6 @@ from advisor.collectors.series import RankSeries
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import rank_spread
 from advisor.predict import Predictor
-from tests.test_advice_limits import recorded
 
 MakeJob = Callable[..., Job]
 
