@@ -22,6 +22,12 @@ _SOURCE: Final = "oracle_motivation"
 Rates = dict[str, list[float]]
 
 
+SEEN: Final = (
+    "the form of the law, and the least slowdown that is told from none",
+    "each job beside other jobs on the same GPU",
+)
+
+
 def run(data: Path) -> Validation:
     """Score the rates of pairs under ``data``.
 
@@ -46,10 +52,7 @@ def run(data: Path) -> Validation:
         description="rates of two jobs on one GPU over their rates alone, each pair left out",
         form="chosen with these rows in sight",
         scores=THE_PRODUCT,
-        seen=(
-            "the form of the law, and the least slowdown that is told from none",
-            "each job beside other jobs on the same GPU",
-        ),
+        seen=SEEN,
         overall=score(every.pop("ours"), measured),
         groups=[
             Group(
