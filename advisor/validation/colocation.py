@@ -70,6 +70,7 @@ def run(data: Path) -> Validation:
             ).median_ape_fraction,
         },
         notes=(
+            "no interval: the law says what is kept, not how surely",
             "rows: a job in a pair; a pair of one job with itself is one row",
             "'the two jobs in no other pair': the mean job of the GPU stands for both",
         ),
