@@ -19,6 +19,7 @@ from advisor.jobs.job import Job
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.limits import RightSize
 from advisor.predict import Predictor
+from advisor.question import Constraints
 
 MakeJob = Callable[..., Job]
 
@@ -52,7 +53,7 @@ def test_what_is_pasted_is_never_less_than_what_is_needed(
 
 @pytest.fixture(scope="module")
 def facts(make_job: MakeJob) -> Facts:
-    found = facts_here(Predictor(), make_job(), price_usd_per_h=1.0)
+    found = facts_here(Predictor(), make_job(), constraints=Constraints(here_usd_per_h=1.0))
     assert found is not None
     return found
 

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from advisor.advice import colocation, data_reuse, rightsizing, software
+from advisor.advice import (
+    batches,
+    chores,
+    colocation,
+    data_reuse,
+    described,
+    feeding,
+    machines,
+    optimizers,
+    rightsizing,
+    software,
+)
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
 
@@ -19,6 +30,12 @@ __all__ = ["SOURCES", "Advice", "Facts", "How", "advise"]
 # One line a source, in any order: what is strongest is said first.
 SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     software.advise,
+    optimizers.advise,
+    batches.advise,
+    feeding.advise,
+    chores.advise,
+    machines.advise,
+    described.advise,
     data_reuse.advise,
     colocation.advise,
     rightsizing.advise,

@@ -60,7 +60,8 @@ def command(
 ) -> None:
     """Replay a job on a shared cluster's recorded history.
 
-    Shows how long the job waits, when it is done, and whether renting pays off.
+    Shows how long the job waits, when it is done, whether renting pays off, and what the
+    cluster's own jobs would meet under every policy.
     """
     from advisor.domain import Estimate
     from advisor.planners.queueing.nouns import POLICIES, SharedCluster
@@ -95,5 +96,6 @@ def command(
             deadline_h=deadline,
             rent_completion_h=rented,
             rent_cost_usd=rent_cost,
+            with_policies=True,
         )
     show("Shared cluster", answer.to_record(), answer.charts, plot, as_json, "queue")

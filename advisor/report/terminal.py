@@ -242,7 +242,14 @@ def _foot(recommendation: Recommendation) -> list[str]:
 def _change(change: ProposedChange) -> str:
     """Return what to do, and what the best value takes and costs then."""
     time, cost = hours_text(change.training_time_h.value), usd_text(change.cost_usd.value)
-    return f"  {time}, {cost}: {change.do}"
+    line = f"  {time}, {cost}: {change.do}"
+    if change.pick is None:
+        return line
+    pick = " + ".join(_machine(offer, count) for offer, count in change.pick.configuration.parts)
+    time, cost = (
+        hours_text(change.pick.training_time_h.value), usd_text(change.pick.cost_usd.value)
+    )  # fmt: skip
+    return f"{line}; then rent {pick} ({time}, {cost})"
 
 
 def _wrapped(words: str, width: int, *, indent: str = "") -> list[str]:
