@@ -9,6 +9,7 @@ import pytest
 from advisor.collectors.memory import step_memory_bytes
 from advisor.collectors.recording import DeepStep, Loading
 from advisor.jobs.moments import input_bytes, moments_of
+from benchmarks import allocated
 
 DEEP = DeepStep(
     samples=8, micro_batches=1, parameters=1000, trainable_parameters=1000, parameter_bytes=4000,
@@ -55,3 +56,15 @@ def test_several_passes_may_share_what_was_loaded() -> None:
     assert input_bytes(loading, 21) == input_bytes(loading, 64) == 64 * 12
     assert input_bytes(loading, 128) == 128 * 12
     assert input_bytes(None, 8) == input_bytes(replace(loading, sample_bytes=None), 8) == 0.0
+
+
+def test_the_measured_peak_is_of_one_step_and_without_the_data_set() -> None:
+    mark = (99, allocated._MARK), (99, -allocated._MARK)
+    events = [
+        (1, 1000), (2, 50), (3, 7), (3, -7), *mark,  # data set, weights; training begins
+        (4, 500), (4, -500), *mark,  # another step
+        (5, 30), (6, 20), (5, -30), (7, 15), *mark, (8, 900),
+    ]  # fmt: skip
+    assert allocated.peak_bytes(events, model={2}) == 50 + 30 + 20
+    with pytest.raises(ValueError, match="2 marks"):
+        allocated.peak_bytes(events[:10], model={2})
