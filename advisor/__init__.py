@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from advisor.advice.record import Advice as Advice
+    from advisor.advice.record import AdviceList as AdviceList
+    from advisor.api import advise as advise
     from advisor.api import load_job as load_job
     from advisor.api import recommend as recommend
     from advisor.catalogue import Catalogue as Catalogue
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from advisor.simulation.own_cluster import compare_with_cluster as compare_with_cluster
 
 _HOME = {
+    "Advice": "advisor.advice.record",
+    "AdviceList": "advisor.advice.record",
     "Candidate": "advisor.domain",
     "Catalogue": "advisor.catalogue",
     "Configuration": "advisor.domain",
@@ -36,6 +41,7 @@ _HOME = {
     "Predictor": "advisor.predict",
     "Question": "advisor.question",
     "Recommendation": "advisor.domain",
+    "advise": "advisor.api",
     "compare_with_cluster": "advisor.simulation.own_cluster",
     "hugging_face_callback": "advisor.collectors.callbacks",
     "lightning_callback": "advisor.collectors.callbacks",
@@ -45,6 +51,8 @@ _HOME = {
     "step": "advisor.collectors.marker",
 }
 __all__ = [
+    "Advice",
+    "AdviceList",
     "Candidate",
     "Catalogue",
     "Configuration",
@@ -54,6 +62,7 @@ __all__ = [
     "Predictor",
     "Question",
     "Recommendation",
+    "advise",
     "compare_with_cluster",
     "hugging_face_callback",
     "lightning_callback",

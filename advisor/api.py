@@ -6,8 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from advisor import advice
+from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.record import AdviceList
 from advisor.catalogue import Catalogue
-from advisor.domain import QUANTILES, CompletionWay, Recommendation
+from advisor.collectors import store
+from advisor.collectors.recording import Recording
+from advisor.domain import QUANTILES, Candidate, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
@@ -20,11 +25,14 @@ from advisor.predict.estimate import (
     estimate_on_type,
 )
 from advisor.predict.known_job import JOB_NAMES, find_job, job_of
-from advisor.question import ENTRIES, LayoutRequest, Question
+from advisor.question import ENTRIES, JobSpec, LayoutRequest, Question
 from advisor.question.layout import layout_space
 from advisor.ranking import recommend as rank
 
-__all__ = ["answer", "estimate", "find_job", "job_of", "load_job", "ranked", "recommend"]
+__all__ = [
+    "advise", "advised", "answer", "estimate", "find_job", "job_of", "load_job", "ranked",
+    "recommend",
+]  # fmt: skip
 
 # What a recommendation can be asked, by the names of ``advisor.question.entries``.
 _NAMES: Final = (
@@ -66,18 +74,119 @@ def recommend(
         If a keyword is unknown, or a value makes no sense.
     """
     job = run if isinstance(run, Job) else None
+    return answer(_question(run, asked), job=job, predictor=predictor)
+
+
+def advise(
+    run: Job | Question | str | Path | None = None,
+    *,
+    on: str | None = None,
+    count: int = 1,
+    beside: str | Path | Job | None = None,
+    predictor: Predictor | None = None,
+    **asked: Any,
+) -> AdviceList:
+    """Say what would make a job faster or cheaper, before anything is rented.
+
+    Parameters
+    ----------
+    run, predictor, **asked
+        As of ``recommend``.
+    on : str, optional
+        The machines the job is judged on: ``"g5.xlarge"``, ``"aws:g5.xlarge"``, or ``"here"``.
+        By default those that ``recommend`` would pick.
+    count : int, default 1
+        Of them.
+    beside : Job, str or Path, optional
+        Another job, or its run: what sharing a device with it would save.
+
+    Returns
+    -------
+    AdviceList
+        The strongest first; empty where the recording shows nothing to change.
+
+    Raises
+    ------
+    UsageError
+        If a keyword is unknown, a value makes no sense, or the job cannot run there.
+    """
+    question = _question(run, asked)
+    job = run if isinstance(run, Job) else None
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
+    recording = None if job is not None else recording_of(question.job)
+    if isinstance(beside, str | Path):
+        beside = job_of(JobSpec(run=str(beside)))
+    return advised(found, question, recording, on=on, count=count, beside=beside, predictor=known)
+
+
+def advised(
+    job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
+    count: int = 1, beside: Job | None = None, predictor: Predictor,
+) -> AdviceList:  # fmt: skip
+    """Return the advice on a job that is already what the question says; see ``advise``."""
+    limits = replace(question.constraints, space=layout_space(question.layout))
+    is_met, chosen = True, None
+    if on is None:
+        is_met, chosen = _picked(job, question, predictor)
+    elif on != "here":
+        provider, _, name = on.rpartition(":")
+        chosen = predictor.predict(
+            job, name, count=count, provider=provider or None, coverage=limits.coverage
+        )
+    facts = (
+        facts_here(predictor, job, recording, constraints=limits)
+        if chosen is None
+        else facts_on(predictor, job, chosen, recording, constraints=limits)
+    )
+    if facts is None:
+        raise UsageError(
+            f"{job.name} cannot be estimated on this machine",
+            hint="name a machine: --on aws:g5.xlarge",
+        )
+    said = (
+        advice.advise(facts)
+        if beside is None
+        else advice.advise(facts, advice.beside(beside), kept=("share-device",))
+    )
+    return AdviceList(run=job.name, now=facts.now, advice=said, meets_constraints=is_met)
+
+
+def recording_of(spec: JobSpec) -> Recording | None:
+    """Return the recorded run that is meant; None for a job file or a described model."""
+    if spec.is_described or spec.job_file is not None or spec.is_known_by_runs:
+        return None
+    is_latest = spec.run in (None, "latest")
+    return store.read_recording(store.latest_run() if is_latest else store.find_run(str(spec.run)))
+
+
+def _picked(job: Job, question: Question, predictor: Predictor) -> tuple[bool, Candidate | None]:
+    """Return whether the constraints can be kept, and the best value; None for this machine."""
+    found = ranked(job, question, predictor=predictor, with_changes=False)
+    pick = found.picks.get("best_value")
+    if pick == "here":
+        return True, None
+    rows = [one for one in found.front or found.nearest if len(one.configuration.parts) == 1]
+    chosen = next((one for one in rows if one.rank == pick), rows[0] if rows else None)
+    return pick is not None, chosen
+
+
+def _question(run: Job | Question | str | Path | None, asked: dict[str, Any]) -> Question:
+    """Return the question of a call from Python."""
     if isinstance(run, Question):
         if asked:
             raise UsageError(
                 f"{next(iter(asked))!r} cannot be combined with a whole question",
                 hint="put it into the question",
             )
-        return answer(run, predictor=predictor)
+        return run
     if isinstance(run, str | Path):
         if "run" in asked:
             raise UsageError("two runs are given", hint="name one of them")
         asked["run"] = run
-    return answer(Question.read(asked, names=_NAMES), job=job, predictor=predictor)
+    return Question.read(asked, names=_NAMES)
 
 
 def answer(
@@ -102,16 +211,26 @@ def answer(
         Catalogue.load(question.catalogue, overrides=question.overrides)
     )
     found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
-    return ranked(found, question, predictor=known)
+    recording = None if job is not None else recording_of(question.job)
+    return ranked(found, question, predictor=known, recording=recording)
 
 
-def ranked(job: Job, question: Question, *, predictor: Predictor) -> Recommendation:
-    """Rank configurations for a job that is already what the question says."""
+def ranked(
+    job: Job, question: Question, *, predictor: Predictor, recording: Recording | None = None,
+    with_changes: bool = True,
+) -> Recommendation:  # fmt: skip
+    """Rank configurations for a job that is already what the question says.
+
+    ``recording`` is what was seen of it, ``with_changes`` asks what would change the answer.
+    """
     constraints = replace(question.constraints, space=layout_space(question.layout))
     here = at_hand(
         predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
     )
-    return rank(job, constraints, predictor=predictor, here=here)
+    return rank(
+        job, constraints, predictor=predictor, here=here, recording=recording,
+        with_changes=with_changes,
+    )  # fmt: skip
 
 
 def estimate(

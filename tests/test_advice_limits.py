@@ -19,6 +19,7 @@ from advisor.jobs.job import Job
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.limits import RightSize
 from advisor.predict import Predictor
+from advisor.question import Constraints
 
 MakeJob = Callable[..., Job]
 
@@ -52,7 +53,7 @@ def test_what_is_pasted_is_never_less_than_what_is_needed(
 
 @pytest.fixture(scope="module")
 def facts(make_job: MakeJob) -> Facts:
-    found = facts_here(Predictor(), make_job(), price_usd_per_h=1.0)
+    found = facts_here(Predictor(), make_job(), constraints=Constraints(here_usd_per_h=1.0))
     assert found is not None
     return found
 
@@ -93,6 +94,7 @@ def test_nothing_is_said_without_evidence(facts: Facts) -> None:
         replace(facts, recording=None),
         recorded(facts, readings=readings(1.0, GIB, seconds=2)),
         recorded(facts, throttling=(Throttling(begin_s=0, end_s=1, throttled_s=0.5),)),
+        recorded(facts, contention=0.3),
         recorded(facts, readings=readings(1.0, 15.9 * GIB)),
     )
     assert [one for case in silent for one in rightsizing.advise(case)] == []

@@ -169,7 +169,7 @@ def test_flags_of_our_other_programs_stand_in_their_source() -> None:
     ("line", "why"),
     [
         ("advisor recommend --budgets 5", "recommend has no --budgets"),
-        ("advisor advise", "no verb 'advise'"),
+        ("advisor advize", "no verb 'advize'"),
         ("advisor runs lists", "no verb runs 'lists'"),
         ("advisor profile --four 5m train.py", "profile has no --four"),
         ("advisor profile train.py --whatever", None),

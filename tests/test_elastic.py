@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
 from advisor.planners import PlanningError
 from advisor.planners.elastic.hydrozoa import (
     Billing,
@@ -18,6 +22,8 @@ from advisor.planners.elastic.hydrozoa import (
     elastic_plan,
     noise_scale,
 )
+from advisor.predict import Predictor
+from advisor.simulation.elastic import figures_of
 
 HOUR = 3600.0
 SCALING = WorkerScaling(
@@ -157,3 +163,20 @@ def test_a_limit_that_nothing_meets_is_refused_with_the_two_ends() -> None:
     with pytest.raises(PlanningError, match=r"fastest takes .* cheapest") as refused:
         elastic_plan(PHASES, SCALING, BILLING, batch=256, deadline_s=1.0)
     assert refused.value.exit_code == 3
+
+
+def test_a_recorded_job_brings_its_own_figures(make_job: Callable[..., Job]) -> None:
+    """What ``simulate elastic --run`` plans with is the one estimate, at every count."""
+    job, predictor = make_job(total_steps=5_004.0), Predictor()
+    found = figures_of(predictor, job, "aws:g5.xlarge", [1, 2, 4])
+    batch = np.array([float(job.global_batch)])
+    steps = found.scaling.steps_s(batch)[0]
+    for count, step_s in zip(found.scaling.workers, steps, strict=True):
+        asked = predictor.predict(job, "aws:g5.xlarge", count=count)
+        assert step_s == pytest.approx(asked.step_time_s.value, rel=1e-6)
+    assert found.samples * found.phases == pytest.approx(job.total_steps * job.global_batch)
+    assert found.phases == 1  # 5,004 steps of 256 are an epoch of ImageNet
+    one = predictor.predict(job, "aws:g5.xlarge").configuration
+    assert found.price_usd_per_h == one.price_usd_per_h
+    with pytest.raises(UsageError, match="no training steps"):
+        figures_of(predictor, replace(job, work=None), "aws:g5.xlarge", [1])

@@ -13,6 +13,7 @@ from scipy.special import lambertw
 
 from advisor.planners import PlanningError
 from advisor.planners.goodput.goodput import (
+    EDGE_P95,
     LLAMA3,
     EdgeFaultTolerance,
     expected_completion,
@@ -190,6 +191,38 @@ def test_edge_fault_tolerance_pays_at_scale_and_not_on_eight_devices() -> None:
     # The network's tenth of the failures, less the time on one path (about 1 point at 16,384).
     assert 0.005 < gain(16_384) < 0.025
     assert abs(gain(8)) < 1e-3
+
+
+def test_published_slowdowns_are_an_exponentials_and_their_mean_is_a_third_of_p95() -> None:
+    # Added latency, 90th and 95th percentile (THORN-ML slides). [ms]
+    slides = {
+        "data-parallel": (5.3, 7.3), "pipeline": (54.9, 76.7), "pipeline-tensor": (729.4, 928.4),
+    }  # fmt: skip
+    for layout, p95 in EDGE_P95.items():
+        p90_ms, p95_ms = slides[layout]
+        assert p95_ms * math.log(10) / math.log(20) == pytest.approx(p90_ms, rel=0.08)
+        mean = EdgeFaultTolerance.of_layout(layout).slowdown_fraction
+        assert mean == pytest.approx(p95 / 3, rel=0.01)
+        draws = np.random.default_rng(0).exponential(mean, size=200_000)
+        assert np.quantile(draws, 0.95) == pytest.approx(p95, rel=0.02)
+
+
+def test_whether_a_second_path_pays_depends_on_the_layout() -> None:
+    run: dict[str, Any] = {"devices": 16_384, "checkpoint_s": 30.0, "restart_s": 1047.0}
+    plain = expected_completion(10 * 24 * HOUR, **run).expected_s[0]
+    with_path = {
+        layout: expected_completion(
+            10 * 24 * HOUR, edge=EdgeFaultTolerance.of_layout(layout), **run
+        ).expected_s[0]
+        for layout in EDGE_P95
+    }
+    assert with_path["data-parallel"] < plain < with_path["pipeline-tensor"]
+    free = EdgeFaultTolerance(slowdown_fraction=0.0, network_fraction=1.0)
+    assert expected_completion(10 * 24 * HOUR, edge=free, **run).overhead_fraction[0] == (
+        pytest.approx(30.0 / (10 * 24 * HOUR))  # the last save alone
+    )
+    with pytest.raises(PlanningError, match="hide"):
+        EdgeFaultTolerance(network_fraction=1.2)
 
 
 def test_initialisation_meets_its_two_points_and_is_flat_outside() -> None:

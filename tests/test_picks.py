@@ -20,6 +20,7 @@ from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
+from advisor.ranking.changes import changes
 from advisor.ranking.front import pareto_front
 from advisor.ranking.known_error import known_error, stored_errors
 from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
@@ -329,6 +330,28 @@ def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
     )
     for change in answer.changes:
         assert change.name == "ddp" or min(change.time_factor, change.cost_factor) < 1.0
+
+
+def test_the_strongest_change_says_what_is_best_after_it(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    job = make_job()
+    answer = recommend(job, predictor=predictor, with_changes=False)
+    chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
+    asked: list[Job] = []
+
+    def ask(other: Job) -> Recommendation:
+        asked.append(other)
+        return replace(answer, picks={"best_value": 1 if chosen.rank > 1 else 2})
+
+    strongest, *others = changes(job, Request(), predictor, chosen, None, ask=ask)
+    assert len(asked) == 1
+    assert asked[0] != job
+    assert strongest.pick is answer.front[0 if chosen.rank > 1 else 1]
+    assert strongest.to_record()["pick"]["rank"] == strongest.pick.rank
+    assert all(one.pick is None for one in others)
+    (same, *_) = changes(job, Request(), predictor, chosen, None, ask=lambda _: answer)
+    assert same.pick is None  # the same machines are still the best
 
 
 def test_a_script_is_told_what_the_choice_assumes_of_it(

@@ -16,6 +16,7 @@ from advisor.domain import Estimate
 from advisor.errors import AdvisorError, UsageError
 from advisor.planners import PlanningError
 from advisor.planners.goodput.goodput import expected_completion
+from advisor.planners.queueing.nouns import POLICIES
 from advisor.records.traces import TraceError
 from advisor.simulation.queue import samples_of
 
@@ -96,6 +97,13 @@ def test_queue_says_how_long_and_whether_to_rent(cluster: Path, tmp_path: Path) 
     rent = record["rent_or_wait"]
     assert rent["break_even_usd_per_h"] == pytest.approx(80 / rent["saved_h"])
     assert "<svg" in plot.read_text()
+    by_name = {row["policy"]: row for row in record["policies"]}
+    assert set(by_name) == set(POLICIES)
+    assert by_name["las-2d"]["completion_factor"] == 1.0  # it is the cluster's own
+    own = by_name["las-2d"]["mean_delay_h"]
+    assert own == pytest.approx(record["trace"]["simulated_mean_delay_h"])
+    times = [row["mean_completion_h"] for row in record["policies"]]
+    assert times == sorted(times)
 
 
 def test_elastic_saves_against_the_best_fixed_number(tmp_path: Path) -> None:
@@ -126,6 +134,13 @@ def test_failures_are_those_of_the_planner_and_a_second_path_is_beside(tmp_path:
     for row in record["scales"]:
         assert row["second_path"]["expected_failures"] < row["plain"]["expected_failures"]
     assert ET.parse(plot).getroot().tag.endswith("svg")
+    given = answer(
+        "failures", "--hours", "240", "--devices", "512", "--checkpoint", "30s",
+        "--layout", "pipeline", "--slowdown", "2%", "--repair", "5h", "--network-share", "30%",
+    )  # fmt: skip
+    assert given["edge"] == {
+        "slowdown_fraction": 0.02, "repair_h": 5.0, "network_fraction": 0.3,
+    }  # fmt: skip
 
 
 def test_a_job_without_checkpoints_never_ends_on_many_devices() -> None:

@@ -14,6 +14,7 @@ from advisor.domain import Candidate
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import PlanningError
+from advisor.planners.layouts.grid import SearchSpace
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.question import Constraints
@@ -21,7 +22,7 @@ from advisor.question import Constraints
 
 def facts_here(
     predictor: Predictor, job: Job, recording: Recording | None = None, *,
-    price_usd_per_h: float = 0.0, coverage: float = 0.9,
+    constraints: Constraints | None = None,
 ) -> Facts | None:  # fmt: skip
     """Return what advice on this machine is given from; None where the job cannot run here.
 
@@ -31,19 +32,31 @@ def facts_here(
     job : Job
     recording : Recording, optional
         What was seen of it.
-    price_usd_per_h : float
-        What an hour of this machine costs. [USD/h]
-    coverage : float
+    constraints : Constraints, optional
+        What an hour of this machine costs, and the coverage of intervals.
     """
-    look = partial(at_hand, predictor, price_usd_per_h=price_usd_per_h, coverage=coverage)
+    limits = constraints or Constraints()
+    look = partial(
+        at_hand, predictor, price_usd_per_h=limits.here_usd_per_h, coverage=limits.coverage
+    )
     now = look(job)
     if now is None:
         return None
+    limits_now = job.limits
 
-    def ask(job: Job, *, pricing: Pricing | None = None) -> Candidate | None:
-        return None if pricing is not None else look(job)
+    def ask(
+        job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        if pricing is not None:
+            return None  # nobody sells this machine
+        is_changed = job.limits != limits_now or devices is not None
+        return look(job, space=space, count=devices or 1, is_changed=is_changed)
 
-    return Facts(job=job, recording=recording, now=now, ask=ask)
+    return Facts(
+        job=job, recording=recording, now=now, ask=ask, constraints=limits,
+        modelled=look(job, is_changed=True),
+    )  # fmt: skip
 
 
 def facts_on(
@@ -69,8 +82,11 @@ def facts_on(
     """
     if len(chosen.configuration.parts) != 1:
         raise ValueError("changed jobs are asked about machines of one type")
-    machines = _Machines(predictor, chosen, constraints or Constraints())
-    return Facts(job=job, recording=recording, now=chosen, ask=machines.ask)
+    limits = constraints or Constraints()
+    machines = _Machines(predictor, chosen, limits)
+    return Facts(
+        job=job, recording=recording, now=chosen, ask=machines.ask, constraints=limits
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +97,18 @@ class _Machines:
     chosen: Candidate
     constraints: Constraints
 
-    def ask(self, job: Job, *, pricing: Pricing | None = None) -> Candidate | None:
+    def ask(
+        self, job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
         """Return the job on them, in the same region; None where it has no answer."""
+        if devices is not None:
+            return None  # all devices of rented machines are in the layout's search
         ((offer, count),) = self.chosen.configuration.parts
         own: Pricing = "spot" if offer.pricing == "spot" else "on-demand"
         paid = pricing or own
         limits = self.constraints
+        layouts = limits.space if space is None else space
         try:
             row = self.predictor.catalogue.instance_type(
                 offer.instance_type, provider=offer.provider
@@ -95,14 +117,14 @@ class _Machines:
             if place is None:
                 return None
             columns = self.predictor.step_columns(
-                job, np.array([row.index]), np.array([count]), space=limits.space,
+                job, np.array([row.index]), np.array([count]), space=layouts,
                 known_network=limits.known_network,
             )  # fmt: skip
             if columns.status[0]:
                 return None
             return self.predictor.rented(
                 job, columns, offers, place, pricing=paid, coverage=limits.coverage,
-                space=limits.space, known_network=limits.known_network,
+                space=layouts, known_network=limits.known_network,
             )  # fmt: skip
         except (AdvisorError, PlanningError):
             return None

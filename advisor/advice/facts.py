@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from advisor.advice.record import Advice, Evidence, How
@@ -12,8 +11,8 @@ from advisor.catalogue import Pricing
 from advisor.collectors.recording import Recording
 from advisor.domain import QUANTILES, Candidate, Estimate
 from advisor.jobs.job import Job
-
-__all__ = ["Ask", "Facts", "Source"]
+from advisor.planners.layouts.grid import SearchSpace
+from advisor.question import Constraints
 
 # A change replaces part of a step by another: A seconds by A'. Both err by the model's sigma,
 # apart from one another, and what is untouched cancels: sd(A - A') = sigma sqrt(A^2 + A'^2). Which
@@ -24,8 +23,11 @@ _OF_EFFECT: Final = math.sqrt(5.0)
 class Ask(Protocol):
     """The whole job on the machines it is judged on; None where it cannot run there."""
 
-    def __call__(self, job: Job, *, pricing: Pricing | None = None) -> Candidate | None:
-        """Estimate ``job``; ``pricing`` other than now asks for another offer of the machines."""
+    def __call__(
+        self, job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """Estimate ``job``; at another price, in other layouts or on other devices than now."""
         ...
 
 
@@ -44,12 +46,18 @@ class Facts:
         this machine.
     ask : Ask
         The same estimate of a changed job on the same machines.
+    constraints : Constraints
+        What was asked for.
+    modelled : Candidate or None
+        The job as it is, as the model answers where ``now`` is what was recorded there.
     """
 
     job: Job
     recording: Recording | None
     now: Candidate
     ask: Ask
+    constraints: Constraints = field(default_factory=Constraints)
+    modelled: Candidate | None = None
 
     @property
     def is_here(self) -> bool:
@@ -64,7 +72,8 @@ class Facts:
     def priced(
         self, job: Job, *, name: str, source: str, change: str, rests_on: str, condition: str,
         how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
-        pricing: Pricing | None = None, is_model_kept: bool = True,
+        pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None, base: Job | None = None, is_model_kept: bool = True,
     ) -> Advice | None:  # fmt: skip
         """Return the advice to make the job this one, priced by the one estimate.
 
@@ -79,48 +88,65 @@ class Facts:
             by default.
         pricing : str, optional
             Of the same machines, where that is the change.
+        space : SearchSpace, optional
+            What a layout may be, where that is the change.
+        devices : int, optional
+            Of this machine, where that is the change.
+        base : Job, optional
+            What the change is held against, where the job as it is was recorded in other kernels
+            than it would run in there.
 
         Returns
         -------
         Advice, or None where the changed job cannot run there.
         """
-        then = self.ask(job, pricing=pricing)
-        if then is None:
+        then = self.ask(job, pricing=pricing, space=space, devices=devices)
+        before = self._before(job, space, devices) if base is None else self.ask(base)
+        if then is None or before is None or not math.isfinite(then.training_time_h.value):
             return None
         sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
+        time_factor = _factor(before.training_time_h, then.training_time_h)
+        cost_factor = _factor(before.cost_usd, then.cost_usd)
         return Advice(
             name=name, source=source, change=change, evidence=evidence, rests_on=rests_on,
-            condition=condition, how=how, is_model_kept=is_model_kept,
-            time_saved_h=saved(self.now.training_time_h, then.training_time_h, sd),
-            cost_saved_usd=saved(self.now.cost_usd, then.cost_usd, sd),
-            time_factor=_factor(self.now.training_time_h, then.training_time_h),
-            cost_factor=_factor(self.now.cost_usd, then.cost_usd),
+            condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
+            cost_factor=cost_factor, job=job, then=then,
+            time_saved_h=saved(self.now.training_time_h, time_factor, sd),
+            cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
         )  # fmt: skip
+
+    def _before(
+        self, job: Job, space: SearchSpace | None, devices: int | None
+    ) -> Candidate | None:
+        """Return what a changed job is held against: a model's answer against the model's."""
+        is_recorded = job.is_as_recorded and job.limits == self.job.limits
+        if self.modelled is None or (is_recorded and space is None and devices is None):
+            return self.now
+        return self.modelled
 
     def _effect_sd(self, then: Candidate) -> float:
         return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))
 
 
-Source = Callable[[Facts], "list[Advice]"]
-
-
-def saved(before: Estimate, after: Estimate, effect_sd: float) -> Estimate:
+def saved(before: Estimate, factor: float, effect_sd: float) -> Estimate:
     """Return what a change saves of a quantity, in its unit.
 
     Parameters
     ----------
-    before, after : Estimate
-        Without and with the change; their errors are mostly the same one.
+    before : Estimate
+        Without the change.
+    factor : float
+        Of the quantity with the change; the errors of both are mostly the same one.
     effect_sd : float
         One standard deviation of the error of the saving, as a share of it.
 
     Examples
     --------
-    >>> found = saved(Estimate(value=10, low=9, high=12), Estimate(value=6, low=5, high=8), 0.1)
+    >>> found = saved(Estimate(value=10, low=9, high=12), 0.6, 0.1)
     >>> found.value, round(found.low, 2), round(found.high, 2)
-    (4, 3.23, 5.04)
+    (4.0, 3.23, 5.04)
     """
-    value = before.value - after.value
+    value = before.value * (1.0 - factor)
     if value == 0:
         return Estimate(value=0.0, low=0.0, high=0.0, coverage=before.coverage)
     reach = QUANTILES[before.coverage] * effect_sd

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from advisor.domain import Estimate
+from advisor.domain import SCHEMA_VERSION, Candidate, Estimate
+from advisor.jobs.job import Job
+from advisor.shown import frames, words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What a figure rests on: this recording or a trial on this machine; a published table; an equation
 # or the device model, with what was recorded put in.
@@ -60,6 +66,10 @@ class Advice:
     how : How
     is_model_kept : bool
         The same numbers are learned, up to rounding. False where accuracy must be looked at.
+    job : Job or None
+        With the change; None where no change of the job stands for it.
+    then : Candidate or None
+        That job on the machines it is judged on.
     """
 
     name: str
@@ -74,6 +84,8 @@ class Advice:
     condition: str
     how: How
     is_model_kept: bool = True
+    job: Job | None = field(default=None, repr=False, compare=False)
+    then: Candidate | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.evidence not in EVIDENCE:
@@ -110,6 +122,82 @@ class Advice:
             "how": asdict(self.how),
             "model_kept": self.is_model_kept,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceList:
+    """What would make a job cheaper on some machines, the strongest first.
+
+    Attributes
+    ----------
+    run : str
+        The recorded run, or the name of the job.
+    now : Candidate
+        The job as it is, on the machines it is judged on.
+    advice : tuple of Advice
+    meets_constraints : bool
+        Whether the job as it is keeps what was asked for.
+    """
+
+    run: str
+    now: Candidate
+    advice: tuple[Advice, ...]
+    meets_constraints: bool = True
+
+    def __len__(self) -> int:
+        """Return how many pieces of advice there are."""
+        return len(self.advice)
+
+    def __iter__(self) -> Iterator[Advice]:
+        """Go through them, the strongest first."""
+        return iter(self.advice)
+
+    def __getitem__(self, place: int) -> Advice:
+        """Return one, from 0."""
+        return self.advice[place]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record of ``advisor advise --json``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run": self.run,
+            "now": self.now.to_record(),
+            "meets_constraints": self.meets_constraints,
+            "advice": [one.to_record() for one in self.advice],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a piece of advice; bounds are columns of their own."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(one.to_record()) for one in self.advice])
+
+    def __repr__(self) -> str:
+        """Say what is judged, then a line a piece of advice."""
+        head = f"<Advice on {self.run}: {words.candidate_line(self.now.to_record())}>"
+        lines = (
+            f"{one.name}: {one.time_factor:.2f} x the time, {one.cost_factor:.2f} x the cost "
+            f"({one.evidence}): {one.change}"
+            for one in self.advice
+        )
+        return "\n".join((head, *lines))
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.to_frame())
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return advice as one flat row."""
+    row = {name: record[name] for name in ("name", "change", "time_factor", "cost_factor")}
+    for name in ("time_saved_h", "cost_saved_usd"):
+        bounds = record[name] or {"value": None, "low": None, "high": None}
+        row |= {name: bounds["value"], f"{name}_low": bounds["low"],
+                f"{name}_high": bounds["high"]}  # fmt: skip
+    return (
+        row
+        | {name: record[name] for name in ("evidence", "rests_on", "condition")}
+        | {"how": record["how"]["text"]}
+    )
 
 
 # Nothing takes no time: a cost of zero is not ranked above all else.

@@ -44,6 +44,7 @@ BYTES_WITH_UNIT: Final = QuantityKind(
 )
 RATE: Final = QuantityKind(metavar="RATE", parse=quantities.parse_rate)
 USD: Final = QuantityKind(metavar="USD", parse=quantities.parse_usd)
+SHARE: Final = QuantityKind(metavar="SHARE", parse=quantities.parse_share)
 COUNT: Final = QuantityKind(metavar="COUNT", parse=quantities.parse_count)
 
 

@@ -49,7 +49,9 @@ def command(
     with waiting("pricing the job on every offer", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
         job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
-        answer = api.ranked(job, question, predictor=predictor)
+        answer = api.ranked(
+            job, question, predictor=predictor, recording=api.recording_of(question.job)
+        )
         own = own_cluster.comparison(question, job, answer, predictor)
     record = answer.to_record() if own is None else own.to_record()
     if as_json:

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from advisor.cli.quantity_types import COUNT, SECONDS, USD, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.simulation.elastic import JobFigures
 
 
 def command(
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="Recorded run whose length, batch and steps are taken: its name, part of it, its "
+            "folder, or `latest`. Goes with --on.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            help="Machine type of a worker, with --run: g5.xlarge or aws:g5.xlarge.",
+            show_default=False,
+        ),
+    ] = None,
     samples: Annotated[
-        float,
+        float | None,
         quantity(COUNT, "--samples", help="Samples each phase needs at a very small batch size."),
-    ],
+    ] = None,
     phases: Annotated[
-        int, typer.Option(min=1, help="Phases of the training run, such as epochs.")
-    ],
-    batch: Annotated[float, typer.Option(help="Global batch size of the job.")],
+        int | None,
+        typer.Option(
+            min=1, help="Phases of the training run, such as epochs.", show_default=False
+        ),
+    ] = None,
+    batch: Annotated[
+        float | None, typer.Option(help="Global batch size of the job.", show_default=False)
+    ] = None,
     sample_time: Annotated[
-        float,
+        float | None,
         quantity(SECONDS, "--sample-time", help="Time of one sample on one worker, e.g. 4ms."),
-    ],
+    ] = None,
     price: Annotated[
-        float, quantity(USD, "--price", help="Price of one worker, in USD per hour.")
-    ],
+        float | None, quantity(USD, "--price", help="Price of one worker, in USD per hour.")
+    ] = None,
     noise: Annotated[
         str | None, typer.Option(help="Gradient noise scale in samples, of the FIRST:LAST phase.")
     ] = None,
@@ -86,28 +111,67 @@ def command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan when workers join and leave; compare with a fixed number."""
+    """Plan when workers join and leave; compare with a fixed number.
+
+    With --run and --on the job's figures are the recording's, on these machines; what is given
+    besides stands in their place.
+    """
     from advisor.simulation import elastic as simulation
 
+    counts = [int(count) for count in _numbers("--workers", workers)]
+    by_hand = {
+        "--samples": samples, "--phases": phases, "--batch": batch, "--sample-time": sample_time,
+        "--price": price,
+    }  # fmt: skip
+    known = None if run is None else _figures(run, on, counts)
+    if known is None:
+        missing = [flag for flag, value in by_hand.items() if value is None]
+        if missing or on is not None:
+            what = "--on needs a run" if not missing else f"not given: {', '.join(missing)}"
+            raise UsageError(what, hint="take them from a recording: --run latest --on g5.xlarge")
+    is_scaled = known is not None and sample_time is None
     question = simulation.question_of(
-        samples=samples,
-        phases=phases,
+        samples=_first(samples, known and known.samples),
+        phases=int(_first(phases, known and known.phases)),
         noise=_noise(noise),
-        batch=batch,
+        batch=_first(batch, known and known.batch),
         batches=_numbers("--batches", batches),
-        workers=[int(count) for count in _numbers("--workers", workers)],
+        workers=counts,
         step_s=step_time,
-        sample_s=sample_time,
+        sample_s=_first(sample_time, known and known.scaling.sample_s),
         sync_per_doubling_s=sync_time,
-        price_usd_per_h=price,
+        price_usd_per_h=_first(price, known and known.price_usd_per_h),
         quantum_s=quantum,
-        startup_s=startup,
+        startup_s=known.startup_s if known is not None and not startup else startup,
         resize_s=resize,
         deadline_s=None if deadline is None else deadline * HOUR_S,
         budget_usd=budget,
+        scaling=known.scaling if known is not None and is_scaled else None,
+        source="" if known is None else known.source,
     )
-    answer = simulation.elastic_answer(question)
+    with waiting("planning", is_quiet=as_json):
+        answer = simulation.elastic_answer(question)
     show("Elastic workers", answer.to_record(), answer.charts, plot, as_json, "elastic")
+
+
+def _figures(run: str, on: str | None, workers: list[int]) -> JobFigures:
+    """Return what the recording and the one estimate say of the job on these machines."""
+    from advisor.cli.waiting import waiting
+    from advisor.jobs.loading import load_job
+    from advisor.predict import Predictor
+    from advisor.simulation.elastic import figures_of
+
+    if on is None:
+        raise UsageError("--run needs machines", hint="name a worker's type: --on g5.xlarge")
+    with waiting("estimating the job on each number of workers"):
+        job = load_job(None if run == "latest" else run)
+        return figures_of(Predictor(), job, on, workers)
+
+
+def _first(given: float | None, known: float | None) -> float:
+    value = known if given is None else given
+    assert value is not None  # checked: all are given, or the run is
+    return float(value)
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from advisor.cli.quantity_types import BYTES, HOURS, RATE, SECONDS, quantity
+from advisor.cli.quantity_types import BYTES, HOURS, RATE, SECONDS, SHARE, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Plot, show
+from advisor.errors import UsageError
 
 
 def command(
@@ -76,6 +78,33 @@ def command(
         float | None,
         typer.Option(help="Failures per device and hour (default: as published for Llama 3)."),
     ] = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="Layout whose published slowdown a lost network path has: data-parallel, "
+            "pipeline or pipeline-tensor."
+        ),
+    ] = "data-parallel",
+    slowdown: Annotated[
+        float | None,
+        quantity(
+            SHARE,
+            "--slowdown",
+            help="Mean added step time while a path is down, e.g. 2% (default: the layout's).",
+        ),
+    ] = None,
+    repair: Annotated[
+        float,
+        quantity(HOURS, "--repair", default="20h", help="How long a network path stays down."),
+    ] = 20.0,
+    network_share: Annotated[
+        float | None,
+        quantity(
+            SHARE,
+            "--network-share",
+            help="Share of the failures that a second path hides (default: Llama 3's, 10%).",
+        ),
+    ] = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,6 +113,7 @@ def command(
     The answer is given by number of devices, with and without a second network path.
     """
     from advisor.planners.goodput.checkpoints import save_s
+    from advisor.planners.goodput.goodput import EDGE_P95, EdgeFaultTolerance
     from advisor.simulation import failures as simulation
 
     save = checkpoint
@@ -91,6 +121,14 @@ def command(
         save = float(
             save_s(checkpoint_size, nodes=nodes, bytes_per_s=write_rate, disk_bytes=disk)[0]
         )
+    known = next((name for name in EDGE_P95 if name == layout), None)
+    if known is None:
+        raise UsageError(f"no layout named {layout!r}", hint=f"one of {', '.join(EDGE_P95)}")
+    edge = EdgeFaultTolerance.of_layout(known, repair_h=repair)
+    if slowdown is not None:
+        edge = replace(edge, slowdown_fraction=slowdown)
+    if network_share is not None:
+        edge = replace(edge, network_fraction=network_share)
     answer = simulation.failures_answer(
         simulation.FailureQuestion(
             work_s=hours * HOUR_S,
@@ -100,6 +138,7 @@ def command(
             detection_s=detection,
             checkpoint_interval_s=checkpoint_every,
             failures_per_device_h=rate,
+            edge=edge,
         )
     )
     show("Failures", answer.to_record(), answer.charts, plot, as_json, "failures")

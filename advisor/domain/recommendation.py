@@ -88,14 +88,16 @@ class ProposedChange:
     Attributes
     ----------
     name : str
-        ``"spot"``, ``"batch"``, ``"precision"``, ``"kernels"``, ``"workers"``, ``"budget"`` or
-        ``"deadline"``; ``"device"`` and ``"ddp"``, which the answer assumes: what holds without.
+        ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
+        ``"ddp"``, which the answer assumes: what holds without.
     do : str
         What to do for it.
     training_time_h, cost_usd : Estimate
         Then.
     time_factor, cost_factor : float
         Of the best value's.
+    pick : Candidate or None
+        The best value after the change, where it was asked for and is on other machines.
     """
 
     name: str
@@ -104,6 +106,7 @@ class ProposedChange:
     cost_usd: Estimate
     time_factor: float
     cost_factor: float
+    pick: Candidate | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -114,6 +117,7 @@ class ProposedChange:
             "cost_usd": self.cost_usd.to_record(),
             "time_factor": self.time_factor,
             "cost_factor": self.cost_factor,
+            "pick": self.pick and self.pick.to_record(),
         }
 
 

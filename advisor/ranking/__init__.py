@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from advisor.collectors.recording import Recording
 from advisor.domain import Candidate, ProposedChange, Recommendation
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
@@ -27,6 +28,7 @@ def recommend(
     here: Candidate | None = None,
     prunes: bool = True,
     with_changes: bool = True,
+    recording: Recording | None = None,
 ) -> Recommendation:
     """Rank what could be rented for ``job`` by training time and cost.
 
@@ -43,6 +45,8 @@ def recommend(
         False searches the best layout of every row, those that cannot be on the front too.
     with_changes : bool, default True
         Also say what would change the answer, which asks a few more questions.
+    recording : Recording, optional
+        What was seen of the job: more can be said of what would change the answer.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def recommend(
         summary=summary(front, at_hand, chosen, error, confidence=request.confidence),
         shared_reasons=shared_reasons(front),
         changes=(
-            _changes(job, request, predictor, rented, here, front, rejected)
+            _changes(job, request, predictor, rented, here, front, rejected, recording)
             if with_changes and rented is not None
             else ()
         ),
@@ -86,14 +90,19 @@ def recommend(
 
 def _changes(
     job: Job, request: Request, predictor: Predictor, rented: Candidate, here: Candidate | None,
-    front: tuple[Candidate, ...], rejected: Counter[str],
+    front: tuple[Candidate, ...], rejected: Counter[str], recording: Recording | None,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would change the answer: the script, how it is paid, the limits that bind."""
 
-    def ask(other: Request) -> Recommendation:
+    def limited(other: Request) -> Recommendation:
         return recommend(job, other, predictor=predictor, with_changes=False)
 
+    def changed(other: Job) -> Recommendation:
+        return recommend(other, request, predictor=predictor, with_changes=False)
+
     return (
-        *changes(job, request, predictor, rented, here, front),
-        *relaxed(request, rented, front, rejected, ask),
-    )
+        *changes(
+            job, request, predictor, rented, here, front, recording=recording, ask=changed
+        ),
+        *relaxed(request, rented, front, rejected, limited),
+    )  # fmt: skip

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
-from advisor.catalogue import Pricing
+from advisor.advice import Advice, Facts, advise
+from advisor.advice.asking import facts_on
+from advisor.collectors.recording import Recording
 from advisor.domain import Candidate, Estimate, ProposedChange, Recommendation
-from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
-from advisor.jobs.loading import job_of
-from advisor.planners.core.errors import PlanningError
 from advisor.predict import Predictor
-from advisor.question import JobSpec, SetupRequest
 from advisor.ranking.request import Request
 
+# The same question of another job.
+AskAgain = Callable[[Job], Recommendation]
 # Effects below this on time and cost are not worth a line.
 LEAST_EFFECT: Final = 0.05
-# Shares of a step from which waiting for data is worth more loader workers.
-_INPUT_BOUND: Final = 0.05
-_WORKERS: Final = 4
 
 
 def changes(
     job: Job, request: Request, predictor: Predictor, chosen: Candidate, here: Candidate | None,
-    front: Sequence[Candidate] = (),
+    front: Sequence[Candidate] = (), *, recording: Recording | None = None,
+    ask: AskAgain | None = None,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would make the chosen machines faster or cheaper, the largest gain first.
 
@@ -42,16 +38,19 @@ def changes(
         This machine.
     front : sequence of Candidate
         Those it was chosen from.
+    recording : Recording, optional
+        What was seen of the job: more cures can be shown to apply.
+    ask : callable, optional
+        The same question of another job: the strongest change then says which machines are the
+        best value after it.
     """
     if len(chosen.configuration.parts) != 1:
         return ()
-    found = [
-        change
-        for name, do, other, pricing in _candidates(job, request, chosen)
-        if (one := _asked(predictor, other, request, chosen, pricing)) is not None
-        and _is_worth_a_line(change := _change(name, do, one, chosen))
-    ]
-    found.sort(key=lambda one: one.time_factor * one.cost_factor)
+    facts = facts_on(predictor, job, chosen, recording, constraints=request)
+    advice = advise(facts)
+    found = [change for one in advice if (change := _proposed(one, facts)) is not None]
+    if ask is not None and found:
+        found[0] = _repicked(found[0], advice, facts, ask)
     return (*_device(job, chosen, here), *_spread(job, chosen, front), *found)
 
 
@@ -91,54 +90,42 @@ def _gains(then: Estimate, now: Estimate) -> bool:
     return then.value < (1.0 - LEAST_EFFECT) * now.value
 
 
-def _candidates(
-    job: Job, request: Request, chosen: Candidate
-) -> Iterator[tuple[str, str, Job, Pricing]]:
-    """Yield what could be changed: its name, what to do, the job then, and how it is paid."""
-    offer, _ = chosen.configuration.parts[0]
-    pricing: Pricing = "spot" if offer.pricing == "spot" else "on-demand"
-    if pricing == "on-demand" and request.saves_checkpoints:
-        yield "spot", "--spot", job, "spot"
-    if job.work is None:
-        return
-    has_tensor_cores = offer.accelerator is not None
-    if job.work.precision == "fp32" and has_tensor_cores:
-        do = "train in bf16: torch.autocast(..., dtype=torch.bfloat16)"
-        yield "precision", do, job_of(JobSpec(precision="bf16"), job=job), pricing
-    if job.work.setup.kernels == "eager" and job.work.transformer is not None:
-        compiled = job_of(JobSpec(), SetupRequest(kernels="compiled"), job=job)
-        yield "kernels", "compile the model: torch.compile(model)", compiled, pricing
-    twice = 2 * job.global_batch
-    do = f"--batch {twice}, with the learning rate tuned again"
-    yield "batch", do, job_of(JobSpec(batch=twice), job=job), pricing
-    if chosen.shares.get("input", 0.0) >= _INPUT_BOUND:
-        workers = max(_WORKERS, 2 * job.feed.workers)
-        fed = replace(job, feed=replace(job.feed, workers=workers))
-        yield "workers", f"load with DataLoader(num_workers={workers})", fed, pricing
-
-
-def _asked(
-    predictor: Predictor, job: Job, request: Request, chosen: Candidate, pricing: Pricing
-) -> Candidate | None:
-    """Return the job on the chosen machines, in the same region; None where it has no answer."""
-    offer, count = chosen.configuration.parts[0]
-    try:
-        row = predictor.catalogue.instance_type(offer.instance_type, provider=offer.provider)
-        offers, place = predictor.cheapest(row, region=offer.region, pricing=pricing)
-        if place is None:
-            return None
-        columns = predictor.step_columns(
-            job, np.array([row.index]), np.array([count]), space=request.space,
-            known_network=request.known_network,
-        )  # fmt: skip
-        if columns.status[0]:
-            return None
-        return predictor.rented(
-            job, columns, offers, place, pricing=pricing, coverage=request.coverage,
-            space=request.space, known_network=request.known_network,
-        )  # fmt: skip
-    except (AdvisorError, PlanningError):
+def _proposed(one: Advice, facts: Facts) -> ProposedChange | None:
+    """Return a cure that makes the job clearly faster or cheaper as a change of the answer."""
+    if min(one.time_factor, one.cost_factor) >= 1.0 - LEAST_EFFECT:
         return None
+    words = one.change.removesuffix(".")
+    do = words[:1].lower() + words[1:]
+    if one.then is not None:
+        return _change(one.name, do, one.then, facts.now)
+    return ProposedChange(
+        name=one.name,
+        do=do,
+        training_time_h=facts.now.training_time_h.scaled(one.time_factor),
+        cost_usd=facts.now.cost_usd.scaled(one.cost_factor),
+        time_factor=one.time_factor,
+        cost_factor=one.cost_factor,
+    )
+
+
+def _repicked(
+    change: ProposedChange, found: Sequence[Advice], facts: Facts, ask: AskAgain
+) -> ProposedChange:
+    """Return the change with the best value after it, where that is on other machines."""
+    job = next(one.job for one in found if one.name == change.name)
+    if job is None or job is facts.job:
+        return change
+    answer = ask(job)
+    rank = answer.picks.get("best_value")
+    pick = next((one for one in answer.front if one.rank == rank), None)
+    if pick is None or _machines(pick) == _machines(facts.now):
+        return change
+    return replace(change, pick=pick)
+
+
+def _machines(one: Candidate) -> tuple[tuple[str, str, str, int], ...]:
+    parts = one.configuration.parts
+    return tuple((o.provider, o.instance_type, o.pricing, count) for o, count in parts)
 
 
 def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedChange:
@@ -152,11 +139,6 @@ def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedCh
         time_factor=one.training_time_h.value / before_h,
         cost_factor=cost / before_usd if before_usd > 0 else 1.0,
     )
-
-
-def _is_worth_a_line(change: ProposedChange) -> bool:
-    """Whether a change makes the job clearly faster or cheaper."""
-    return min(change.time_factor, change.cost_factor) < 1.0 - LEAST_EFFECT
 
 
 def _spread(job: Job, chosen: Candidate, front: Sequence[Candidate]) -> tuple[ProposedChange, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -84,7 +84,25 @@ def queue(record: Mapping[str, Any]) -> list[Text | Table]:
             f"{_difference(rent)} (earlier in "
             f"{100 * rent['earlier_probability']:.0f} %): {verdict(rent)}"
         )
-    return [Text("\n".join(lines))]
+    parts: list[Text | Table] = [Text("\n".join(lines))]
+    return [*parts, *_policies(record["policies"], cluster["policy"])]
+
+
+def _policies(rows: Sequence[Mapping[str, Any]], own: str) -> list[Text | Table]:
+    """Set all policies side by side on the trace's own jobs."""
+    if not rows:
+        return []
+    table = _table("policy", "mean completion h", "mean delay h", "p90 delay h", f"by {own}")
+    for row in rows:
+        table.add_row(
+            row["policy"], f"{row['mean_completion_h']:.2f}", f"{row['mean_delay_h']:.2f}",
+            f"{row['p90_delay_h']:.2f}", f"{row['completion_factor']:.2f}",
+        )  # fmt: skip
+    by_name = {row["policy"]: row for row in rows}
+    fifo, las = by_name["fifo"], by_name["las-2d"]
+    gain = fifo["mean_completion_h"] / las["mean_completion_h"]
+    said = f"2D-LAS completes the trace's jobs {gain:.2f} times as fast as FIFO in the mean"
+    return [Text(""), Text("the trace's own jobs under every policy"), table, Text(said)]
 
 
 def _difference(rent: Mapping[str, Any]) -> str:
@@ -115,9 +133,25 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
             " > ".join(shown),
         )  # fmt: skip
     parts: list[Text | Table] = [table]
+    if record["source"] != "given":
+        parts.insert(0, Text(_taken(record)))
     if record["saving_fraction"] is not None:
         parts.append(Text(f"saved: {100 * record['saving_fraction']:.1f} % of the fixed bill"))
     return parts
+
+
+def _taken(record: Mapping[str, Any]) -> str:
+    """Say which figures were taken from a recording."""
+    scaling, batch = record["scaling"], record["batch"]
+    steps = ", ".join(
+        seconds_text(scaling["step_s"] + scaling["sample_s"] * batch / count + sync)
+        for count, sync in zip(scaling["workers"], scaling["sync_s"], strict=True)
+    )
+    return (
+        f"{record['source']}: {record['phases']} phases of {record['samples_per_phase']:,.0f} "
+        f"samples, batch {batch:g}; a step on {', '.join(map(str, scaling['workers']))} workers "
+        f"takes {steps}; {usd_text(record['price_usd_per_h'])}/h a worker"
+    )
 
 
 def failures(record: Mapping[str, Any]) -> list[Text | Table]:

@@ -21,6 +21,7 @@ SCREEN_LINES: Final = 24
 _COMPLETIONS: Final = {
     "spot-with-fallback": "spot, else on demand",
     "elastic-spot": "spot, elastic",
+    "spot-by-deadline": "spot, on demand or waiting",
 }
 _CHANGES: Final = 3
 _RANK: Final = 5
@@ -241,7 +242,14 @@ def _foot(recommendation: Recommendation) -> list[str]:
 def _change(change: ProposedChange) -> str:
     """Return what to do, and what the best value takes and costs then."""
     time, cost = hours_text(change.training_time_h.value), usd_text(change.cost_usd.value)
-    return f"  {time}, {cost}: {change.do}"
+    line = f"  {time}, {cost}: {change.do}"
+    if change.pick is None:
+        return line
+    pick = " + ".join(_machine(offer, count) for offer, count in change.pick.configuration.parts)
+    time, cost = (
+        hours_text(change.pick.training_time_h.value), usd_text(change.pick.cost_usd.value)
+    )  # fmt: skip
+    return f"{line}; then rent {pick} ({time}, {cost})"
 
 
 def _wrapped(words: str, width: int, *, indent: str = "") -> list[str]:

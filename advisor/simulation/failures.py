@@ -25,7 +25,8 @@ class FailureQuestion:
     """A job, its saves and restarts; see ``planners.goodput.goodput.expected_completion``.
 
     ``checkpoint_s`` is None for a job that saves nothing, ``checkpoint_interval_s`` for the best
-    one, ``failures_per_device_h`` for Llama 3's rate.
+    one, ``failures_per_device_h`` for Llama 3's rate. ``edge`` is the second network path that the
+    other column has.
     """
 
     work_s: float
@@ -35,6 +36,7 @@ class FailureQuestion:
     detection_s: float = 60.0
     checkpoint_interval_s: float | None = None
     failures_per_device_h: float | None = None
+    edge: EdgeFaultTolerance = field(default_factory=EdgeFaultTolerance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class FailureAnswer:
                     "restart_s": asked.restart_s, "detection_s": asked.detection_s},
             "failures_per_device_h": LLAMA3.per_device_h if rate is None else rate,
             "source": LLAMA3.source if rate is None else "given",
-            "edge": asdict(EdgeFaultTolerance()),
+            "edge": asdict(asked.edge),
             "scales": [
                 {"devices": count, "is_asked": count == asked.devices,
                  "plain": _row(self.plain, k), "second_path": _row(self.second_path, k)}
@@ -94,7 +96,7 @@ def failures_answer(question: FailureQuestion) -> FailureAnswer:
             edge=edge,
         )
 
-    plain, second = expected(None), expected(EdgeFaultTolerance())
+    plain, second = expected(None), expected(question.edge)
     return FailureAnswer(
         question=question,
         devices=devices,

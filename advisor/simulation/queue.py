@@ -19,6 +19,7 @@ from advisor.planners.queueing.nouns import (
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
 from advisor.shown.charts import Chart, Series
+from advisor.simulation.policies import PolicyOutcome, side_by_side
 from advisor.simulation.queue_now import OwnCluster, StartNow, start_now
 
 SAMPLES = 500
@@ -47,6 +48,8 @@ class QueueAnswer:
         None where no rented alternative was given.
     wait : Wait
         Every insertion.
+    policies : tuple of PolicyOutcome
+        The trace's own jobs under every policy, where they were asked for.
     """
 
     cluster: OwnCluster
@@ -62,6 +65,7 @@ class QueueAnswer:
     now: StartNow | None
     rent: RentOrWait | None
     wait: Wait = field(repr=False)
+    policies: tuple[PolicyOutcome, ...] = ()
     charts: Sequence[Chart] = field(repr=False, default=())
 
     def to_record(self) -> dict[str, Any]:
@@ -72,6 +76,7 @@ class QueueAnswer:
             "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
             **self.wait_record(),
             "rent_or_wait": None if self.rent is None else asdict(self.rent),
+            "policies": [one.to_record() for one in self.policies],
         }
 
     def cluster_record(self) -> dict[str, Any]:
@@ -113,6 +118,7 @@ def queue_answer(
     rent_completion_h: Estimate | None = None,
     rent_cost_usd: float = 0.0,
     own_cost_usd: float = 0.0,
+    with_policies: bool = False,
 ) -> QueueAnswer:
     """Insert a job into the recorded cluster at random times.
 
@@ -128,6 +134,8 @@ def queue_answer(
         Completion on rented machines, start-up included. [h]
     rent_cost_usd, own_cost_usd : float
         [USD]
+    with_policies : bool, default False
+        Also simulate the trace's own jobs under every policy.
 
     Raises
     ------
@@ -174,6 +182,7 @@ def queue_answer(
         now=start_now(own, devices),
         rent=rent,
         wait=wait,
+        policies=side_by_side(own, parameters) if with_policies else (),
         charts=_charts(own, wait, deadline_h, rent_completion_h),
     )
 

@@ -5,8 +5,8 @@
 
 Nodes are the virtual clusters of Helios' Earth (``datasets/measurements/helios``): what is free of
 each, half hour by half hour, in May 2020. The first half of the month is learnt from. In the
-second a job of some workers arrives every two hours, one worker goes to each of as many nodes, and
-all wait for the slowest. How long it takes is read off what was really free.
+second a job of some workers arrives every four hours, one worker goes to each of as many nodes,
+and all wait for the slowest. How long it takes is read off what was really free.
 ``planners.availability`` stands beside the nodes that are freest now, the mean of random nodes,
 and a policy: a network that scores nodes, trained by the gradient of its reward in a gymnasium
 environment over the first half.
@@ -31,7 +31,7 @@ from advisor.planners.availability.sas import choose, completion_slots
 
 DAY = 48
 HORIZON = 4 * DAY  # what is looked at of a job that does not end
-EVERY = 4  # slots between arrivals
+EVERY = 8  # slots between arrivals
 AHEAD = (1, 6, 24)  # slots, of the forecasts that the policy sees
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -168,10 +168,10 @@ def main() -> None:
     """Print mean slots by way, over the time on whole nodes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 6])
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--work", type=float, nargs="+", default=[6.0, 24.0], help="half hours")
-    parser.add_argument("--updates", type=int, default=300)
-    parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,0 +1,128 @@
+"""How the job uses its machines: threads, cores, devices, prices, layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from advisor.advice.facts import Facts
+from advisor.advice.record import Advice, How
+from advisor.advice.software import MODEL
+from advisor.planners.layouts.grid import SearchSpace
+
+_SOURCE: Final = "machines"
+_CALL: Final = "torch.set_num_threads"
+
+
+def advise(facts: Facts) -> Iterable[Advice]:
+    """Return what using the machines otherwise would save."""
+    for cure in (_threads, _cores, _spot, _layout, _all_devices):
+        yield from (one for one in cure(facts) if one is not None)
+
+
+def _threads(facts: Facts) -> Iterator[Advice | None]:
+    """Offer all cores where the script or its environment keeps the framework to fewer threads."""
+    job = facts.job
+    limits, seen = job.limits, job.measured
+    if limits.threads is None or facts.has_accelerators or seen is None:
+        return
+    cores = _cores_there(facts)
+    each = int(cores // max(seen.processes, 1))
+    if each <= limits.threads:
+        return
+    lifted = replace(limits, threads=None, threads_source="")
+    how = How(kind="flag", text=f"OMP_NUM_THREADS={each}")
+    if limits.threads_source == _CALL:
+        how = How(kind="lines", text=f"torch.set_num_threads({each})")
+    yield facts.priced(
+        replace(job, limits=lifted),
+        name="threads",
+        source=_SOURCE,
+        change=f"Compute with {each} threads in place of {limits.threads} "
+        f"({limits.threads_source}).",
+        rests_on=f"{MODEL}, and what this host's cores do together",
+        condition="Where the cores are the job's own; small operators gain little.",
+        how=how,
+    )
+
+
+def _cores(facts: Facts) -> Iterator[Advice | None]:
+    limits = facts.job.limits
+    if limits.cores is None or facts.has_accelerators or _cores_there(facts) <= limits.cores:
+        return
+    yield facts.priced(
+        replace(facts.job, limits=replace(limits, cores=None, cores_source="")),
+        name="cores",
+        source=_SOURCE,
+        change=f"Let it use all cores: {limits.cores_source} keeps it to {limits.cores:g}.",
+        rests_on=MODEL,
+        condition="Where nobody else is meant to have the others.",
+        how=How(kind="flag", text="taskset -c 0-$(($(nproc --all) - 1)) COMMAND"),
+    )
+
+
+def _cores_there(facts: Facts) -> float:
+    """Return the virtual CPUs of the machines it is judged on, one of them."""
+    offer, _ = facts.now.configuration.parts[0]
+    seen = facts.job.measured
+    if facts.is_here and seen is not None:
+        return seen.host.cpu_limit
+    return float(offer.vcpus)
+
+
+def _spot(facts: Facts) -> Iterator[Advice | None]:
+    offer, _ = facts.now.configuration.parts[0]
+    if offer.pricing != "on-demand" or not facts.constraints.saves_checkpoints:
+        return
+    yield facts.priced(
+        facts.job,
+        pricing="spot",
+        name="spot",
+        source=_SOURCE,
+        change="--spot",
+        evidence="table",
+        rests_on="replays of recorded availability at the spot price, with the published rate of "
+        "interruption (advisor simulate spot)",
+        condition="The job must save checkpoints and go on from the last one by itself.",
+        how=How(kind="flag", text="--spot"),
+    )
+
+
+def _layout(facts: Facts) -> Iterator[Advice | None]:
+    """Offer the best layout where the user has fixed another."""
+    space = facts.constraints.space
+    fixed = {} if space is None else space.fixed
+    if not fixed or facts.job.work is None:
+        return
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
+    yield facts.priced(
+        facts.job,
+        space=SearchSpace(),
+        name="layout",
+        source=_SOURCE,
+        change=f"Leave the layout open: {flags} rules out a better one.",
+        rests_on=f"{MODEL}, in the best of all layouts",
+        condition="Where the script can be launched so (advisor plan prints how).",
+        how=How(kind="flag", text=f"leave out {flags}"),
+    )
+
+
+def _all_devices(facts: Facts) -> Iterator[Advice | None]:
+    """Offer the other accelerators of this machine where only some of them train."""
+    job, recording = facts.job, facts.recording
+    if recording is None or job.measured is None or not facts.is_here:
+        return
+    devices, used = len(recording.host.gpus), job.measured.processes
+    if not job.measured.device.startswith("cuda") or devices <= used:
+        return
+    yield facts.priced(
+        job,
+        devices=devices,
+        name="all-devices",
+        source=_SOURCE,
+        change=f"Train on all {devices} accelerators of this machine: {devices - used} are idle.",
+        rests_on=f"{MODEL}, in the best layout over {devices} devices",
+        condition="Nobody else uses them; the script needs DDP or FSDP (advisor plan prints it).",
+        how=How(kind="flag", text=f"torchrun --standalone --nproc-per-node={devices} SCRIPT"),
+    )

@@ -1,0 +1,96 @@
+"""``advisor advise``: what would make a job faster or cheaper before anything is rented."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.waiting import waiting
+from advisor.errors import UsageError
+from advisor.question import JobSpec, Question
+
+
+@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
+def command(
+    question: Question,
+    recorded: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            show_default=False,
+            help="Recorded run: its name, part of it, or its folder (default: the latest).",
+        ),
+    ] = None,
+    *,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            help="Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` is this "
+            "machine (default: what advisor recommend would pick).",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of these machines.")] = 1,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Another run, to share the device with: what each keeps of its rate, and pays.",
+            show_default=False,
+        ),
+    ] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Show advice N in full, with what to paste."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show all advice, not only what fits on one screen.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Say what to change in a job, and what each change saves of the whole job.
+
+    Only what the recording shows to apply is listed, strongest first. Exit code 3 means that
+    nothing satisfies the constraints as the job is now.
+    """
+    from advisor import api
+    from advisor.catalogue import Catalogue
+    from advisor.predict import Predictor
+    from advisor.report import advice as report
+
+    asked = _naming(question, recorded)
+    with waiting("pricing the job with each change", is_quiet=as_json):
+        predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
+        job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
+        found = api.advised(
+            job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
+            beside=None if beside is None else api.job_of(JobSpec(run=beside)),
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(found.to_record(), indent=2))
+    else:
+        width = shutil.get_terminal_size().columns
+        most = None if full else report.SCREEN_LINES
+        lines = (
+            report.text(found, width=width, most=most)
+            if explain is None
+            else report.explained(found, explain, width=width)
+        )
+        typer.echo("\n".join(lines))
+    if not found.meets_constraints:
+        raise typer.Exit(3)
+
+
+def _naming(question: Question, recorded: str | None) -> Question:
+    """Return the question about the run that is named without a flag."""
+    if recorded is None:
+        return question
+    if question.job.run is not None:
+        raise UsageError("two runs are given", hint="leave --run out")
+    return replace(question, job=replace(question.job, run=recorded))

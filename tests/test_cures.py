@@ -1,0 +1,255 @@
+"""Cures of a recorded job: what each takes out of it, and that nothing is said without a fact."""
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import advisor
+from advisor.advice import Advice, Facts, batches, chores, feeding, machines, optimizers, software
+from advisor.advice.asking import facts_here
+from advisor.advice.script import SourceScript
+from advisor.cli.advise import command
+from advisor.collectors import store
+from advisor.collectors.limits import Limits
+from advisor.collectors.recording import Recording
+from advisor.collectors.saves import Saves
+from advisor.domain import Candidate
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
+from advisor.jobs.recorded import job_from_recording
+from advisor.predict import Predictor
+
+app = typer.Typer()
+app.command()(command)
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
+SCRIPT = """\
+import torch
+from torch.utils.data import DataLoader
+
+# Füße: columns count bytes
+loader = DataLoader(
+    data,
+    batch_size=32,
+)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+for x, y in loader:
+    loss = net(x, y)
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+    if step % 10 == 0:
+        print(loss.item())
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recording:
+    return store.read_recording(GOLDEN)
+
+
+@pytest.fixture(scope="module")
+def here(recorded: Recording) -> Facts:
+    facts = facts_here(Predictor(), job_from_recording(recorded), recorded)
+    assert facts is not None
+    return facts
+
+
+@pytest.fixture
+def facts_of(here: Facts, recorded: Recording) -> Callable[..., Facts]:
+    """Facts of a changed recording; a job takes its measured step times its steps (the oracle)."""
+
+    def look(job: Job, **_: Any) -> Candidate:
+        assert job.measured is not None
+        time_h = job.measured.step_s * job.paid_steps / 3600
+        factor = time_h / here.now.training_time_h.value
+        return replace(here.now, training_time_h=here.now.training_time_h.scaled(factor))
+
+    def make(job_changes: dict[str, Any] | None = None, **changes: Any) -> Facts:
+        seen = replace(recorded, **changes)
+        job = replace(job_from_recording(recorded), **(job_changes or {}))
+        return replace(
+            here, job=job, recording=seen, now=look(job), ask=look, modelled=None
+        )  # fmt: skip
+
+    return make
+
+
+def named(source: Any, facts: Facts) -> dict[str, Advice]:
+    return {one.name: one for one in source.advise(facts)}
+
+
+def test_a_fused_update_takes_its_operators_out_of_the_recorded_step(
+    facts_of: Callable[..., Facts], recorded: Recording
+) -> None:
+    facts = facts_of()
+    found = named(optimizers, facts)["fused-optimizer"]
+    deep, job = recorded.deep_step, facts.job
+    assert deep is not None
+    assert job.measured is not None
+    times = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
+    for one in deep.operators:
+        times[one.phase] += one.time_s
+    share = times["optimizer"] / sum(times.values())
+    computing = 1 - job.feed.wait_s / job.measured.step_s
+    assert found.evidence == "measured"
+    # All of the update at most, and what the fused kernel moves is small beside it.
+    assert 1 - share * computing < found.time_factor < 1 - 0.5 * share * computing
+    changed = found.job
+    assert changed is not None
+    assert changed.work is not None
+    assert [one.name for one in changed.work.operators if one.phase == "optimizer"] == [
+        "fused optimizer"
+    ]
+    assert named(optimizers, facts_of(optimizers=("Adadelta",))) == {}
+
+
+def test_a_cure_needs_its_fact(facts_of: Callable[..., Facts]) -> None:
+    facts = facts_of()
+    assert named(feeding, facts) == {}  # 4 % of a step waits, inline, on a CPU without spare cores
+    assert "threads" not in named(machines, facts)
+    assert named(chores, facts_of({"epochs": 1.0})) == {}
+    assert {"no-sync", "gradient-buckets", "gradient-view", "one-pass"}.isdisjoint(
+        named(batches, facts)
+    )
+    assert {"full-precision", "fused-attention", "tf32"}.isdisjoint(named(software, facts))
+
+
+def test_ends_of_epochs_are_halved_where_they_take_long(facts_of: Callable[..., Facts]) -> None:
+    facts = facts_of()
+    job = facts.job
+    ends = job.epochs * job.epoch_end_steps / job.paid_steps
+    found = named(chores, replace(facts, job=job))
+    assert ends > 0.05
+    assert found["validate-less"].time_factor == pytest.approx(1 - ends / 2)
+
+
+def test_saves_too_often_are_spread_out(facts_of: Callable[..., Facts]) -> None:
+    often = Saves(count=60, seconds=0.5, size_bytes=1_000_000)
+    facts = facts_of({"total_steps": 2e6}, saves=often)
+    found = named(chores, facts)["checkpoint-interval"]
+    # A save every three steps of 6 ms costs many times what the steps do.
+    assert found.time_factor < 0.2
+    assert found.how.text.startswith("save_every = ")
+    once = replace(often, count=1)
+    assert "checkpoint-interval" not in named(chores, facts_of({"total_steps": 2e6}, saves=once))
+
+
+def test_threads_are_lifted_to_the_cores_there_are(facts_of: Callable[..., Facts]) -> None:
+    facts = facts_of({"limits": Limits(threads=1, threads_source="OMP_NUM_THREADS")})
+    seen = facts.job.measured
+    assert seen is not None
+    seen = replace(seen, host=replace(seen.host, cpu_limit=4.0))
+    facts = replace(facts, job=replace(facts.job, measured=seen))
+    found = named(machines, facts)["threads"]
+    assert found.how.text == "OMP_NUM_THREADS=4"
+    assert found.job is not None
+    assert found.job.limits.threads is None
+    all_used = replace(facts.job, limits=Limits(threads=4, threads_source="OMP_NUM_THREADS"))
+    assert "threads" not in named(machines, replace(facts, job=all_used))
+
+
+def test_gradients_are_exchanged_once_a_step(facts_of: Callable[..., Facts]) -> None:
+    facts = facts_of()
+    seen, work = facts.job.measured, facts.job.work
+    assert seen is not None
+    assert work is not None
+    sent = {"payload_bytes_per_step": 4.0 * work.gradient_bytes}
+    seen = replace(seen, exchange_s=0.5 * seen.step_s)
+    facts = facts_of({"measured": seen}, communication=sent, accumulation_steps=4)
+    found = named(batches, facts)["no-sync"]
+    assert found.time_factor == pytest.approx(1 - 0.5 * 3 / 4)
+    once = {"payload_bytes_per_step": work.gradient_bytes}
+    quiet = facts_of({"measured": seen}, communication=once, accumulation_steps=4)
+    assert "no-sync" not in named(batches, quiet)
+
+
+def test_what_the_script_says_is_read_and_patched(tmp_path: Path) -> None:
+    script = SourceScript(tmp_path / "train.py", SCRIPT, ast.parse(SCRIPT))
+    (loader,) = script.named("DataLoader")
+    (optimizer,) = script.named("AdamW")
+    (zero,) = script.named("zero_grad")
+    assert [call.lineno for call in script.each_step(lambda c: "item" in ast.unparse(c))] == [15]
+    changed = applied(SCRIPT, script.with_arguments(optimizer, fused="True"))
+    assert "AdamW(net.parameters(), lr=1e-3, fused=True)\n" in changed
+    changed = applied(SCRIPT, script.with_arguments(loader, num_workers="4"))
+    assert "    batch_size=32, num_workers=4,\n)" in changed
+    changed = applied(SCRIPT, script.with_arguments(zero, set_to_none="True"))
+    assert "zero_grad(set_to_none=True)" in changed
+
+
+@given(
+    names=st.lists(st.sampled_from("abcdef"), unique=True, max_size=4),
+    given_=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 99), min_size=1),
+    is_positional=st.booleans(), tail=st.sampled_from(["", ",", ",\n", "  # ü\n"]),
+)  # fmt: skip
+def test_a_patched_call_has_what_it_was_given_and_the_rest_as_it_was(
+    names: list[str], given_: dict[str, int], is_positional: bool, tail: str
+) -> None:
+    own = ["x"] if is_positional else []
+    own += [f"{name}={number}" for number, name in enumerate(names)]
+    source = f"# é\ny = f(\n  {', '.join(own)}{tail if own else ''})\nz = 1\n"
+    script = SourceScript(Path("s.py"), source, ast.parse(source))
+    (call,) = script.calls
+    diff = script.with_arguments(call, **{name: str(value) for name, value in given_.items()})
+    changed = ast.parse(applied(source, diff)).body[0]
+    assert isinstance(changed, ast.Assign)
+    assert isinstance(changed.value, ast.Call)
+    found = {k.arg: ast.literal_eval(k.value) for k in changed.value.keywords}
+    assert found == {name: number for number, name in enumerate(names)} | given_
+    assert len(changed.value.args) == is_positional
+
+
+def test_the_verb_prints_a_screen_and_a_record() -> None:
+    run = str(GOLDEN)
+    shown = CliRunner().invoke(app, [run, "--on", "here"], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    record = json.loads(CliRunner().invoke(app, [run, "--on", "here", "--json"]).stdout)
+    found = {one["name"]: one for one in record["advice"]}
+    strongest = record["advice"][0]
+    assert f"1 {strongest['change'][:20]}" in shown.stdout
+    assert found["fused-optimizer"]["evidence"] == "measured"
+    explained = CliRunner().invoke(app, [run, "--on", "here", "--explain", "1"]).stdout
+    assert strongest["condition"][:20] in explained
+    for wrong in (["--explain", "99"], ["--run", run], ["--on", "here", "--count", "0"]):
+        refused = CliRunner().invoke(app, [run, "--on", "here", *wrong])
+        assert refused.exit_code == 2 or isinstance(refused.exception, UsageError)
+
+
+def test_python_gives_the_same_list() -> None:
+    found = advisor.advise(str(GOLDEN), on="here")
+    assert [one.name for one in found] == [row["name"] for row in found.to_record()["advice"]]
+    assert len(found.to_frame()) == len(found) > 0
+    assert found[0].change in repr(found)
+    assert "<table" in found._repr_html_()
+    strengths = [one.strength for one in found]
+    assert strengths == sorted(strengths, reverse=True)
+
+
+def applied(source: str, diff: str) -> str:
+    """Apply a unified diff, as ``patch`` does without fuzz."""
+    rows, out, at = source.splitlines(keepends=True), [], 0
+    for line in diff.splitlines(keepends=True)[2:]:
+        if found := re.match(r"@@ -(\d+)", line):
+            out += rows[at : int(found[1]) - 1]
+            at = int(found[1]) - 1
+            continue
+        if line[0] in " -":
+            assert rows[at] == line[1:]
+            at += 1
+        if line[0] in " +":
+            out.append(line[1:])
+    return "".join([*out, *rows[at:]])
