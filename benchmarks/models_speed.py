@@ -2,6 +2,7 @@
 
     python benchmarks/models_speed.py [--records 1000 10000] [--candidates 100000] [--jobs 2]
     python benchmarks/models_speed.py --records 100000 1000000 --model boosting
+    python benchmarks/models_speed.py --records 10000 --verb [--limit-s 120]
 
 Records are our own runs drawn with replacement, their times scattered by 5 %, and spread over as
 many made-up programs as give each about 80 runs; what is timed does not depend on what they say.
@@ -10,16 +11,26 @@ that a million fit into a few GB. ``auto`` is the shipped default's contest: fou
 folds of programs, weights, choice, intervals; ``boosting`` is one fit of the trees, as on a
 cluster. Prints seconds of the clock and, in brackets, of processors (workers included): the
 latter hold on a machine that others use, too.
+
+``--verb`` times the whole command, ``advisor train models --jobs 2`` on a file of records: its
+clock and its processors' seconds (workers included: they end with it). It waits for nothing else,
+so that on cores of its own the clock shows the processors' seconds at most: with a limit it fails
+where these are above it.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -29,6 +40,7 @@ from advisor.learned.boosting import Boosting
 from advisor.learned.problem import Problem, problem
 from advisor.learned.trained import TrainedModel
 from advisor.records import RunRecord
+from advisor.records.files import write_records
 from advisor.train.labelled import read_runs
 from advisor.train.models import train
 
@@ -107,6 +119,34 @@ def predicting(model: TrainedModel, some: list[RunRecord], count: int) -> Spent:
     return timed(predict)
 
 
+def verb(runs: list[RunRecord], model: str, jobs: int) -> Spent:
+    """Return what ``advisor train models`` takes on some runs, from its start to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "runs.jsonl"
+        write_records(given, runs)
+        command = [sys.executable, "-m", "advisor.cli", "train", "models", "--quiet"]
+        command += ["--data", str(given), "--out", str(Path(folder) / "out")]
+        command += ["--model", model, "--jobs", str(jobs)]
+        # One thread a job: more would only be counted as waiting for each other.
+        alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        return timed(
+            lambda: subprocess.run(
+                command, check=True, stdout=subprocess.DEVNULL, env=os.environ | alone
+            )
+        )
+
+
+def print_verb(asked: argparse.Namespace, own: list[RunRecord]) -> None:
+    """Print a line for each number of records; leave with 1 above the limit."""
+    print(f"{'records':>10}{'clock s':>10}{'processors s':>14}{'load':>8}")
+    for count in asked.records:
+        spent = verb(records(own, count, max(12, count // 80), 0), asked.model, asked.jobs)
+        print(f"{count:10d}{spent.wall_s:10.1f}{spent.cpu_s:14.1f}{os.getloadavg()[0]:8.1f}",
+              flush=True)  # fmt: skip
+        if asked.limit_s is not None and spent.cpu_s > asked.limit_s:
+            raise SystemExit(f"{spent.cpu_s:.0f} s of processors, {asked.limit_s:g} are allowed")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -114,12 +154,17 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=100_000)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--model", default="auto")
+    parser.add_argument("--verb", action="store_true", help="time the whole command")
+    parser.add_argument("--limit-s", type=float, help="with --verb: fail above it")
     asked = parser.parse_args()
     own = [
         r
         for r in read_runs([data.root("datasets") / "runs"])
         if r.status == "ok" and not r.facts.get("is_noisy")
     ]
+    if asked.verb:
+        print_verb(asked, own)
+        return
     print(f"{len(features.FEATURES)} features, model {asked.model}, {asked.jobs} jobs")
     print(f"{'records':>10}{'features s':>18}{'train s':>18}"
           f"{f'{asked.candidates} predicted s':>24}")  # fmt: skip

@@ -15,6 +15,7 @@ wait delay     the main thread's waiting for a core in there
 workers        what one loader worker waited for a core, the mean of them
 active         what one of them computed or waited for a core, the mean of them
 chain          what all threads of all workers waited for a core, together
+least          the whole tree's processor time at least, spread over all its cores
 =============  ================================================================================
 
 A region of the pool ends with its last thread: while one waits for a core, the main thread waits
@@ -40,6 +41,11 @@ have to wait longer. Where they are done in time it waits only until a batch is 
 threads that wait for a core one after the other. Without workers nothing but its own waiting is
 taken off the loader's time.
 
+Who has more threads than cores waits for himself, mostly where the neighbours are waited for too.
+Which was which is not seen, but no neighbour computes for the tree::
+
+    corrected  =  max(corrected, min(least, wall))
+
 Neighbours also leave the caches cold: with r = ``LEFT_OVER`` for each time of waiting::
 
     told       =  corrected / (1 + r (wall - corrected) / corrected)
@@ -47,7 +53,7 @@ Neighbours also leave the caches cold: with r = ``LEFT_OVER`` for each time of w
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -108,6 +114,11 @@ class Curve:
         """Return by how much the counter grew in a stretch; 0 where that ends before it begins."""
         return max(0.0, self.at(end_ns) - self.at(begin_ns))
 
+    def within(self, begin_ns: float, end_ns: float) -> float:
+        """Return by how much the counter grew in a stretch at least: between readings in it."""
+        first, last = bisect_left(self.times_ns, begin_ns), bisect_right(self.times_ns, end_ns) - 1
+        return self.values[last] - self.values[first] if first < last else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
@@ -128,6 +139,7 @@ class Stretch:
     workers_ns: float = 0.0
     active_ns: float = 0.0
     chain_ns: float = 0.0
+    least_ns: float = 0.0
     unseen_ns: float = 0.0
 
     def __add__(self, other: Stretch) -> Stretch:
@@ -192,7 +204,7 @@ def correct(seen: Stretch) -> Corrected:
     paced = active - lost_share * max(seen.workers_ns, 0.0) - computing
     passed_on = wait - inside - lost_share * max(seen.chain_ns, 0.0)
     waiting = max(0.0, paced, (1.0 - active / wall) * passed_on if wall else 0.0)
-    corrected = computing + waiting
+    corrected = max(computing + waiting, _between(0.0, seen.least_ns, wall))
     taken = wall - corrected
     warm = corrected / (corrected + LEFT_OVER * taken) if corrected else 1.0
     unseen = max(seen.unseen_ns, 0.0)

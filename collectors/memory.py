@@ -127,4 +127,4 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
     if not deep.memory_frontier:
         raise ValueError("the step's memory was not followed")
     ratio = samples * deep.micro_batches / deep.samples
-    return max(fixed + growing * ratio for fixed, growing in deep.memory_frontier)
+    return max(fixed + growing * ratio for fixed, growing, _ in deep.memory_frontier)

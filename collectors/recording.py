@@ -244,9 +244,9 @@ class DeepStep:
         What may be wrong with the counts, in words.
     gradient_bytes : int
         Of the trainable parameters, as they store them. [bytes]
-    memory_frontier : tuple of (int, int)
-        Fixed bytes, and bytes that grow with the micro-batch, at the moments of the step that
-        are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
+    memory_frontier : tuple of (int, int, int)
+        Fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
+        that are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
     contention : float
         Share of the time that the calmest trace waited for a core: how rough the operators' shares
         are.
@@ -267,7 +267,7 @@ class DeepStep:
     layers: tuple[LayerCost, ...]
     flags: tuple[str, ...]
     gradient_bytes: int = 0
-    memory_frontier: tuple[tuple[int, int], ...] = ()
+    memory_frontier: tuple[tuple[int, int, int], ...] = ()
     contention: float = 0.0
 
 

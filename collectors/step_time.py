@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from operator import sub
 
@@ -152,6 +152,8 @@ class Steps:
     slowest : Curve
         What whoever of the tree waited most waited for a core, where the main thread waits for
         the others. [ns]
+    least : Curve
+        The tree's processor time, spread over all its cores. [ns]
     """
 
     wall_ns: list[int] = field(default_factory=lambda: [0])
@@ -169,6 +171,7 @@ class Steps:
     kept_share: float = 0.0
     throttled: Curve = field(default_factory=Curve)
     slowest: Curve = field(default_factory=Curve)
+    least: Curve = field(default_factory=Curve)
 
     def add(
         self, t_ns: int, delay_ns: int, flags: int, wait_ns: int = 0, wait_delay_ns: int = 0
@@ -253,18 +256,20 @@ class Steps:
         if first >= self.count:
             return total(())
         begin_ns = self.end_ns[first] - (self.wall_ns[first + 1] - self.wall_ns[first])
-        left_out = [one for one in self.left_out if one.begin_ns >= begin_ns]
+        within = (one for one in self.left_out if one.begin_ns >= begin_ns)
+        left_out = [one for one in within if one.end_ns <= self.end_ns[-1]]
+        others = sum(self.least.over(one.begin_ns, one.end_ns) for one in left_out)
+        least = self.least.within(begin_ns, self.end_ns[-1]) - others
 
         def grown(curve: Curve) -> float:
             whole = curve.over(begin_ns, self.end_ns[-1])
-            within = (o for o in left_out if o.end_ns <= self.end_ns[-1])
-            return whole - sum(curve.over(one.begin_ns, one.end_ns) for one in within)
+            return whole - sum(curve.over(one.begin_ns, one.end_ns) for one in left_out)
 
         wall = self.wall_ns[-1] - self.wall_ns[first]
         delay = wall - (self.corrected_ns[-1] - self.corrected_ns[first])
         wait = self.wait_ns[-1] - self.wait_ns[first]
         wait_delay = self.wait_delay_ns[-1] - self.wait_delay_ns[first]
-        return self._stretch(wall, delay, wait, wait_delay, grown)
+        return replace(self._stretch(wall, delay, wait, wait_delay, grown), least_ns=least)
 
     def of(self, one: LeftOut) -> Stretch:
         """Return a step that is no ordinary one as a stretch."""

@@ -37,6 +37,8 @@ class Tree:
         Of the recording.
     slowest, throttled : Curve
         What whoever waited most between two readings waited, and what a quota took. [ns]
+    least : Curve
+        The tree's processor time, spread over all its cores. [ns]
     """
 
     def __init__(self, log: ProfilerLog, end_ns: int) -> None:
@@ -50,6 +52,7 @@ class Tree:
         self._cpu = _curve(times, [one.cpu_s for one in readings])
         self._machine = _machine_curve(times, readings, log.end)
         self._cores = float(log.header["host"].get("cpu_limit") or 1.0)
+        self.least = Curve(self._cpu.times_ns, [one / self._cores for one in self._cpu.values])
         whole_cpu = max(float(log.end.get("cpu_ns", 0)), self._cpu.over(0, self.end_ns))
         if log.end.get("cpu_ns"):
             self._cpu.add(self.end_ns, whole_cpu)
@@ -171,6 +174,8 @@ def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) ->
     is_alone = world_size == 1
     steps.kept_share = is_alone * tree.own_share(steps.first_ns, steps.last_ns)
     steps.throttled = tree.throttled
+    if is_alone:
+        steps.least = tree.least
     if is_alone and not any(fact.get("workers") for fact in trainer.facts.get("loader", [])):
         steps.slowest = tree.slowest
     step = mean(steps)

@@ -29,7 +29,9 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
     total_ns = sum(fastest.values())
     scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
     frontier = tuple(
-        (int(fixed), int(growing)) for fixed, growing in first.get("memory_frontier", ())
+        # Recordings of before count no storages.
+        (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
+        for moment in first.get("memory_frontier", ())
     )
     operators = tuple(
         OperatorCount(
@@ -53,7 +55,7 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
         parameter_bytes=first["parameter_bytes"],
         optimizer_state_bytes=first["optimizer_state_bytes"],
         saved_bytes=first["saved_bytes"],
-        peak_bytes=max((fixed + growing for fixed, growing in frontier), default=None),
+        peak_bytes=max((fixed + growing for fixed, growing, _ in frontier), default=None),
         precision=first["precision"],
         device=first["device"],
         is_compiled=first["is_compiled"],

@@ -1,22 +1,43 @@
 """Laws of advice: priced by the one estimate, silent where nothing shows that it applies."""
 
+import inspect
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import SOURCES, Advice, Facts, How, advise
+from advisor.advice import (
+    SOURCES,
+    Advice,
+    Facts,
+    How,
+    advise,
+    batches,
+    chores,
+    described,
+    feeding,
+    machines,
+    optimizers,
+    software,
+)
 from advisor.advice.asking import facts_on
 from advisor.advice.facts import saved
+from advisor.collectors import store
 from advisor.domain import Estimate
-from advisor.jobs.job import Job, Program
+from advisor.jobs.job import Job, Measured, Program
 from advisor.jobs.loading import job_of
 from advisor.predict import Predictor
+from advisor.predict.known_job import find_job
 from advisor.question import JobSpec
 
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 MakeJob = Callable[..., Job]
 
 
@@ -103,3 +124,48 @@ def test_a_program_without_steps_gets_no_cure_of_its_steps(
     job = replace(make_job(), work=None, program=program, total_steps=1.0)
     bare = facts_on(predictor, job, predictor.predict(job, "aws:c5.xlarge"))
     assert {one.name for source in SOURCES for one in source(bare)} <= {"spot"}
+
+
+def test_tuning_is_told_from_training(predictor: Predictor) -> None:
+    """Adapters are for a model that sees fewer tokens than it has parameters."""
+    for tokens, is_tuned in (("10M", True), ("100B", False)):
+        job = find_job(layers=12, hidden=768, heads=12, tokens=tokens, batch=8)
+        found = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+        names = {one.name for one in described.advise(found)}
+        assert ("lora" in names) == is_tuned
+        assert "fused-kernels" in names
+        assert "lora" not in {one.name for one in described.advise(replace(found, job=_run(job)))}
+
+
+def _run(job: Job) -> Job:
+    host = Measured(step_s=1.0, log_sd=0.1, host=laptop(), threads=2, device="cpu")
+    return replace(job, measured=host)
+
+
+def test_channels_last_is_for_convolutions_in_16_bits(
+    make_job: MakeJob, predictor: Predictor, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    seen = replace(store.read_recording(GOLDEN), command=("python", str(path)))
+    half = job_of(JobSpec(precision="bf16"), job=make_job())
+    facts = facts_on(predictor, half, predictor.predict(half, "aws:g5.xlarge"), seen)
+
+    def names(source: str, asked: Facts = facts) -> set[str]:
+        path.write_text(source)
+        return {one.name for one in software.advise(asked)}
+
+    assert "channels-last" in names("import torch\n")
+    assert "channels-last" not in names("x.to(memory_format=torch.channels_last)\n")
+    assert "channels-last" not in names("import torch\n", replace(facts, job=make_job()))
+    assert names("def f(:\n").isdisjoint({"channels-last"})  # what cannot be read says nothing
+
+
+def test_every_cure_of_a_job_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "advice.md").read_text()
+    of_a_job = (batches, chores, described, feeding, machines, optimizers, software)
+    for source in of_a_job:
+        text = Path(inspect.getfile(source)).read_text()
+        named = re.findall(r'(?:name=|"name": |^    \()"([a-z0-9-]+)"', text, flags=re.MULTILINE)
+        assert named
+        for name in named:
+            assert f"`{name}`" in page, f"{source.__name__}: {name}"

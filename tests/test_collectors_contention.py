@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("warm_caches")
     Stretch, wall_ns=times_ns, delay_ns=times_ns, pool_ns=times_ns, kept_ns=times_ns,
     wait_ns=times_ns, wait_delay_ns=times_ns, workers_ns=times_ns, active_ns=times_ns,
     chain_ns=times_ns, unseen_ns=times_ns, awaited_ns=times_ns, blocked_ns=times_ns,
+    least_ns=times_ns,
 ))  # fmt: skip
 def test_no_time_is_negative_or_longer_than_it_was(seen: Stretch) -> None:
     time = correct(seen)
@@ -40,6 +41,7 @@ def test_no_time_is_negative_or_longer_than_it_was(seen: Stretch) -> None:
     assert seen.active_ns or time.wait_s <= time.raw_wait_s + slack
     assert time.raw_s == pytest.approx(seen.wall_ns / 1e9)
     assert time.half_width_s >= 0.0
+    assert time.corrected_s >= min(seen.least_ns, seen.wall_ns) / 1e9 - slack
 
 
 @given(
@@ -76,6 +78,19 @@ def test_what_was_taken_out_widens_and_leaves_the_caches_cold(
         assert now.corrected_s + now.half_width_s == pytest.approx(1.0)
     assert correct(Stretch(wall_ns=5e9)).half_width_s == 0.0
     assert correct(Stretch(wall_ns=5e9, unseen_ns=1e9)).half_width_s == pytest.approx(1.0)
+
+
+@given(threads=st.integers(1, 9), cores=st.integers(1, 9), others=st.integers(0, 9))
+def test_who_has_more_threads_than_cores_gains_no_more_than_his_share(
+    threads: int, cores: int, others: int
+) -> None:
+    """All run all the time, and all of a thread's waiting was seen: some of it stays his own."""
+    share = min(1.0, cores / (threads + others))
+    alone = min(1.0, cores / threads)
+    seen = Stretch(
+        wall_ns=1e9, delay_ns=1e9 * (1.0 - share), least_ns=1e9 * share * threads / cores
+    )
+    assert correct(seen).corrected_s >= share / alone - 1e-9
 
 
 def test_a_pool_thread_waits_for_part_of_the_time_at_most() -> None:

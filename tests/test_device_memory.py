@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue, files, store
-from advisor.catalogue.device_memory import GIB, device_memory_bytes, memory_bytes, memory_gib
+from advisor.catalogue.device_memory import device_memory_bytes, memory_bytes, memory_gib
 from advisor.errors import CatalogueError
 from advisor.machines.devices import accelerator_devices, catalogue_device
 from advisor.machines.fleet import fleet
 from advisor.machines.parts import part
+from advisor.planners.core.units import GIB
 
 
 @pytest.fixture(scope="module")

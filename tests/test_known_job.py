@@ -29,7 +29,7 @@ from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import MeasuredRun, steps_s, work_from_runs
 from advisor.predict import Predictor
-from advisor.predict.known_job import find_job, job_from_runs, job_of
+from advisor.predict.known_job import find_job, job_from_runs, job_of, measured_runs
 from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
 from advisor.ways.columns import STATUSES
@@ -169,9 +169,9 @@ def test_what_a_table_says_is_what_is_read(
     assert [one.step_s for one in found] == pytest.approx([m * 1e-6 for _, m, _ in rows])
 
 
-def test_unknown_machines_and_several_cards_are_refused(asking: Predictor) -> None:
-    for name, why in (("Z9000", "is called"), ("p4d.24xlarge", "several devices")):
-        one = Actual(run="x", provider="", instance_type=name, count=1, step_s=1.0, batch=8)
+def test_unknown_machines_and_fewer_samples_than_cards_are_refused(asking: Predictor) -> None:
+    for name, why in (("Z9000", "is called"), ("p4d.24xlarge", "fewer samples")):
+        one = Actual(run="x", provider="", instance_type=name, count=1, step_s=1.0, batch=4)
         with pytest.raises(UsageError, match=why):
             job_from_runs((one,), asking.catalogue, PARAMETERS, name="x", precision="fp16")
 
@@ -306,9 +306,13 @@ def test_a_machine_of_one_card_is_the_card(asking: Predictor) -> None:
         job = job_from_runs((one,), asking.catalogue, PARAMETERS, name="x", precision="fp16")
         steps.append(on_card(asking, job, "V100-SXM2-16GB"))
     assert steps[0] == steps[1]
-    several = Actual(run="x", provider="", instance_type="2x4xT4", count=1, step_s=0.31, batch=32)
-    with pytest.raises(UsageError, match="several devices"):
-        job_from_runs((several,), asking.catalogue, PARAMETERS, name="x", precision="fp16")
+    several = [
+        Actual(run="x", provider="", instance_type=name, count=count, step_s=0.31, batch=32)
+        for name, count in (("2x4xT4", 1), ("4xT4", 2), ("T4", 8))
+    ]
+    runs = [measured_runs((one,), asking.catalogue) for one in several]
+    assert runs[0] == runs[1] == runs[2]
+    assert (runs[0][0].workers, runs[0][0].batch) == (8, 4)
 
 
 def test_a_table_of_runs_alone_names_a_job_in_python_too(tmp_path: Path) -> None:

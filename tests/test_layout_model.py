@@ -129,6 +129,17 @@ def test_intervals_weigh_tables_equally_and_leave_their_own_out() -> None:
     )
 
 
+def test_one_table_of_a_generation_that_errs_much_widens_its_interval() -> None:
+    others = tuple(TableErrors(table=str(i), generation=2, log_errors=(0.1,)) for i in range(8))
+    own = TableErrors(table="own", generation=0, log_errors=(0.3,))
+    model = LayoutModel(version="", parameters=LayoutParameters(), folds={}, errors=(*others, own))
+    good = TableErrors(table="own", generation=0, log_errors=(0.01,))
+    tame = LayoutModel(version="", parameters=LayoutParameters(), folds={}, errors=(*others, good))
+    assert model.log_half_width(0) > 0.3 * 1.645  # as wide as the one table's own error says
+    # Nothing is gained by one that errs little: it is one table of nine.
+    assert tame.log_half_width(0) == tame.log_half_width(3)
+
+
 @given(st.integers(3, 30), st.floats(0.5, 0.95))
 def test_fewer_tables_make_wider_intervals(tables: int, coverage: float) -> None:
     def width(count: int) -> float:

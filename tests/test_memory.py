@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from advisor import data as packaged
 from advisor.planners.core.columns import Layouts, Shapes, Software
-from advisor.planners.core.nouns import Layer, Transformer, Work
+from advisor.planners.core.nouns import Layer, TrainingSetup, Transformer, Work
 from advisor.planners.core.units import GIB
+from advisor.planners.layouts.problem import shapes_of
 from advisor.planners.memory.layout_memory import MemoryConstants, StageAsked, memory_bytes
 from advisor.planners.memory.training_memory import (
     MemoryParameters,
@@ -22,10 +23,15 @@ from advisor.planners.memory.training_memory import (
     state_bytes,
     training_memory_bytes,
 )
+from advisor.planners.step.describe import transformer_work
 from advisor.train.memory_model import read_memory
+from advisor.ways.constants import constants
+from advisor.ways.fitting import kept_free_bytes
+from advisor.ways.laws import software_of
 
 PARAMETERS = MemoryParameters(
     context_bytes=1.5 * GIB,
+    alone_context_bytes=1.0 * GIB,
     process_bytes=0.5 * GIB,
     slack=1.1,
     cpu_slack=1.05,
@@ -162,14 +168,14 @@ def test_margin_keeps_memory_free() -> None:
 
 
 def test_cpu_counts_the_process_instead_of_a_context() -> None:
-    gap = needed(CNN, 1, is_cpu=np.array([False, True]))
+    gap = needed(CNN, 1, is_cpu=np.array([False, True]), is_alone=False)
     tensors = (gap[0] - PARAMETERS.context_bytes) / PARAMETERS.slack
     assert gap[1] == pytest.approx(PARAMETERS.process_bytes + PARAMETERS.cpu_slack * tensors)
 
 
 def test_autocast_keeps_a_low_precision_copy() -> None:
     half = replace(CNN, precision="bf16")
-    extra = needed(half, 1) - needed(CNN, 1)
+    extra = needed(half, 1, is_alone=False) - needed(CNN, 1, is_alone=False)
     assert float(extra) == pytest.approx(PARAMETERS.slack * 2 * CNN.parameters)
 
 
@@ -192,6 +198,33 @@ def test_stages_keep_gathered_weights_and_whole_gradients(stage: int) -> None:
     saved = bare.optimizer_state_bytes / 4 * 7 / 8 + bucket
     saved += bare.parameter_bytes / 4 * 7 / 8 if stage == 3 else 0
     assert float(whole - sharded) == pytest.approx(PARAMETERS.slack * saved)
+
+
+@pytest.mark.parametrize("work", [CNN, GPT])
+def test_fragments_of_a_device_alone_are_of_what_comes_and_goes(work: Work) -> None:
+    alone, shared = needed(work, 4), needed(work, 4, is_alone=False)
+    states = work.parameter_bytes + work.gradient_bytes + work.optimizer_state_bytes
+    context = PARAMETERS.context_bytes - PARAMETERS.alone_context_bytes
+    assert float(shared - alone) == pytest.approx(context + 0.1 * states)
+    assert needed(work, 4, dp=2) > alone
+
+
+def test_an_8b_model_in_bf16_throughout_trains_on_80_gb() -> None:
+    """Weights, gradients and two moments of 2 bytes: 60 GiB, and a sample of 2,048 tokens."""
+    llama = Transformer(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, is_gated=True, sequence=2048,
+        vocabulary=128_256, has_tied_embeddings=False,
+    )  # fmt: skip
+    bf16 = TrainingSetup(kernels="eager", weights="bf16", gradients="bf16")
+    work = transformer_work(llama, micro_batch=1, precision="bf16", setup=bf16)
+    layouts = Layouts(
+        dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, recompute=2, shard_group=1
+    )
+    fitted = constants().layout_memory
+    used = float(memory_bytes(shapes_of(llama), layouts, software_of(work), fitted))
+    capacity = 79.25 * GIB
+    free = float(kept_free_bytes(np.array([capacity]), np.array([True]))[0])
+    assert 64e9 < used < capacity - free
 
 
 @pytest.mark.parametrize("wrong", [{"zero_stage": 4}, {"dp": 0}, {"recompute": "some"}])
@@ -235,7 +268,7 @@ def test_deepspeed_casts_the_gradients_that_it_updates_with() -> None:
     plain, cast = Software(), Software(gradient_shard_bytes=4.0)
     whole = on_device(cast) - on_device(plain)
     assert whole == pytest.approx(
-        4.0 * (24 * (4 * 2048**2 + 2 * 2048 * 8192) + 50_304 * 2048), rel=0.01
+        4.0 * (24 * (4 * 2048**2 + 2 * 2048 * 8192) + 2 * 50_304 * 2048), rel=0.01
     )
     shard = on_device(cast, dp=8, zero_stage=1) - on_device(plain, dp=8, zero_stage=1)
     assert shard == pytest.approx(whole / 8)

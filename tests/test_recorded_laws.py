@@ -25,8 +25,8 @@ from advisor.ways import parameters
 WORK = transformer()
 TABLE = UnitTable.of(units(WORK), WORK)
 MEMORY = MemoryParameters(
-    context_bytes=5e8, process_bytes=1e9, slack=1.25, cpu_slack=1.1, logit_bytes=6.0,
-    bucket_fraction=0.0, log_sd=0.1,
+    context_bytes=5e8, alone_context_bytes=4e8, process_bytes=1e9, slack=1.25, cpu_slack=1.1,
+    logit_bytes=6.0, bucket_fraction=0.0, log_sd=0.1,
 )  # fmt: skip
 KINDS = ("optimizer", "parameters", "activations")
 SPLITS = list(product((1, 2, 4), (1, 4), range(4)))  # tp, dp, ZeRO stage

@@ -20,8 +20,8 @@ from advisor.planners.step.describe_convolutions import convolutional_work, pars
 from advisor.planners.step.describe_updates import update
 
 MEMORY = MemoryParameters(
-    context_bytes=0.5e9, process_bytes=0.0, slack=1.1, cpu_slack=1.0, logit_bytes=6.0,
-    bucket_fraction=0.0, log_sd=0.1,
+    context_bytes=0.5e9, alone_context_bytes=0.4e9, process_bytes=0.0, slack=1.1, cpu_slack=1.0,
+    logit_bytes=6.0, bucket_fraction=0.0, log_sd=0.1,
 )  # fmt: skip
 
 LLAMA_2_7B = Transformer(

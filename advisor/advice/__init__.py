@@ -19,7 +19,9 @@ from advisor.advice import (
     feeding,
     machines,
     optimizers,
+    rightsizing,
     software,
+    stragglers,
 )
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
@@ -38,6 +40,8 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     described.advise,
     data_reuse.advise,
     colocation.advise,
+    rightsizing.advise,
+    stragglers.advise,
 )  # fmt: skip
 
 # Effects below this share on time times cost are not worth a line.

@@ -42,8 +42,7 @@ def facts_here(
     now = look(job)
     if now is None:
         return None
-
-    own = job
+    limits_now = job.limits
 
     def ask(
         job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
@@ -51,7 +50,7 @@ def facts_here(
     ) -> Candidate | None:  # fmt: skip
         if pricing is not None:
             return None  # nobody sells this machine
-        is_changed = job.limits != own.limits or devices is not None
+        is_changed = job.limits != limits_now or devices is not None
         return look(job, space=space, count=devices or 1, is_changed=is_changed)
 
     return Facts(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from advisor.advice.edits import cut_of, without
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, saved
 from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript
 from advisor.collectors.recording import OperatorCount
+from advisor.domain import QUANTILES
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
 from advisor.planners.core.nouns import Operator, Precision
@@ -18,6 +20,10 @@ from advisor.question import JobSpec, SetupRequest
 _SOURCE: Final = "software"
 MODEL: Final = "the device model, asked with the recorded operators"
 _AUTOCAST: Final = 'with torch.autocast(device_type="{}", dtype=torch.bfloat16):'
+_CONVOLUTIONS: Final = ("convolution", "winograd", "depthwise")
+# How many times as fast: ResNet-50, and the least and the most of the networks tried, V100, 16
+# bits (docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html, 2025-07-09).
+_CHANNELS_LAST: Final = (1.22, 1.08, 1.35)
 _SCORES: Final = ("aten::_softmax", "aten::_softmax_backward_data")
 
 
@@ -25,7 +31,9 @@ def advise(facts: Facts) -> Iterable[Advice]:
     """Return what other kernels would save."""
     if facts.job.work is None:
         return
-    for cure in (_half_precision, _full_precision, _tf32, _compiled, _fused_attention):
+    for cure in (
+        _half_precision, _full_precision, _tf32, _compiled, _channels_last, _fused_attention
+    ):  # fmt: skip
         yield from (one for one in cure(facts) if one is not None)
 
 
@@ -96,6 +104,42 @@ def _compiled(facts: Facts) -> Iterator[Advice | None]:
         rests_on=MODEL,
         condition="The first step takes minutes more, and every new shape compiles again.",
         how=How(kind="lines", text="model = torch.compile(model)"),
+    )
+
+
+def _channels_last(facts: Facts) -> Iterator[Advice | None]:
+    """Offer the layout of tensor cores where convolutions in 16 bits have PyTorch's usual one."""
+    work, now = facts.job.work, facts.now
+    script = SourceScript.of(facts.recording)
+    steps = now.breakdown.get("steps")
+    assert work is not None
+    flop = sum(one.flop for one in work.operators)
+    convolved = sum(one.flop for one in work.operators if one.kind in _CONVOLUTIONS)
+    if work.precision not in ("bf16", "fp16") or not facts.has_accelerators or steps is None:
+        return
+    if script is None or script.mentions("channels_last") or convolved < 0.5 * flop:
+        return
+    computing = now.shares.get("compute", 0.0) + now.shares.get("memory", 0.0)
+    share = computing * steps.time_h / now.training_time_h.value
+    usual, least, most = (share * (1.0 - 1.0 / gain) for gain in _CHANNELS_LAST)
+    sd = math.log(most / least) / (2.0 * QUANTILES[0.9])
+    yield Advice(
+        name="channels-last",
+        source=_SOURCE,
+        change="Keep images and weights in channels-last order, as tensor cores take them.",
+        time_saved_h=saved(now.training_time_h, 1.0 - usual, sd),
+        cost_saved_usd=saved(now.cost_usd, 1.0 - usual, sd),
+        time_factor=1.0 - usual,
+        cost_factor=1.0 - usual,
+        evidence="table",
+        rests_on="ResNet-50 in 16 bits on a V100: 22% faster, other networks 8 to 35% (PyTorch's "
+        f"tutorial on memory formats); {share:.0%} of the job computes",
+        condition="Convolutional networks in 16 bits; some grouped convolutions become slower.",
+        how=How(
+            kind="lines",
+            text="model = model.to(memory_format=torch.channels_last)\n"
+            "images = images.to(memory_format=torch.channels_last)",
+        ),
     )
 
 

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue.columns import TypeColumns
+from advisor.planners.core.units import HOUR_S
 
 Floats = NDArray[np.float64]
 
-_HOUR_S: Final = 3600.0
-SHORTEST_BILL_H: Final = 60 / _HOUR_S
+SHORTEST_BILL_H: Final = 60 / HOUR_S
 # Provider: step of a bill for machines without accelerators, and with [s].
 _STEPS_S: Final = {"scaleway": (3600.0, 60.0), "lambda": (60.0, 60.0), "hyperstack": (60.0, 60.0)}
 
@@ -35,7 +35,7 @@ def bills(types: TypeColumns, type_index: NDArray[np.int64]) -> tuple[Floats, Fl
     step = np.zeros(len(types))
     for provider, (plain, accelerated) in _STEPS_S.items():
         own = np.asarray(types.provider == provider)
-        step[own] = np.where(types.accelerator_count[own] > 0, accelerated, plain) / _HOUR_S
+        step[own] = np.where(types.accelerator_count[own] > 0, accelerated, plain) / HOUR_S
     return np.maximum(step, SHORTEST_BILL_H)[type_index], step[type_index]
 
 

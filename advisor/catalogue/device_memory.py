@@ -25,9 +25,8 @@ from typing import Final
 from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.tables import numbers, read, texts
+from advisor.planners.core.units import GB, GIB
 
-GIB: Final = 2.0**30
-GB: Final = 1e9
 # What the driver keeps of the total of nvidia-smi: 0.6 to 2.2 % on the nine chips with both
 # readings; the upper quartile. Cards of 8 and 11 GB keep 0.21 and 0.24 GiB (PyTorch's total
 # capacity 7.79 and 10.76: github.com/ryujaehun/pytorch-gpu-benchmark/issues/1,

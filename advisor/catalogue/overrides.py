@@ -15,8 +15,8 @@ from advisor.catalogue.columns import Bools, Ints, PriceColumns, Texts, TypeColu
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, sustained_network
 from advisor.catalogue.nouns import PRICINGS, Accelerator, Pricing, Provenance
 from advisor.catalogue.rules import Rule
-from advisor.catalogue.specifications import GIB
 from advisor.errors import AdvisorError
+from advisor.planners.core.units import GIB
 
 OWN_REGION: Final = "on-premises"
 OWN_LISTING: Final = "own"

@@ -20,7 +20,7 @@ from advisor.catalogue.columns import OfferColumns
 from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.nouns import PRICINGS, InstanceType
 from advisor.catalogue.places import config_folder
-from advisor.catalogue.specifications import GIB
+from advisor.planners.core.units import GIB
 from advisor.planners.spot.bands import BANDS
 
 SCHEMA_VERSION: Final = 1

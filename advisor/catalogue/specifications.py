@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from advisor.catalogue.networks import network_columns
 from advisor.catalogue.nouns import Accelerator
 from advisor.catalogue.tables import Values, numbers, read, texts
 from advisor.errors import CatalogueError
-
-GIB: Final = 2.0**30
-GB: Final = 1e9
+from advisor.planners.core.units import GB, GIB
 
 
 def build_types(

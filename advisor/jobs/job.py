@@ -18,6 +18,7 @@ from advisor.jobs.actuals import Actual
 from advisor.jobs.layout_runs import LayoutRun
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
+from advisor.planners.stragglers.spread import RankSpread
 from advisor.quantities import count_text, seconds_text
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
@@ -170,6 +171,9 @@ class Job:
         What should have been known of it and could not be read, in words.
     layout_runs : tuple of LayoutRun
         The user's measured steps of transformers, this one or others: they calibrate its layouts.
+    spread : RankSpread or None
+        How unlike its recorded ranks computed; None where fewer than two were recorded, or others
+        used the machine too.
     """
 
     name: str
@@ -200,6 +204,7 @@ class Job:
     unseen_log_sd: float = 0.0
     unread: tuple[str, ...] = ()
     layout_runs: tuple[LayoutRun, ...] = ()
+    spread: RankSpread | None = None
 
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""

@@ -6,7 +6,6 @@ import math
 from typing import get_args
 
 from advisor.collectors.certainty import (
-    LENGTH_LOG_SD,
     shortfall,
     step_log_sd,
     with_correction,
@@ -25,7 +24,8 @@ from advisor.collectors.work import length_hint
 from advisor.domain import REACH_90
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
-from advisor.jobs.programs import rounds_job, whole_program
+from advisor.jobs.moments import moments_of
+from advisor.jobs.programs import length_log_sd, rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
 from advisor.planners.core.nouns import (
@@ -39,6 +39,12 @@ from advisor.planners.core.nouns import (
 from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.step.input_pipeline import idle_s_per_sample
 from advisor.planners.step.operators import convolution_kind, kernels_in_call, operator_kind
+from advisor.planners.stragglers.spread import (
+    FEWEST_STEPS,
+    RankSpread,
+    measured_spread,
+    own_times,
+)
 
 # A start repeated on one machine: imports from a warm or a cold page cache. Ends of epochs: the
 # first does what later ones need not, so their mean is no better known than this over the root
@@ -48,6 +54,8 @@ _ENDS_LOG_SD = 0.2
 # What ends of epochs that were not seen may add to the steps, a fifth of whose data at most is
 # validated on, forwards only, a third of a step: a 90 % bound, as a deviation.
 _UNSEEN_ENDS_LOG_SD = 0.2 / 3 / REACH_90
+# Neighbours on the recording machine make ranks unlike that would be alike on one of their own.
+_CALM = 0.1
 
 
 def job_from_recording(
@@ -140,7 +148,7 @@ def job_from_recording(
         checkpoint_s=None if saves is None else saves.seconds,
         told=recording.told,
         limits=recording.limits,
-        length_log_sd=_length_log_sd(recording, is_length_given),
+        length_log_sd=length_log_sd(recording, is_length_given),
         startup_log_sd=startup_log_sd,
         epoch_end_log_sd=with_correction(
             _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
@@ -148,6 +156,7 @@ def job_from_recording(
             recording.boundary_s,
         ),
         unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
+        spread=rank_spread(recording),
     )
     return recognised(job)
 
@@ -232,11 +241,6 @@ def _epoch_ends(
     return steps * batch / loading.dataset_samples, recording.boundary_s / step.corrected_s
 
 
-def _length_log_sd(recording: Recording, is_given: bool) -> float:
-    work = recording.total_work
-    return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]
-
-
 def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
     """Return what ends of epochs add that the job has and the recording has not."""
     samples = recording.loading.dataset_samples if recording.loading else None
@@ -295,6 +299,7 @@ def recorded_work(deep: DeepStep, loading: Loading | None) -> Work:
         ),
         precision=_precision(deep),
         setup=_setup(deep),
+        moments=moments_of(deep),
     )
 
 
@@ -356,3 +361,13 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         precision=_precision(deep),
         setup=_setup(deep),
     )
+
+
+def rank_spread(recording: Recording) -> RankSpread | None:
+    """Return how unlike the recorded ranks computed; None where that is not known."""
+    if recording.contention > _CALM or len(recording.ranks) < 2:
+        return None
+    own_s = own_times(recording.steps_by_rank, recording.wait_by_step)
+    if len(own_s) < FEWEST_STEPS or (own_s.mean(axis=0) <= 0).any():
+        return None
+    return measured_spread(own_s)

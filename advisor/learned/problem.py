@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError, UsageError
 from advisor.learned import course, features
 from advisor.learned.analytic import analytic_time_s
+from advisor.planners.core.units import HOUR_S
 from advisor.records import RunRecord
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ Floats = NDArray[np.float64]
 Target = Literal["over_analytic", "over_anchor", "cost_over_anchor", "time", "cost"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 COSTS: Final = ("cost", "cost_over_anchor")
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Problem:
     @property
     def _unit(self) -> float:
         """Truth in the estimator's unit: hours, as the thesis, or seconds."""
-        return _HOUR_S if self.target == "time" else 1.0
+        return HOUR_S if self.target == "time" else 1.0
 
     def _given(self, model: RunRegressor) -> Floats:
         if self._is_direct or model._is_multiplicative:
@@ -192,6 +192,6 @@ def _base(record: RunRecord, target: Target) -> float:
         return anchor
     if target == "cost_over_anchor":
         # A cost all the same: what the anchor's time would have been billed there.
-        return anchor * (record.price_usd_per_h or math.nan) / _HOUR_S
+        return anchor * (record.price_usd_per_h or math.nan) / HOUR_S
     analytic = analytic_time_s(record)
     return anchor if math.isnan(analytic) else analytic

@@ -17,25 +17,27 @@ from advisor.measurements.fetched import HIVEMIND, SPOT
 from advisor.measurements.finetuning import BLACKWELL, FINETUNE
 from advisor.measurements.layers import LAYERS
 from advisor.measurements.layouts import LAYOUTS
+from advisor.measurements.limits import ESCRA
 from advisor.measurements.mlperf import MLPERF
 from advisor.measurements.parcae import PARCAE
 from advisor.measurements.queueing import HELIOS, POLLUX_QUEUE, TIRESIAS
 from advisor.measurements.runs import IBM, PROFET, SCOUT, TRAINPRED
 from advisor.measurements.scaling import POLLUX, SIA
+from advisor.measurements.stragglers import STRAGGLERS
 from advisor.measurements.suites import GAVEL, LAMBDA, NEUSIGHT, NVIDIA_EXAMPLES
 
 ALL: Final = (
     MLPERF, LAYOUTS, LAYERS, COLLECTIVES, NEUSIGHT, GAVEL, NVIDIA_EXAMPLES, PARCAE, FAILURES,
-    CAMPAIGNS, FINETUNE, BLACKWELL, PROFET, TRAINPRED, SCOUT, IBM, POLLUX, TIRESIAS, POLLUX_QUEUE,
-    HELIOS, LAMBDA, SIA, SPOT, HIVEMIND,
+    STRAGGLERS, ESCRA, CAMPAIGNS, FINETUNE, BLACKWELL, PROFET, TRAINPRED, SCOUT, IBM, POLLUX,
+    TIRESIAS, POLLUX_QUEUE, HELIOS, LAMBDA, SIA, SPOT, HIVEMIND,
 )  # fmt: skip
 BY_NAME: Final = {one.name: one for one in ALL}
 
 
 __all__ = [
-    "ALL", "BLACKWELL", "BY_NAME", "CAMPAIGNS", "COLLECTIVES", "FAILURES", "FINETUNE",
+    "ALL", "BLACKWELL", "BY_NAME", "CAMPAIGNS", "COLLECTIVES", "ESCRA", "FAILURES", "FINETUNE",
     "GAVEL", "HELIOS", "HIVEMIND",
-    "IBM", "LAMBDA", "LAYERS", "LAYOUTS", "MLPERF", "NEUSIGHT", "NVIDIA_EXAMPLES",
-    "PARCAE", "POLLUX", "POLLUX_QUEUE", "PROFET", "SCOUT", "SIA", "SPOT", "TIRESIAS",
+    "IBM", "LAMBDA", "LAYERS", "LAYOUTS", "MLPERF", "NEUSIGHT", "NVIDIA_EXAMPLES", "PARCAE",
+    "POLLUX", "POLLUX_QUEUE", "PROFET", "SCOUT", "SIA", "SPOT", "STRAGGLERS", "TIRESIAS",
     "TRAINPRED", "Dataset",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.domain import COMPLETIONS, QUANTILES, CompletionWay, Estimate, Part
 from advisor.jobs.data_in import VOLUME_BYTES_PER_S
 from advisor.jobs.job import RUN_LOG_SD, Job
+from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.campaign import CampaignLaw
 from advisor.planners.goodput.goodput import expected_completion
 from advisor.planners.spot.bands import BANDS, hazard_of_band
@@ -31,10 +32,11 @@ from advisor.ways.columns import TimeColumns
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_HOUR_S: Final = 3600.0
 _BY_THE_SECOND: Final = (SHORTEST_BILL_H, 0.0)
 # Ways with other machines, or another price of theirs, from one time to the next.
-BLENDED: Final = ("spot-with-fallback", "elastic-spot")
+BLENDED: Final = ("spot-with-fallback", "elastic-spot", "spot-by-deadline")
+# Ways whose billed hours are counted in the price of on-demand machines.
+PAID_ON_DEMAND: Final = ("spot-with-fallback", "spot-by-deadline")
 # Between 10th and 90th percentile, in standard deviations.
 _SHOWN_SDS: Final = QUANTILES[0.8]
 
@@ -48,8 +50,8 @@ class Completion:
     finish_h : float array
         From the machines' start to the end of the job; on spot machines from the request. [h]
     billed_h : float array
-        While the machines are paid, as if all of them; of ``spot-with-fallback`` at the on-demand
-        price. [h]
+        While the machines are paid, as if all of them; of ways that change to on-demand machines
+        (``PAID_ON_DEMAND``) at their price. [h]
     overhead_fraction : float array of shape (n,)
         What checkpoints, failures and removals add to the work.
     checkpoint_interval_s : float array of shape (n,)
@@ -65,6 +67,8 @@ class Completion:
         Expected rented time of each kind, as if of all machines. [h]
     rented_h : float array of shape (n,)
         Expected time with at least one machine. [h]
+    late_fraction : float array of shape (n,)
+        Probability that a plan by a deadline misses it; nan where the finish alone says that.
     parts_h : mapping of str to float array of shape (n,)
         The expected time by what it goes to; they sum to ``finish_h[:, 1]``. [h]
     """
@@ -79,6 +83,7 @@ class Completion:
     spot_h: Floats
     on_demand_h: Floats
     rented_h: Floats
+    late_fraction: Floats
     parts_h: Mapping[str, Floats]
 
     def way_of(self, row: int) -> CompletionWay:
@@ -204,7 +209,7 @@ def _finish_h(
     value = work_s + start_s + columns.data_in_s
     below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
     above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
-    return np.stack([value - below, value, value + above], axis=1) / _HOUR_S
+    return np.stack([value - below, value, value + above], axis=1) / HOUR_S
 
 
 def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
@@ -258,16 +263,16 @@ def on_spot(
     billed_s = np.maximum(spot.billed_s, least_s[:, None]) * factor[:, None]
     paid_s = np.maximum(spot.billed_mean_s, least_s) * factor
     saves_s = work_s / spot.checkpoint_interval_s * save_s
-    finish = widened(finish_s, finish_s[:, 1], error, coverage) / _HOUR_S
+    finish = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     interval_s = np.broadcast_to(spot.checkpoint_interval_s, rows.shape)
     return Completion(
         finish_h=finish,
-        billed_h=widened(billed_s, paid_s, error, coverage) / _HOUR_S,
+        billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
         checkpoint_interval_s=interval_s,
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
-        **steady_kind("spot", paid_s / _HOUR_S),
+        **steady_kind("spot", paid_s / HOUR_S),
         parts_h=parts_h(
             job, columns, finish[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
         ),
@@ -282,6 +287,7 @@ def steady_kind(way: CompletionWay, billed_h: Floats) -> dict[str, Any]:
         "spot_h": billed_h if way == "spot" else none,
         "on_demand_h": none if way == "spot" else billed_h,
         "rented_h": billed_h,
+        "late_fraction": np.full(billed_h.shape, np.nan),
     }
 
 
@@ -292,7 +298,7 @@ def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[
     deviation holds that of the job's length, and of what stands beside its steps.
     """
     law = law or whole_run_model().law
-    steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / _HOUR_S
+    steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / HOUR_S
     device_h = steps_h * columns.workers
     log_sd = law.log_sd(device_h, is_measured=job.measured is not None)
     return np.exp(law.log_factor(device_h)), np.hypot(log_sd, job.paid_steps_log_sd)
@@ -305,14 +311,14 @@ def parts_h(
     """Divide the expected time: what is in no other part are interruptions."""
     at = slice(None) if rows is None else rows
     parts = {
-        "start_up": columns.startup_s[at] / _HOUR_S,
-        "data_in": columns.data_in_s[at] / _HOUR_S,
-        "steps": columns.step_s[at] * job.total_steps / _HOUR_S,
-        "epoch_ends": columns.step_s[at] * job.epochs * job.epoch_end_steps / _HOUR_S,
-        "whole_run": np.where(np.isfinite(finish_h), whole_run_s, 0.0) / _HOUR_S,
+        "start_up": columns.startup_s[at] / HOUR_S,
+        "data_in": columns.data_in_s[at] / HOUR_S,
+        "steps": columns.step_s[at] * job.total_steps / HOUR_S,
+        "epoch_ends": columns.step_s[at] * job.epochs * job.epoch_end_steps / HOUR_S,
+        "whole_run": np.where(np.isfinite(finish_h), whole_run_s, 0.0) / HOUR_S,
     }
     rest = finish_h - sum(parts.values())
-    parts["checkpoints"] = np.clip(saves_s / _HOUR_S, 0.0, np.maximum(rest, 0.0))
+    parts["checkpoints"] = np.clip(saves_s / HOUR_S, 0.0, np.maximum(rest, 0.0))
     return parts | {"interruptions": rest - parts["checkpoints"]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from advisor.machines import devices
 from advisor.machines.fleet import lone_fleet
 from advisor.machines.host import host_device, is_same_machine
 from advisor.planners.core.nouns import Device, Layout
+from advisor.planners.core.units import GIB
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
@@ -36,8 +37,6 @@ from advisor.predict.direct_cost import direct_cost
 from advisor.predict.facts import Fact, StepFacts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
-
-_GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,8 +348,8 @@ def _estimate(
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
         layout=columns.layout(0),
         way=WAYS[int(columns.way[0])],
-        memory_gib=float(columns.memory_bytes[0]) / _GIB,
-        device_memory_gib=None if device is None else device.memory_bytes / _GIB,
+        memory_gib=float(columns.memory_bytes[0]) / GIB,
+        device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
         cost_usd=None,
         is_extrapolating=bool(columns.is_extrapolating[0]),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from advisor.jobs.job import Job
 from advisor.jobs.setup_words import setup_words
 from advisor.machines import devices
 from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.units import GIB
 from advisor.planners.step.device_rates import (
     measured_flop_per_s,
     peak_flop_per_s,
@@ -22,7 +23,6 @@ from advisor.ways.columns import SWAPPING
 from advisor.ways.swapping_columns import swapping_reasons
 
 Source = Literal["measured", "looked up", "computed", "learned", "given", "assumed"]
-_GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class StepFacts:
         yield Fact(
             what=f"{precision} peak and memory of {device.name}", source="looked up",
             value=f"{peak / 1e12:.4g} Tflop/s, {device.memory_bytes_per_s / 1e9:,.0f} GB/s, "
-            f"{device.memory_bytes / _GIB:.0f} GiB",
+            f"{device.memory_bytes / GIB:.0f} GiB",
             note="; ".join(filter(None, (note, sources.get("peak_source", ""), as_of))),
         )  # fmt: skip
 
@@ -142,7 +142,7 @@ class StepFacts:
         yield Fact(
             what="memory of a device",
             source="computed",
-            value=f"{float(self.columns.memory_bytes[0]) / _GIB:.3g} GiB",
+            value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
             note="parameters, gradients, optimizer state, activations, context",
         )
 

@@ -25,6 +25,7 @@ from advisor.machines.fleet import Fleet, lone_fleet
 from advisor.machines.fleet import fleet as all_machines
 from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.nouns import Device, Precision
+from advisor.planners.links.data_parallel import straggling
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
@@ -107,7 +108,7 @@ def job_from_runs(
     Parameters
     ----------
     runs : tuple of Actual
-        On one device each.
+        On one device each, or on several alike.
     catalogue : Catalogue
     parameters : DeviceParameters
     name : str
@@ -119,7 +120,7 @@ def job_from_runs(
     Raises
     ------
     UsageError
-        If a machine is unknown, or has several devices.
+        If a machine is unknown, or a run had fewer samples than devices.
     """
     sizes = [one.batch for one in runs if one.batch is not None]
     usual = batch or (round(float(np.median(sizes))) if sizes else 1)
@@ -133,8 +134,10 @@ def job_from_runs(
 def measured_runs(
     runs: tuple[Actual, ...], catalogue: Catalogue, machines: Machines | None = None
 ) -> list[MeasuredRun]:
-    """Return runs on one device each as the planner takes them; batches are known.
+    """Return runs as the planner takes them, each on one of its devices; batches are known.
 
+    Several equal devices share the batch, and wait for the slowest of them: what their exchange
+    of gradients takes besides is not told apart from their computing, and stays in the step.
     Devices are taken by their specifications: a rate measured on some of them says less of the
     others than that all are treated alike (``validate gpu``: mean 17.6 against 15.9 %).
 
@@ -148,17 +151,27 @@ def measured_runs(
     Raises
     ------
     UsageError
-        If a machine is unknown, or has several devices.
+        If a machine is unknown, or a run had fewer samples than devices.
     """
     machines = machines or cache(partial(all_machines, catalogue))
-    return [
-        MeasuredRun(
-            device=unmeasured(_lone_device(one, catalogue, machines)),
-            batch=one.batch or 1,
-            step_s=one.step_s,
+    return [_measured_run(one, catalogue, machines) for one in runs]
+
+
+def _measured_run(one: Actual, catalogue: Catalogue, machines: Machines) -> MeasuredRun:
+    device, workers = _equal_devices(one, catalogue, machines)
+    share = (one.batch or 1) / workers
+    if share < 1:
+        raise UsageError(
+            f"the run on {one.count} x {one.instance_type} had fewer samples ({one.batch}) than "
+            f"accelerators ({workers})",
+            hint="say which model it was, so that its layout can be searched: --model, --run",
         )
-        for one in runs
-    ]
+    return MeasuredRun(
+        device=unmeasured(device),
+        batch=share,
+        step_s=one.step_s / float(straggling(workers, constants().scaling)),
+        workers=workers,
+    )
 
 
 def place_of(
@@ -216,13 +229,12 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
         return device
 
 
-def _lone_device(actual: Actual, catalogue: Catalogue, machines: Machines) -> Device:
+def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> tuple[Device, int]:
     there, (row,), (count,) = place_of(actual, catalogue, machines)
     at = int(there.device[row])
-    if at < 0 or count * there.per_node[row] != 1:
+    if at < 0:
         raise UsageError(
-            f"the run on {actual.count} x {actual.instance_type} was on several devices, or on "
-            "one that is not known",
-            hint="give runs on one accelerator, or say which model it was: --model, --run",
+            f"nobody knows what {actual.instance_type} computes on",
+            hint="give runs on known accelerators, or say which model it was: --model, --run",
         )
-    return there.devices[at]
+    return there.devices[at], int(count * there.per_node[row])

@@ -137,7 +137,7 @@ class Physics:
         if is_known_by_runs(job.work):
             machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
         own = self.own_runs.layouts(job)
-        constants = self.constants
+        constants = self.constants.with_spread(job.spread)
         if own is not None:
             layout = replace(constants.layout, parameters=own.parameters)
             constants = replace(constants, layout=layout)
@@ -213,12 +213,12 @@ class Physics:
         return anchors
 
     def _anchored_on_runs(self, anchors: Anchors, job: Job, work: Work) -> Anchors:
-        """Return the anchors with the runs that the work was fitted to, one device each."""
+        """Return the anchors with the runs that the work was fitted to, each on one device."""
         runs = measured_runs(job.actuals, self.catalogue, lambda: self.fleet)
         steps = steps_s(work, runs, self.constants.device)
         bare = step_time(work, [run.device for run in runs], [1.0], self.constants.device)
         for run, predicted_s, log_sd in zip(runs, steps, bare.log_sd, strict=True):
             anchors = anchors.with_actual(
-                run.device, float(predicted_s), run.step_s, float(log_sd)
+                run.device, float(predicted_s), run.step_s, float(log_sd), run.workers
             )
         return anchors

@@ -13,6 +13,7 @@ import numpy as np
 
 from advisor.domain import COMPLETIONS, CompletionWay
 from advisor.jobs.job import Job
+from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.goodput import expected_completion
 from advisor.planners.spot.rentals import RentalColumns
 from advisor.predict.completion import (
@@ -30,8 +31,6 @@ from advisor.records.traces import packaged_spot_history
 from advisor.ways.columns import SWAPPING, TimeColumns
 from advisor.ways.elastic_spot import Workers, counts_below, elastic_spot
 from advisor.ways.spot_fallback import spot_with_fallback
-
-_HOUR_S = 3600.0
 
 
 def on_spot_with_fallback(
@@ -159,10 +158,10 @@ def _completion(
     factor, error = factors[rows], np.hypot(columns.log_sd[rows], log_sds[rows])
     work_s = columns.step_s[rows] * job.paid_steps
     finish_s = (rentals.finish_s + failures_s[:, None]) * factor[:, None]
-    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / _HOUR_S
+    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     billed_s = (rentals.billed_s + failures_s[:, None]) * factor[:, None]
     paid_s = (rentals.billed_mean_s + failures_s) * factor
-    billed_h = widened(billed_s, paid_s, error, coverage) / _HOUR_S
+    billed_h = widened(billed_s, paid_s, error, coverage) / HOUR_S
     interval_s = rentals.checkpoint_interval_s
     saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
     return Completion(
@@ -173,9 +172,10 @@ def _completion(
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
         way=np.full(rows.shape, COMPLETIONS.index(way)),
-        spot_h=rentals.spot_s * factor / _HOUR_S,
-        on_demand_h=(rentals.on_demand_s + failures_s) * factor / _HOUR_S,
-        rented_h=(rentals.rented_s + failures_s) * factor / _HOUR_S,
+        spot_h=rentals.spot_s * factor / HOUR_S,
+        on_demand_h=(rentals.on_demand_s + failures_s) * factor / HOUR_S,
+        rented_h=(rentals.rented_s + failures_s) * factor / HOUR_S,
+        late_fraction=np.full(rows.shape, np.nan),
         parts_h=parts_h(
             job, columns, finish_h[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
         ),

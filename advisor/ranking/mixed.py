@@ -12,6 +12,7 @@ from advisor.catalogue import OfferColumns
 from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.domain import Candidate
 from advisor.jobs.job import Job
+from advisor.planners.core.units import HOUR_S
 from advisor.predict import STATUSES, Predictor
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.data_costs import SideCosts
@@ -25,8 +26,6 @@ from advisor.ways.two_types import two_types
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ def mixed_rows(
         best = pareto_front(*beaten_by)
         front = beaten_by[0][best], beaten_by[1][best]
         step_s = bounds_s(pairs, _types(offers, clusters), clusters.counts)
-        time_h = step_s * job.paid_steps / _HOUR_S
+        time_h = step_s * job.paid_steps / HOUR_S
         cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
         keeps = time_h <= (request.deadline_h or np.inf)
         keeps &= cost <= (request.budget_usd or np.inf)
@@ -184,7 +183,7 @@ def _evaluated(
 
 def _undisturbed(job: Job, columns: PairColumns, clusters: MixedOffers) -> tuple[Floats, Floats]:
     """Return bounds from below on a spot cluster: its steps alone, [h] and [USD]."""
-    time_h = columns.times.step_s * job.paid_steps / _HOUR_S
+    time_h = columns.times.step_s * job.paid_steps / HOUR_S
     cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
     return np.nan_to_num(time_h, nan=np.inf), np.nan_to_num(cost, nan=np.inf)
 

@@ -19,6 +19,7 @@ from advisor.catalogue import OfferColumns
 from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.jobs.job import Job
 from advisor.planners.core.tables import put, select
+from advisor.planners.core.units import HOUR_S
 from advisor.predict import Predictor
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.ranking.front import bar_of, pareto_front
@@ -35,7 +36,6 @@ Booleans = NDArray[np.bool_]
 _AT_ONCE: Final = 8
 # Most that storage and traffic out add to what machines cost, before a row is given up for it.
 _BESIDE: Final = 1.1
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class _Search:
         self.time_h = np.full(len(self.count), np.inf)
         bound = least_step_s(case, columns, rows)
         before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
-        self.time_h[rows] = (bound * asked.job.paid_steps + before) / _HOUR_S
+        self.time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
         self.known: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
         self._price(asked.request.most_usd_per_h)
         self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
@@ -188,7 +188,7 @@ class _Search:
         if not self.asked.request.saves_checkpoints:
             return
         # Replays cost time: only of what would be best if nothing were ever taken away.
-        time_h = some.step_s * job.paid_steps / _HOUR_S
+        time_h = some.step_s * job.paid_steps / HOUR_S
         cost = time_h * prices[rows] * self.count[rows] * _BESIDE
         worth = np.flatnonzero(cost < bar_of(*self.known, time_h))
         worth = worth[pareto_front(time_h[worth], cost[worth])]

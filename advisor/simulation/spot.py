@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -24,62 +22,13 @@ from advisor.planners.spot.forecast import (
 from advisor.planners.spot.replay import SpotHistory, refuse_without_checkpoints, spot_completion
 from advisor.planners.spot.strategies import STRATEGIES, replay_strategy, strategy
 from advisor.records.traces import packaged_spot_history
-from advisor.shown.charts import Chart, Series
+from advisor.simulation.spot_outcome import SpotAnswer, SpotOutcome, charts_of, outcome
 from advisor.simulation.spot_plan import PLANNED, plan_anywhere, plan_on_trace
 from advisor.simulation.spot_question import STARTS, SpotQuestion
 
-LEVELS = (0.1, 0.5, 0.9)
 # A record is repeated until it is this many times as long as the job, so that jobs can end.
 REPEATS = 40
 MAXIMUM_REPEATS = 400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpotOutcome:
-    """One way of running the job.
-
-    ``finish_h`` and ``cost_usd`` are the 10th, 50th and 90th percentile over replays (inf where
-    the job did not end); ``miss_probability`` is None without a deadline.
-    """
-
-    name: str
-    finish_h: tuple[float, ...]
-    cost_usd: tuple[float, ...] | None
-    mean_cost_usd: float | None
-    miss_probability: float | None
-    samples_h: Sequence[float] = field(repr=False, default=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpotAnswer:
-    """Every way, on demand first, and the trace they were replayed on."""
-
-    trace: str
-    days: float
-    availability: float
-    question: SpotQuestion
-    ways: Sequence[SpotOutcome]
-    charts: Sequence[Chart] = field(repr=False, default=())
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record; what never ends is null."""
-        return {
-            "schema_version": 1,
-            "trace": self.trace,
-            "days": self.days,
-            "availability_fraction": self.availability,
-            "job": asdict(self.question),
-            "ways": [
-                {
-                    "name": way.name,
-                    "finish_h": _quantiles(way.finish_h),
-                    "cost_usd": None if way.cost_usd is None else _quantiles(way.cost_usd),
-                    "mean_cost_usd": _finite(way.mean_cost_usd),
-                    "miss_probability": way.miss_probability,
-                }
-                for way in self.ways
-            ],
-        }
 
 
 def spot_answer(
@@ -123,9 +72,9 @@ def spot_answer(
         )
         price, spot = question.price_usd_per_h, question.spot_price_usd_per_h
         cost = run.cost_usd(spot * question.nodes, price * question.nodes)
-        ways.append(_way("restart, on demand in time", run.finish_s, cost, question))
+        ways.append(outcome("restart, on demand in time", run.finish_s, cost, question))
         in_time = plan_on_trace(trace, others, job, question, long, start)
-        ways.append(_way(PLANNED, *in_time, question))
+        ways.append(outcome(PLANNED, *in_time, question))
     if spells.up_start_s.size:
         ways.append(_from_now(trace, job, question, others))
     return SpotAnswer(
@@ -134,7 +83,7 @@ def spot_answer(
         availability=spells.availability,
         question=question,
         ways=ways,
-        charts=_charts(trace, ways, question),
+        charts=charts_of(trace, ways, question),
     )
 
 
@@ -156,6 +105,22 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
     )
     if question.deadline_s is not None:
         check_deadline(job, question.deadline_s)
+    ways = [_on_demand(job, question), _restart_anywhere(history, question)]
+    if question.deadline_s is not None:
+        ways.append(outcome(PLANNED, *plan_anywhere(history, job, question), question))
+    lengths = np.array([spells.end_s for spells in history.spells])
+    up = np.array([spells.availability for spells in history.spells])
+    return SpotAnswer(
+        trace=history.source,
+        days=float(lengths.sum()) / HOUR_S / 24,
+        availability=float(up.mean()),
+        question=question,
+        ways=ways,
+    )
+
+
+def _restart_anywhere(history: SpotHistory, question: SpotQuestion) -> SpotOutcome:
+    """Return what restarting takes over all recorded zones."""
     save = None if question.checkpoint_interval_s is None else question.checkpoint_s
     table = spot_completion(
         question.work_s,
@@ -166,28 +131,17 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
         checkpoint_interval_s=question.checkpoint_interval_s,
         warning_s=question.warning_s,
         deadline_s=question.deadline_s,
+        hazard=question.hazard,
         spot_price_usd_per_h=question.spot_price_usd_per_h,
     )
     dollars = question.nodes * question.spot_price_usd_per_h / HOUR_S
     late = None if question.deadline_s is None else float(table.miss_probability[0])
-    restart = SpotOutcome(
+    return SpotOutcome(
         name="restart",
         finish_h=tuple((table.finish_s[0] / HOUR_S).tolist()),
         cost_usd=tuple((table.billed_s[0] * dollars).tolist()),
         mean_cost_usd=float(table.billed_mean_s[0] * dollars),
         miss_probability=late,
-    )
-    ways = [_on_demand(job, question), restart]
-    if question.deadline_s is not None:
-        ways.append(_way(PLANNED, *plan_anywhere(history, job, question), question))
-    lengths = np.array([spells.end_s for spells in history.spells])
-    up = np.array([spells.availability for spells in history.spells])
-    return SpotAnswer(
-        trace=history.source,
-        days=float(lengths.sum()) / HOUR_S / 24,
-        availability=float(up.mean()),
-        question=question,
-        ways=ways,
     )
 
 
@@ -213,7 +167,7 @@ def _job(trace: SpotTrace, question: SpotQuestion) -> SpotJob:
 
 def _on_demand(job: SpotJob, question: SpotQuestion) -> SpotOutcome:
     cost = np.array([job.wall_s / HOUR_S * question.price_usd_per_h * question.nodes])
-    return _way("on demand", np.array([job.wall_s]), cost, question)
+    return outcome("on demand", np.array([job.wall_s]), cost, question)
 
 
 def _strategies(
@@ -242,7 +196,7 @@ def _strategies(
             )
             finish, node_s = run.finish_s, run.node_s
         cost = node_s / HOUR_S * question.spot_price_usd_per_h
-        ways.append(_way(name, finish, np.where(np.isnan(finish), np.inf, cost), question))
+        ways.append(outcome(name, finish, np.where(np.isnan(finish), np.inf, cost), question))
     return ways
 
 
@@ -264,70 +218,5 @@ def _from_now(
         past(trace), elsewhere, is_up, age, parameters, levels=levels, floor=job.wall_s
     ).quantiles[0]
     state = "up" if is_up[0] else "down"
-    return _way(f"restart, submitted now ({state} for {age[0] / HOUR_S:.1f} h)", finish, None,
+    return outcome(f"restart, submitted now ({state} for {age[0] / HOUR_S:.1f} h)", finish, None,
                 question)  # fmt: skip
-
-
-def _way(name: str, finish_s: Column, cost: Column | None, question: SpotQuestion) -> SpotOutcome:
-    hours = np.where(np.isnan(finish_s), np.inf, finish_s) / HOUR_S
-    deadline = question.deadline_s
-    return SpotOutcome(
-        name=name,
-        finish_h=_levels(hours),
-        cost_usd=None if cost is None else _levels(cost),
-        mean_cost_usd=None if cost is None else float(cost.mean()),
-        miss_probability=None if deadline is None else float(np.mean(hours > deadline / HOUR_S)),
-        samples_h=np.sort(hours).tolist(),
-    )
-
-
-def _levels(samples: Column) -> tuple[float, ...]:
-    """Return the percentiles as actual samples, since some may be infinite."""
-    return tuple(np.quantile(samples, LEVELS, method="inverted_cdf").tolist())
-
-
-def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
-    return dict(zip(("p10", "p50", "p90"), map(_finite, values), strict=True))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and np.isfinite(value) else None
-
-
-def _charts(trace: SpotTrace, ways: Sequence[SpotOutcome], question: SpotQuestion) -> list[Chart]:
-    days = np.append(trace.start_s, trace.end_s) / HOUR_S / 24
-    counts = np.append(trace.available, trace.available[-1])
-    shown = [way for way in ways if len(way.samples_h) > 1]
-    finite = [h for way in shown for h in way.samples_h if np.isfinite(h)]
-    curves = [
-        Series(
-            name=way.name,
-            x=way.samples_h,
-            y=((np.arange(len(way.samples_h)) + 1) / len(way.samples_h)).tolist(),
-            shape="steps",
-        )
-        for way in shown
-    ]
-    if question.deadline_s is not None:
-        at = question.deadline_s / HOUR_S
-        curves.append(Series(name="deadline", x=[at], shape="vertical"))
-        finite.append(at)
-    low, high = min(finite, default=1.0), max(finite, default=10.0)
-    return [
-        Chart(
-            title=f"Nodes available: {trace.name}",
-            x_label="days",
-            y_label="nodes",
-            series=[Series(name="up", x=days.tolist(), y=counts.tolist(), shape="area")],
-        ),
-        Chart(
-            title="Share of replays that have ended",
-            x_label="hours since submission (logarithmic)",
-            y_label="share",
-            series=curves,
-            x_range=(0.9 * low, 1.1 * max(high, 1.01 * low)),
-            y_range=(0.0, 1.0),
-            is_x_logarithmic=True,
-            notes=[f"{STARTS} starts spread over the trace; curves that stay below 1: not ended"],
-        ),
-    ]

@@ -21,6 +21,7 @@ from advisor.errors import UsageError
 from advisor.jobs.actuals import Actual, append_actual, read_actuals
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
+from advisor.planners.core.units import HOUR_S
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
 from advisor.records import append_record
@@ -30,7 +31,6 @@ from advisor.train import drift
 from advisor.train.labelled import OWN_RUNS
 
 _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer than its machine
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def _append_record(
             record_id=f"{actual.run}/{actual.count}x{actual.instance_type}/{replicate}",
             workers=int(columns.dp[0]),
             physics_s=float(columns.step_s[0]) * job.total_steps,
-            time_s=actual.time_h * _HOUR_S,
+            time_s=actual.time_h * HOUR_S,
             cost_usd=actual.cost_usd,
             replicate=replicate,
         ),

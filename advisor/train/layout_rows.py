@@ -337,6 +337,9 @@ def _machines(text: Text, number: Number) -> Machines:
     intra = np.array([a.link_bytes_per_s for a in known])
     # Jean Zay's A100 nodes: four links of 25 GB/s a GPU.
     intra = np.where(_has(text["intra_link"], "NVLink3 4 links"), 100e9, intra)
+    # AMP's T4s: nvbandwidth measured 6.27 GB/s to the host on this type and no direct transfers
+    # (datasets/catalogue/links.cc-by-sa-4.0.csv), so that a message crosses it twice.
+    intra = np.where(_has(text["notes"], "g4dn.12xlarge"), 6.27e9 / 2, intra)
     per_node = number["accelerators_per_node"]
     # Blackwell Ultra: 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats.
     is_ultra_fp4 = _has(text["accelerator"], "GB300", "B300") & _has(text["precision"], "fp4")

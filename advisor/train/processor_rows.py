@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from advisor.machines.devices import cpu_device
 from advisor.measurements import MLPERF
 from advisor.planners.core.nouns import Precision, TrainingSetup, Transformer, Work
+from advisor.planners.core.units import GIB
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
@@ -28,7 +29,6 @@ from advisor.train.described_images import NETWORKS
 _BERT: Final = Transformer(
     layers=24, hidden=1024, heads=16, sequence=512, vocabulary=30522, is_causal=False
 )
-_GIB: Final = 2.0**30
 # System -> (processor, sockets and cores of a node, nodes, precision), as the entries describe it.
 SYSTEMS: Final[dict[str, tuple[str, int, int, int, Precision]]] = {
     "skx_8180_2s_1x": ("INTEL XEON PLATINUM 8180", 2, 28, 1, "fp32"),
@@ -89,7 +89,7 @@ def _residual(
 ) -> float:
     model, sockets, cores, nodes, precision = SYSTEMS[system]
     device = cpu_device(
-        name=system, vcpus=2 * sockets * cores, memory_bytes=512 * _GIB, cpu_model=model
+        name=system, vcpus=2 * sockets * cores, memory_bytes=512 * GIB, cpu_model=model
     )
     work = _work(benchmark, round(batch / nodes), precision)
     columns = step_time(work, [device], [float(work.micro_batch)], parameters)

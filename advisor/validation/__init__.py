@@ -35,6 +35,8 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "blackwell": ("blackwell", "How long is a step on B200s, and how much memory does it take?"),
     "gpu": ("gpu", "How fast are known jobs on an unseen GPU?"),
     "gpu-mlperf": ("gpu_mlperf", "How fast are MLPerf's jobs on an unseen accelerator?"),
+    "job": ("job", "How long is a step of a known job, on a GPU that it was never on?"),
+    "series-mlperf": ("series_mlperf", "How fast is a larger system, given the smallest?"),
     "campaigns": ("campaigns", "How many GPU-hours does a whole training run take?"),
     "series": ("series", "How long does a run take, given its first minute?"),
     "cluster": ("cluster", "How fast are several nodes, given each alone?"),

@@ -27,6 +27,7 @@ _SHOWN_STATISTICS: Final = ("mape_fraction", "median_ape_fraction")
 QUESTIONS: Final = {
     "gpu": "a job known by its runs elsewhere, on a GPU type that was left out",
     "gpu-mlperf": "MLPerf's jobs by their runs elsewhere, on an accelerator that was left out",
+    "job": "a network by its steps on other instances' GPUs, on a GPU that was left out",
     "layers": "a described transformer layer, its GPU and model left out",
     "described": "a model that was only described, asked as a user asks, its GPU left out",
     "neusight": "NeuSight's suite: described models, their GPU left out",
@@ -35,7 +36,9 @@ QUESTIONS: Final = {
     "cluster": "several nodes from each alone",
     "scaling": "more than four GPUs from at most four",
     "scaling-nominal": "the same from one GPU and the links as sold, the cluster left out",
+    "series-mlperf": "MLPerf's larger systems from one run on the smallest of their series",
     "layouts": "a transformer's step in a given layout, its source table left out",
+    "pipeline": "a transformer on more than 16 GPUs after own runs on fewer, 10 Gb/s between them",
     "finetune": "a fine-tuning step, asked as a user asks",
     "blackwell": "a transformer's step on Blackwell, its table left out",
     "oom": "memory of a layout, its source table left out",
@@ -71,6 +74,19 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "instance": (
         ("V100, mean", ("groups", "V100-SXM2-16GB", "mape_fraction"), "error"),
         ("K80, mean", ("groups", "K80", "mape_fraction"), "error"),
+    ),
+    "job": (
+        ("PROFET, median", ("groups", "PROFET", "median_ape_fraction"), "error"),
+        ("trainpred, median", ("groups", "trainpred", "median_ape_fraction"), "error"),
+    ),
+    "series-mlperf": (
+        ("up to twice the size, median", ("groups", "size x 1 to 2", "median_ape_fraction"),
+         "error"),
+        ("8 to 32 times, median", ("groups", "size x 8 to 32", "median_ape_fraction"), "error"),
+    ),
+    "pipeline": (
+        ("GPT-1.5B, mean", ("groups", "gpt-1.5b", "mape_fraction"), "error"),
+        ("BERT, mean", ("groups", "bert", "mape_fraction"), "error"),
     ),
     "layouts": (
         ("by flags alone, mean", ("figures", "by flags alone, MAPE"), "error"),

@@ -38,8 +38,9 @@ SEEN: Final = (
 
 
 def left_out(
-    table: CellTable, groups: NDArray[np.str_], scored: NDArray[np.bool_] | None = None
-) -> tuple[Floats, Floats]:
+    table: CellTable, groups: NDArray[np.str_], scored: NDArray[np.bool_] | None = None,
+    most: int | None = None, order: NDArray[np.int64] | None = None,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Return mean and deviation of ln(throughput) of each cell, its group of devices left out.
 
     Parameters
@@ -49,6 +50,10 @@ def left_out(
         What is left out together: devices, or chips.
     scored : mask of shape (n,), optional
         Cells that are asked for; all by default.
+    most : int, optional
+        Runs that are given of a job at most; all by default.
+    order : permutation of shape (n,), optional
+        In which they are taken.
 
     Returns
     -------
@@ -59,6 +64,7 @@ def left_out(
     catalogue = Catalogue.load(with_overrides=False)
     mean, log_sd = np.full((2, len(frame)), np.nan)
     asked = np.ones(len(frame), bool) if scored is None else scored
+    order = np.arange(len(frame)) if order is None else order
     for group in np.unique(groups[asked]):
         out = groups == group
         asking = Predictor(
@@ -67,7 +73,8 @@ def left_out(
         for i in np.flatnonzero(out & asked):
             cell = frame.iloc[i]
             same = (frame["model"] == cell["model"]) & (frame["precision"] == cell["precision"])
-            runs = frame[same & ~out]
+            given = order[(same & ~out).to_numpy()[order]][:most]
+            runs = frame.iloc[np.sort(given)]
             if len(runs):
                 step_s, log_sd[i] = ask(asking, runs, cell)
                 mean[i] = np.log(_batch(cell) / step_s)

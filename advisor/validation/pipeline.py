@@ -1,4 +1,4 @@
-"""Protocol ``pipeline``: a user's runs on up to 16 GPUs are known, larger ones are asked.
+"""Protocol ``pipeline``: runs on up to 16 GPUs are a user's own; the model's larger are asked.
 
 Parcae's runs of transformers in dp x pp on V100s at 10 Gb/s. Those on few GPUs are noted as
 ``advisor runs actual --model ... --cluster ...`` notes them; the layout problem that every verb
@@ -9,13 +9,13 @@ fits no GPU otherwise, it recomputes: nobody says so, the product decides.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.domain import REACH_90
 from advisor.errors import ModelError
@@ -48,7 +48,6 @@ MODELS: Final = {
 }
 PRECISION: Final[Precision] = "fp16"
 SETUP: Final = TrainingSetup(attention="unfused")  # no fused attention runs on a V100
-_COLUMNS: Final = ("dp", "pp", "micro_batch", "global_batch")
 NOTES: Final = (
     f"runs on at most {MOST_GPUS} GPUs are known, the rest is scored; in the layout that ran",
     "bert on 18 and 20 GPUs took up to twice as long as its neighbours: no function of the layout",
@@ -81,7 +80,7 @@ def run(data: Path) -> Validation:
         {rule: np.concatenate([r[rule] for r in rules]) for rule in rules[0]}, value, truth
     )
 
-    def scores(rows: np.ndarray) -> Scores:
+    def scores(rows: NDArray[np.bool_]) -> Scores:
         return score(
             value[rows],
             truth[rows],
@@ -91,7 +90,7 @@ def run(data: Path) -> Validation:
 
     return Validation(
         protocol="pipeline",
-        description=f"step of a transformer on more than {MOST_GPUS} GPUs, runs on fewer known",
+        description=f"step of a transformer on more than {MOST_GPUS} GPUs, known runs on fewer",
         form="chosen with these rows in sight",
         scores=THE_PRODUCT,
         seen=SEEN,
@@ -149,9 +148,9 @@ def asked(name: str, known: pd.DataFrame, wanted: pd.DataFrame) -> Floats:
 
 def layout_of(run: object, on: OnMachine) -> Layout:
     """Return the layout of a run; recomputed where nothing fits otherwise."""
-    dp, pp, micro, batch = (int(getattr(run, name)) for name in _COLUMNS)
-    steps = math.ceil(batch / micro / dp - 1e-9)
-    plain = Layout(dp=dp, pp=pp, micro_batch=micro, accumulation_steps=steps)
+    values = {name: int(getattr(run, name)) for name in ("dp", "pp", "micro_batch")}
+    share = getattr(run, "global_batch") / values["micro_batch"] / values["dp"]  # noqa: B009
+    plain = Layout(**values, accumulation_steps=int(np.ceil(share - 1e-9)))
     used = float(on.problem.used_bytes(layout_columns(plain)))
     return plain if used <= on.problem.capacity_bytes else replace(plain, recompute="full")
 

@@ -26,6 +26,7 @@ from advisor.measurements import (
     MLPERF,
     NEUSIGHT,
     NVIDIA_EXAMPLES,
+    PARCAE,
     SIA,
     Dataset,
 )
@@ -109,6 +110,7 @@ SUITES: Final = (
     Suite(protocol="neusight", dataset=NEUSIGHT, table="latencies"),
     Suite(protocol="layouts", dataset=LAYOUTS, table="runs"),
     Suite(protocol="scaling", dataset=SIA, table="placements"),
+    Suite(protocol="pipeline", dataset=PARCAE, table="steps"),
     Suite(protocol="campaigns", dataset=CAMPAIGNS, table="runs"),
 )  # fmt: skip
 

@@ -43,6 +43,8 @@ class Anchors:
         Where each was measured.
     host : Device or None
         What the recorded job computed on.
+    workers : tuple of int
+        Devices that shared each step, of a job that is known by its runs alone.
     work : Work or None
         The job's: what published steps of jobs like it say of GPUs is heard. None for the bare
         model.
@@ -56,6 +58,22 @@ class Anchors:
     devices: tuple[Device, ...] = ()
     host: Device | None = None
     work: Work | None = None
+    workers: tuple[int, ...] = ()
+
+    @property
+    def are_of_several(self) -> bool:
+        """Whether a job that is known by its runs alone ran on several devices at once."""
+        return max(self.workers, default=1) > 1
+
+    def size_log_sd(self, workers: NDArray[np.int64]) -> Floats:
+        """Return what other numbers of devices than those of the runs add to ln(step)'s error.
+
+        Zero unless the job is known by its runs alone.
+        """
+        if not self.workers:
+            return np.zeros(len(workers))
+        doublings = np.abs(np.log2(np.asarray(workers)[:, None] / np.array(self.workers)))
+        return np.asarray(_OF_A_DOUBLING * doublings.min(axis=1))
 
     def calibration(
         self,
@@ -129,11 +147,13 @@ class Anchors:
         return conditioned(prior, len(targets), errors, noise)
 
     def with_actual(
-        self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float
-    ) -> Anchors:
-        """Return the anchors with one more: a real run on ``device``."""
+        self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float,
+        workers: int | None = None,
+    ) -> Anchors:  # fmt: skip
+        """Return the anchors with one more: a real run on ``device``, or on ``workers`` of it."""
         return replace(
             self,
+            workers=self.workers if workers is None else (*self.workers, workers),
             predicted_s=(*self.predicted_s, predicted_s),
             measured_s=(*self.measured_s, measured_s),
             measured_log_sd=(*self.measured_log_sd, _ACTUAL_LOG_SD),
@@ -161,6 +181,9 @@ _DECIMALS: Final = 9  # of logarithms
 # Variance that a step fitted to n runs adds on a device that none was on, times n: what is left
 # of errors on Lambda's suite (25 GPUs, one left out) with 1, 2, 3 and 6 runs of a job drawn.
 _OF_FEW_RUNS: Final = 0.4
+# Deviation of ln(step) that a doubling of the devices adds where nothing but runs is known of a
+# job: what the absolute errors on MLPerf's larger systems grow by (``validate series-mlperf``).
+_OF_A_DOUBLING: Final = 0.1
 
 
 def _fitted_to(prior: ExpectedErrors, targets: int, names: Sequence[str]) -> ExpectedErrors:

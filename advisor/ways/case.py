@@ -91,9 +91,10 @@ class StepCase:
         return status
 
     def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
-        """Refuse what runs on one accelerator tell nothing of: several, and processors."""
+        """Refuse what runs on accelerators tell nothing of: several, if none was; processors."""
         is_lone = self.fleet.per_node[type_index] * count == 1
-        status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
+        if not self.anchors.are_of_several:
+            status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
         seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
         if not seen_cpu and self.anchors.devices:
             status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]

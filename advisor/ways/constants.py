@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from advisor.machines import devices
@@ -13,6 +13,7 @@ from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.planners.step.calibration import CalibrationParameters
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.residual import ResidualParameters
+from advisor.planners.stragglers.spread import RankSpread, per_doubling
 from advisor.ways import parameters
 from advisor.ways.layout_model import LayoutModel, load
 
@@ -33,7 +34,24 @@ class Constants:
         """The memory model's constants as the layouts of transformers take them."""
         fitted = self.memory
         return MemoryConstants(
-            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes
+            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes,
+            alone_context_bytes=fitted.alone_context_bytes,
+        )  # fmt: skip
+
+    def with_spread(self, spread: RankSpread | None) -> Constants:
+        """Return the constants of a job whose ranks were seen: the one place of stragglers.
+
+        The laws of other jobs' clusters take a spread by their own constants: a deviation over
+        workers, or a slowdown by doubling of the nodes.
+        """
+        if spread is None:
+            return self
+        sd = spread.with_prior(self.scaling.straggler_sd_fraction)
+        parameters = replace(self.layout.parameters, straggler=per_doubling(sd))
+        return replace(
+            self,
+            scaling=replace(self.scaling, straggler_sd_fraction=sd),
+            layout=replace(self.layout, parameters=parameters),
         )
 
 

@@ -51,7 +51,8 @@ def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> Time
     single = _single(case, fleet.device[types], fit)
     scaled = _scaled(case, single, fit, types, count[rows])
     parts_s = _parts(case, single, fit, scaled, types)
-    log_sd = np.sqrt(single.log_sd**2 + np.asarray(scaled.log_sd) ** 2)
+    of_size = case.anchors.size_log_sd(dp[rows])
+    log_sd = np.sqrt(single.log_sd**2 + np.asarray(scaled.log_sd) ** 2 + of_size**2)
     _put_measured(case, fit, types, count[rows], parts_s, log_sd)
     step_s, shares = shares_of(parts_s)
     return TimeColumns(

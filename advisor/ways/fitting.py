@@ -55,11 +55,16 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
         open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | (zero_stage == 0)))
         if open_rows.size == 0:
             continue
-        fits = largest_micro_batch(
-            work, memory[open_rows], dp=dp[open_rows], zero_stage=zero_stage,
-            is_cpu=is_cpu[open_rows], margin_fraction=margin[open_rows],
-            parameters=constants.memory,
+        # Gradients are there from the second micro-batch on; the whole batch may fit without.
+        fits, at_once = (
+            largest_micro_batch(
+                work, memory[open_rows], dp=dp[open_rows], zero_stage=zero_stage,
+                is_cpu=is_cpu[open_rows], margin_fraction=margin[open_rows],
+                accumulates=accumulates, parameters=constants.memory,
+            )
+            for accumulates in (True, False)
         )  # fmt: skip
+        fits = np.where(at_once >= local[open_rows], local[open_rows], fits)
         if wanted is not None:
             asked = wanted[open_rows]
             fits = np.where(fits >= asked, asked, 0)
@@ -69,7 +74,7 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     micro_batch, accumulation = in_equal_parts(local, largest)
     needed = training_memory_bytes(
         work, np.maximum(micro_batch, 1), dp=dp, zero_stage=stage, is_cpu=is_cpu,
-        parameters=constants.memory,
+        accumulates=accumulation > 1, parameters=constants.memory,
     )  # fmt: skip
     return Fit(
         micro_batch=micro_batch,

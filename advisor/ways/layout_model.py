@@ -8,6 +8,7 @@ scored with), and the left-out errors of each table (``errors``: what intervals 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,7 +83,8 @@ class LayoutModel:
         A new source's error is a draw among sources, of which few were seen: Student's quantile
         with as many degrees of freedom as left-out tables but one, times the root of their mean
         squared log errors, every table weighing the same. Where fewer than three tables of the
-        generation are known, those of all generations are taken.
+        generation are known, those of all generations are taken, but their mean square is no less
+        than that of the generation's own: one table that errs much says more than many of others.
 
         Parameters
         ----------
@@ -94,21 +96,27 @@ class LayoutModel:
             A table whose errors are not looked at.
         """
         others = [e for e in self.errors if e.table != without]
-        own = [e for e in others if e.generation == generation]
-        if len({e.table for e in own}) < _ENOUGH_TABLES:
-            own = others
-        squares: dict[str, list[float]] = {}
-        for e in own:
-            squares.setdefault(e.table, []).extend(np.square(e.log_errors).tolist())
-        tables = len(squares)
-        mean = float(np.mean([np.mean(square) for square in squares.values()]))
-        reach = student_quantile((1 + coverage) / 2, tables - 1)
-        return reach * math.sqrt(mean * (1 + 1 / tables))
+        of_all = _mean_squares(others)
+        own = _mean_squares(e for e in others if e.generation == generation)
+        taken = own if len(own) >= _ENOUGH_TABLES else of_all
+        mean = float(np.mean(taken))
+        if own and taken is of_all:
+            mean = max(mean, float(np.mean(own)))
+        reach = student_quantile((1 + coverage) / 2, len(taken) - 1)
+        return reach * math.sqrt(mean * (1 + 1 / len(taken)))
 
     def estimate_s(self, step_s: float, generation: int, coverage: float = 0.9) -> Estimate:
         """Return a step time with its prediction interval [s]."""
         factor = math.exp(self.log_half_width(generation, coverage))
         return Estimate(value=step_s, low=step_s / factor, high=step_s * factor, coverage=coverage)
+
+
+def _mean_squares(errors: Iterable[TableErrors]) -> list[float]:
+    """Return the mean squared log error of each table."""
+    squares: dict[str, list[float]] = {}
+    for e in errors:
+        squares.setdefault(e.table, []).extend(np.square(e.log_errors).tolist())
+    return [float(np.mean(square)) for square in squares.values()]
 
 
 def student_quantile(probability: float, freedom: int) -> float:

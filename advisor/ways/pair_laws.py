@@ -206,8 +206,9 @@ class OperatorPairs:
         """Return weight, gradient and optimizer state of a stage of so many devices [bytes]."""
         work, memory = self.case.work, self.case.constants.memory
         bare = replace(
-            work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None
-        )
+            work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None,
+            moments=(),
+        )  # fmt: skip
         used = training_memory_bytes(bare, 1, dp=2, parameters=memory) - memory.context_bytes
         return np.full(np.shape(workers), float(used) / max(work.parameters, 1))
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.tables import put, select
+from advisor.planners.memory.unit_memory import base_bytes
 from advisor.planners.step.model_units import units
 from advisor.ways.columns import CODE
 from advisor.ways.pair_laws import ReducedSteps, Stages
@@ -188,7 +189,7 @@ def _memory(
 ) -> tuple[Floats, Floats]:
     """Return what a device of the first and of the last stage holds, (rows, cuts) [bytes]."""
     memory = pairs.case.constants.memory
-    base = memory.context_bytes + memory.slack * u * pairs.case.work.input_bytes_per_sample
+    base = float(base_bytes(pairs.case.work, np.array(float(u)), memory))
     ahead = np.ceil(np.minimum(workers[0] + workers[1], many) / workers[0])
     each = [pairs.law.state_bytes_per_parameter(w) for w in workers]
     first = base + each[0] * cuts.parameters + memory.slack * u * ahead * cuts.saved_bytes

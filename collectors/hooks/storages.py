@@ -120,8 +120,11 @@ class Storages:
         self._look()
         return [(key, size, owner) for key, (_, size, owner, _) in self._living.items()]
 
-    def frontier(self, fixed: set[int]) -> list[tuple[int, int]]:
+    def frontier(self, fixed: set[int]) -> list[tuple[int, int, int]]:
         """Return the moments of the step that can be its peak for some size of the batch.
+
+        What is left at the step's end (a loop's variables) lived in it from the step before, up to
+        the moment at which it was made anew.
 
         Parameters
         ----------
@@ -130,37 +133,46 @@ class Storages:
 
         Returns
         -------
-        list of (int, int)
-            Bytes that are fixed and bytes that grow, of those moments at which fixed + r growing
-            is the largest for some r >= 0; from the most fixed to the most growing.
+        list of (int, int, int)
+            Bytes that are fixed, bytes that grow, and storages, of those moments at which
+            fixed + r growing is the largest for some r >= 0; from the most fixed to the most
+            growing.
         """
-        changes = [[0, 0] for _ in range(self._looks + 1)]
+        changes = [[0, 0, 0] for _ in range(self._looks + 1)]
         lives = [(key, size, born, died) for key, size, born, died, _ in self._dead]
         lives += [(k, size, born, self._looks) for k, (_, size, _, born) in self._living.items()]
         for key, size, born, died in lives:
             kind = 0 if key in fixed else 1
             changes[min(born, self._looks)][kind] += size
+            changes[min(born, self._looks)][2] += 1
             changes[died][kind] -= size
+            changes[died][2] -= 1
+        for key, (_, size, _, born) in self._living.items():
+            if key not in fixed and born:
+                changes[0][1] += size
+                changes[0][2] += 1
+                changes[min(born + 1, self._looks)][1] -= size
+                changes[min(born + 1, self._looks)][2] -= 1
         moments = []
-        now = [0, 0]
+        now = [0, 0, 0]
         for change in changes:
-            now = [now[0] + change[0], now[1] + change[1]]
-            moments.append((now[0], now[1]))
+            now = [before + added for before, added in zip(now, change)]
+            moments.append((now[0], now[1], now[2]))
         return _upper_hull(moments)
 
 
-def _upper_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the points that are outermost in some direction of the positive quadrant."""
-    hull: list[tuple[int, int]] = []
-    for x, y in sorted(set(points), reverse=True):
-        if hull and y <= hull[-1][1]:
+def _upper_hull(points: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return the points whose first two sizes are outermost in some positive direction."""
+    hull: list[tuple[int, int, int]] = []
+    for point in sorted(set(points), reverse=True):
+        if hull and point[1] <= hull[-1][1]:
             continue  # neither more fixed nor more growing than one before
-        while len(hull) > 1 and _is_inside(hull[-2], hull[-1], (x, y)):
+        while len(hull) > 1 and _is_inside(hull[-2], hull[-1], point):
             hull.pop()
-        hull.append((x, y))
+        hull.append(point)
     return hull
 
 
-def _is_inside(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
+def _is_inside(a: tuple[int, int, int], b: tuple[int, int, int], c: tuple[int, int, int]) -> bool:
     """Whether ``b`` lies on or below the line from ``a`` to ``c``."""
     return (b[1] - a[1]) * (a[0] - c[0]) <= (c[1] - a[1]) * (a[0] - b[0])

@@ -37,25 +37,43 @@ class CpuGroup:
 
     def __init__(self, path: Path, quota: float | None) -> None:
         self.path = path
-        period_us = round(PERIOD_S * 1e6)
-        if quota is None:
-            return
-        if (path / "cpu.cfs_quota_us").exists():
-            (path / "cpu.cfs_period_us").write_text(str(period_us))
-            (path / "cpu.cfs_quota_us").write_text(str(round(quota * period_us)))
+        if quota is not None:
+            self.set_quota(quota)
+
+    def set_quota(self, cores: float, *, period_s: float = PERIOD_S) -> None:
+        """Grant so many cores from the next period on."""
+        period_us = round(period_s * 1e6)
+        quota_us = max(1000, round(cores * period_us))  # the kernel's least
+        if (self.path / "cpu.cfs_quota_us").exists():
+            (self.path / "cpu.cfs_period_us").write_text(str(period_us))
+            (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
         else:
-            (path / "cpu.max").write_text(f"{round(quota * period_us)} {period_us}")
+            (self.path / "cpu.max").write_text(f"{quota_us} {period_us}")
 
     def join(self) -> None:
         """Move the calling process into the group."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
+    def outrank_others(self) -> None:
+        """Let it run before other groups: for measurements beside neighbours."""
+        is_v1 = (self.path / "cpu.shares").exists()
+        (self.path / ("cpu.shares" if is_v1 else "cpu.weight")).write_text(
+            "262144" if is_v1 else "10000"
+        )
+
+    def throttled_periods(self) -> int:
+        """Return in how many periods the quota was used up so far."""
+        return int(self._stat().get("nr_throttled", 0))
+
     def throttled_s(self) -> float:
         """Return how long the quota has held it back so far, summed over cores [s]."""
-        counts = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
+        counts = self._stat()
         if "throttled_time" in counts:  # version 1: nanoseconds
             return int(counts["throttled_time"]) / 1e9
         return int(counts.get("throttled_usec", 0)) / 1e6
+
+    def _stat(self) -> dict[str, str]:
+        return dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
 
 
 def can_limit_cpu() -> bool:

@@ -12,13 +12,14 @@ from typing import Any, Final, Literal
 
 from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.moments import Moment
 from advisor.planners.core.setup import DEFAULT_SETUP, PRECISION_BYTES, Precision, TrainingSetup
 from advisor.planners.core.transformer import Transformer
 
 __all__ = [
-    "DEFAULT_SETUP", "PRECISION_BYTES", "Cluster", "Device", "Layer", "Layout", "Link", "Node",
-    "Operator", "OperatorKind", "Phase", "Precision", "Recompute", "Schedule", "TrainingSetup",
-    "Transformer", "Work",
+    "DEFAULT_SETUP", "PRECISION_BYTES", "Cluster", "Device", "Layer", "Layout", "Link", "Moment",
+    "Node", "Operator", "OperatorKind", "Phase", "Precision", "Recompute", "Schedule",
+    "TrainingSetup", "Transformer", "Work",
 ]  # fmt: skip
 
 OperatorKind = Literal[
@@ -141,6 +142,8 @@ class Work:
         What the training software does: kernels, attention, optimizer, stored weights, adapters.
     transformer : Transformer or None
         Where the job is known to be one: tensor, context and expert parallel layouts need it.
+    moments : tuple of Moment
+        Of a recorded step, those that are its peak of memory for some micro-batch.
     """
 
     operators: tuple[Operator, ...]
@@ -155,6 +158,7 @@ class Work:
     precision: Precision = "fp32"
     setup: TrainingSetup = DEFAULT_SETUP
     transformer: Transformer | None = None
+    moments: tuple[Moment, ...] = ()
 
     def __post_init__(self) -> None:
         if self.micro_batch < 1:

@@ -175,7 +175,7 @@ def data_parallel_step(
     forward = hiding_fraction * (np.asarray(micro_batch_s, float) - backward_s)
     earlier = (steps - 1.0) * backward + np.where(stage == 3, steps * forward, 0.0)
     exposed = exposed_s(during, backward, buckets) + after + np.maximum(0.0, before - earlier)
-    straggler = compute * parameters.straggler_sd_fraction * expected_maximum(workers)
+    straggler = compute * (straggling(workers, parameters) - 1.0)
     step = compute + exposed + straggler
     alone = steps * np.asarray(micro_batch_s, float) + np.asarray(optimizer_s, float)
     return DataParallelColumns(
@@ -205,6 +205,11 @@ def exposed_s(communication_s: ArrayLike, backward_s: ArrayLike, buckets: ArrayL
     c, b = np.asarray(communication_s, float), np.asarray(buckets, float)
     hidden = np.asarray(backward_s, float) * (1.0 - 1.0 / b)
     return np.asarray(np.maximum(c / b, c - hidden))
+
+
+def straggling(workers: ArrayLike, parameters: ScalingParameters) -> Array:
+    """Return by what the slowest of so many equal workers takes longer than one alone."""
+    return np.asarray(1.0 + parameters.straggler_sd_fraction * expected_maximum(workers))
 
 
 def expected_maximum(workers: ArrayLike) -> Array:

@@ -41,7 +41,7 @@ from advisor.planners.core.columns import (
     stage_tables,
 )
 from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.units import GB
+from advisor.planners.core.units import GB, MIB
 
 # Whose memory is asked for: the device's that has most, or the first stage's.
 StageAsked = Literal["fullest", "first"]
@@ -56,7 +56,11 @@ class MemoryConstants:
     context_bytes : float
         CUDA context, libraries, communication buffers. [bytes]
     slack : float
-        Allocator fragmentation, over all tensors.
+        Allocator fragmentation and buffers, over all tensors; on a device that trains alone over
+        those that come and go: nothing is flattened, padded or received there.
+    alone_context_bytes : float
+        Of a device that trains alone: no communicators. BigScience's reading of an A100 that
+        computed nothing, 1,573 MiB (V100: 1,113). [bytes]
     logit_bytes : float
         Per token and vocabulary entry on the last stage, by Megatron's loss. [bytes]
     gathered_layers : float
@@ -65,6 +69,7 @@ class MemoryConstants:
 
     context_bytes: float = 3.0 * GB
     slack: float = 1.11
+    alone_context_bytes: float = 1573.0 * MIB
     logit_bytes: float = 8.0
     gathered_layers: float = 2.0
 
@@ -188,7 +193,16 @@ def memory_bytes(
     )
     first, last = _passing_bytes(shapes, layouts, software, fixed, layers)
     of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
-    return np.asarray(fixed.context_bytes + fixed.slack * (states + np.maximum(first, of_last)))
+    passing = fixed.slack * np.maximum(first, of_last)
+    shared = fixed.context_bytes + fixed.slack * states
+    alone = min(fixed.alone_context_bytes, fixed.context_bytes) + states
+    return np.asarray(np.where(devices_of(layouts) == 1, alone, shared) + passing)
+
+
+def devices_of(layouts: Layouts) -> Floats:
+    """Return the devices that a layout takes."""
+    inside = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp
+    return np.asarray(inside * layouts.dp)
 
 
 def _passing_bytes(

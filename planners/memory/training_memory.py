@@ -26,12 +26,13 @@ References
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.nouns import PRECISION_BYTES, Transformer, Work
+from advisor.planners.core.nouns import PRECISION_BYTES, Moment, Transformer, Work
+from advisor.planners.memory.step_moments import excess_bytes, rounding_bytes
 
 Array = NDArray[np.float64]
 
@@ -46,8 +47,11 @@ class MemoryParameters:
         The accelerator's runtime and libraries before the first tensor. [bytes]
     process_bytes : float
         Resident memory of a training process on a CPU without its tensors. [bytes]
+    alone_context_bytes : float
+        The same of an accelerator that trains alone, without communicators. [bytes]
     slack : float
-        Allocated over needed: fragmentation, workspaces, temporaries; at least 1.
+        Allocated over needed: fragmentation, workspaces, temporaries; at least 1. On an
+        accelerator that trains alone, over what comes and goes.
     cpu_slack : float
         The same for the C library's allocator on a CPU.
     logit_bytes : float
@@ -59,6 +63,7 @@ class MemoryParameters:
     """
 
     context_bytes: float
+    alone_context_bytes: float
     process_bytes: float
     slack: float
     cpu_slack: float
@@ -143,9 +148,13 @@ def training_memory_bytes(
     is_sequence_parallel: ArrayLike = False,
     is_cpu: ArrayLike = False,
     offload: AbstractSet[str] = frozenset(),
+    accumulates: ArrayLike = True,
+    is_alone: ArrayLike | None = None,
     parameters: MemoryParameters,
 ) -> Array:
     """Return the memory that training takes on the fullest device [bytes].
+
+    A recorded step is replayed where its model is whole on the device (``step_moments``).
 
     Parameters
     ----------
@@ -161,6 +170,10 @@ def training_memory_bytes(
         On a CPU the process's own memory takes the place of the accelerator's context.
     offload : set of {"optimizer", "parameters", "activations"}
         What lies in host memory instead; two layers of it stay on the device at a time.
+    accumulates : array-like of bool
+        Gradients are added up over several micro-batches, so that they are always there.
+    is_alone : array-like of bool, optional
+        No other device trains with this one; None means where the layout has one device.
     parameters : MemoryParameters
 
     Raises
@@ -176,11 +189,26 @@ def training_memory_bytes(
     activations = _activation_bytes(work, b, recompute, tp, pp, is_sequence_parallel, live)
     if "activations" in offload:
         activations = activations * np.minimum(1.0, 2.0 * stages / max(1, _depth(work)))
-    tensors = states + activations + b * work.input_bytes_per_sample
-    tensors = tensors + _logits_bytes(work, b, tp, parameters)
-    on_cpu = np.asarray(is_cpu, bool)
-    base = np.where(on_cpu, parameters.process_bytes, parameters.context_bytes)
-    return base + np.where(on_cpu, parameters.cpu_slack, parameters.slack) * tensors
+    passing = activations + b * work.input_bytes_per_sample
+    passing = passing + _logits_bytes(work, b, tp, parameters)
+    beside = np.zeros(())
+    if np.all(np.asarray(recompute) == "none") and "activations" not in offload:
+        d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
+        beside = excess_bytes(
+            work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
+            update_share=np.where(stage >= 1, 1 / d, 1.0), accumulates=accumulates, is_cpu=is_cpu,
+        )  # fmt: skip
+        beside = np.where((stages > 1) | (np.asarray(tp) > 1), 0.0, beside)
+    if is_alone is None:
+        is_alone = np.asarray(dp, float) * np.asarray(tp, float) * stages == 1
+    fixed, slack = parameters, parameters.slack
+    on_cpu = fixed.process_bytes + fixed.cpu_slack * (states + passing + beside)
+    shared = fixed.context_bytes + slack * (states + passing + beside)
+    # Gradients that are not there yet leave no more than themselves.
+    alone = min(fixed.alone_context_bytes, fixed.context_bytes) + states + np.minimum(beside, 0)
+    alone = alone + slack * (passing + np.maximum(beside, 0))
+    on_device = rounding_bytes(work) + np.where(is_alone, alone, shared)
+    return np.asarray(np.where(is_cpu, on_cpu, on_device))
 
 
 def largest_micro_batch(
@@ -199,16 +227,17 @@ def largest_micro_batch(
     is_sequence_parallel: ArrayLike = False,
     is_cpu: ArrayLike = False,
     offload: AbstractSet[str] = frozenset(),
+    accumulates: ArrayLike = True,
 ) -> NDArray[np.int64]:
     """Return the largest micro-batch that fits, at most ``largest``; 0 where not even one does.
 
-    Memory is affine in the micro-batch, so two evaluations give it exactly. ``margin_fraction``
-    of the device's memory is kept free.
+    Memory is affine in the micro-batch at each moment of a step, so two evaluations give it
+    exactly. ``margin_fraction`` of the device's memory is kept free.
     """
 
-    def needed(micro_batch: int) -> Array:
+    def needed(micro_batch: int, moments: tuple[Moment, ...]) -> Array:
         return training_memory_bytes(
-            work,
+            replace(work, moments=moments),
             micro_batch,
             dp=dp,
             zero_stage=zero_stage,
@@ -219,12 +248,21 @@ def largest_micro_batch(
             is_sequence_parallel=is_sequence_parallel,
             is_cpu=is_cpu,
             offload=offload,
+            accumulates=accumulates,
             parameters=parameters,
         )
 
-    one = needed(1)
-    slope = (needed(largest) - one) / max(1, largest - 1)
-    room = np.asarray(device_memory_bytes, float) * (1.0 - np.asarray(margin_fraction)) - one
+    room = np.asarray(device_memory_bytes, float) * (1.0 - np.asarray(margin_fraction))
+    found = [
+        _last_that_fits(room, needed(1, only), needed(largest, only), largest)
+        for only in [(moment,) for moment in work.moments] or [()]
+    ]
+    return np.asarray(np.minimum.reduce(found), np.int64)
+
+
+def _last_that_fits(room: Array, one: Array, most: Array, largest: int) -> NDArray[np.int64]:
+    """Return the last of 1 to ``largest`` on the line from ``one`` to ``most`` below ``room``."""
+    slope, room = (most - one) / max(1, largest - 1), room - one
     with np.errstate(divide="ignore", invalid="ignore"):
         more = np.where(slope > 0, room / slope, np.inf)
     # A billionth is added so that a batch that fits to the byte is not lost to rounding.

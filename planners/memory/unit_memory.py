@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Work
+from advisor.planners.memory.step_moments import excess_bytes, rounding_bytes
 from advisor.planners.memory.training_memory import MemoryParameters, training_memory_bytes
 from advisor.planners.step.model_units import Unit
 
@@ -105,17 +106,25 @@ def unit_state_bytes(
     memory: MemoryParameters,
 ) -> Floats:
     """Return what each unit's parameters take on a device, slack included, (n_units,) [bytes]."""
-    bare = replace(work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None)
-    total = training_memory_bytes(
-        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, parameters=memory
+    bare = replace(
+        work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None, moments=()
     )
+    total = training_memory_bytes(
+        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, is_alone=False,
+        parameters=memory,
+    )  # fmt: skip
     each = (float(total) - memory.context_bytes) / max(work.parameters, 1)
     return table.held_parameters(tp) * each
 
 
 def base_bytes(work: Work, micro_batch: Floats, memory: MemoryParameters) -> Floats:
-    """Return what a device holds whatever its units: context and the micro-batch's samples."""
-    return memory.context_bytes + memory.slack * micro_batch * work.input_bytes_per_sample
+    """Return what a device holds whatever its units [bytes].
+
+    Context, the micro-batch's samples, and what the recorded step held beside gradients and saved
+    activations, wherever in the model that was.
+    """
+    passing = micro_batch * work.input_bytes_per_sample + excess_bytes(work, micro_batch)
+    return np.asarray(memory.context_bytes + rounding_bytes(work) + memory.slack * passing)
 
 
 def offloaded_bytes(

@@ -144,6 +144,10 @@ def in_precision(work: Work, precision: Precision) -> Work:
         operators=operators,
         precision=precision,
         saved_bytes_per_sample=ratio * work.saved_bytes_per_sample,
+        moments=tuple(
+            replace(m, growing_bytes_per_sample=ratio * m.growing_bytes_per_sample)
+            for m in work.moments
+        ),
     )
 
 

@@ -46,23 +46,26 @@ _FORWARD: Final = 1 / 3  # of products and traffic, the backward pass has the re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One measured step of a job on one device.
+    """One measured step of a job on one device, or on the slowest of several alike.
 
     Attributes
     ----------
     device : Device
-    batch : int
-        Samples of the step.
+    batch : float
+        Samples of the step on that device.
     step_s : float
-        [s]
+        Without what it waits for others. [s]
     weight : float
         How well it was measured, in (0, 1].
+    workers : int
+        Devices that shared the step of the job.
     """
 
     device: Device
-    batch: int
+    batch: float
     step_s: float
     weight: float = 1.0
+    workers: int = 1
 
 
 def work_from_runs(
@@ -90,7 +93,7 @@ def work_from_runs(
     for run in runs:
         if not (run.step_s > 0 and np.isfinite(run.step_s) and run.batch >= 1):
             raise PlanningError(
-                f"a step of {run.batch} samples in {run.step_s} s on {run.device.name}",
+                f"a step of {run.batch:g} samples in {run.step_s} s on {run.device.name}",
                 hint="give positive times and batches",
             )
     seconds = np.array([run.step_s for run in runs])

@@ -17,6 +17,7 @@ import numpy as np
 
 from advisor.collectors import bounded
 from advisor.errors import RunError
+from advisor.planners.core.units import GIB
 from advisor.records import Instances, ResourceSeries, RunRecord
 from advisor.records.importers.series import gauge, grid, rate, resource_series
 from advisor.records.importers.tracked import (
@@ -34,7 +35,6 @@ LOG: Final = ".wandb"
 SUMMARY: Final = "wandb-summary.json"
 EVENTS: Final = ("wandb-events.jsonl", "system_metrics.csv")
 _MB: Final = 1e6
-_GIB: Final = 2**30
 # Channel -> (their name, factor to ours)
 _GAUGES: Final = {
     "memory_bytes": ("system.proc.memory.rssMB", 2.0**20),
@@ -129,7 +129,7 @@ def _machines(metadata: dict[str, Any]) -> Instances:
     memory = metadata.get("memory")
     total = real(memory.get("total")) if isinstance(memory, dict) else None
     # Older clients wrote GiB, newer ones bytes.
-    gib = total / _GIB if total is not None and total > _GIB / 1024 else total
+    gib = total / GIB if total is not None and total > GIB / 1024 else total
     gpus = int(real(metadata.get("gpu_count")) or 0)
     gpu = str(metadata.get("gpu") or "") if gpus else ""
     return Instances(

@@ -1,0 +1,107 @@
+"""What the job may be limited to: limits of CPU and memory to paste, and what they leave free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from advisor.advice.facts import Facts
+from advisor.advice.record import Advice, How
+from advisor.collectors.recording import Recording
+from advisor.domain import Estimate
+from advisor.planners.core.units import GIB, HOUR_S, MIB
+from advisor.planners.rightsizing.limits import RightSize, right_size
+from advisor.planners.rightsizing.nouns import RecordedUsage
+
+_SOURCE: Final = "rightsizing"
+FEWEST_READINGS: Final = 20
+LIKELY_OOM: Final = 0.05
+MOST_CONTENTION: Final = 0.1
+
+
+def advise(facts: Facts) -> Iterable[Advice]:
+    """Offer limits for a job without an accelerator on the machine that it was recorded on.
+
+    What was recorded elsewhere says nothing of cores; where a GPU is paid for, limits save little.
+    """
+    recording = facts.recording
+    if recording is None or not facts.is_here or facts.has_accelerators:
+        return
+    usage = usage_of(recording)
+    if usage is None:
+        return
+    whole_s = HOUR_S * facts.now.training_time_h.value
+    found = right_size(usage, rest_s=max(0.0, whole_s - usage.length_s))
+    share = _dominant_share(found, recording)
+    if share >= 1.0 or found.oom_probability > LIKELY_OOM:
+        return
+    cost = facts.now.cost_usd
+    saved = Estimate(
+        value=(1 - share) * cost.value, low=(1 - share) * cost.low, high=(1 - share) * cost.high,
+        coverage=cost.coverage,
+    )  # fmt: skip
+    host = recording.host
+    yield Advice(
+        name="limits",
+        source=_SOURCE,
+        change=f"Limit the job to {found.cpu_limit:.2g} cores and "
+        f"{found.memory_bytes / GIB:.2g} GiB: it has {host.cpu_limit:.2g} cores and "
+        f"{_memory(recording) / GIB:.2g} GiB.",
+        time_saved_h=None,
+        cost_saved_usd=saved if cost.value > 0 else None,
+        time_factor=1.0,
+        cost_factor=share,
+        evidence="measured",
+        rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB, "
+        f"mean {float(np.mean(usage.cores)):.2g} cores; the replay of that run under this quota "
+        "takes at most 1% longer",
+        condition="Pays where requests are billed, or where the rest of the machine is used by "
+        "others; a machine rented whole costs the same.",
+        how=How(kind="yaml", text=pasted(found)),
+    )
+
+
+def usage_of(recording: Recording) -> RecordedUsage | None:
+    """Return what a recording used; None where it has too few readings, or was held back.
+
+    Under a quota, or beside busy neighbours, usage is not what the job would use. Memory counts
+    what processes share once.
+    """
+    readings = recording.readings
+    is_held_back = bool(recording.throttling) or recording.contention > MOST_CONTENTION
+    if len(readings) < FEWEST_READINGS or is_held_back:
+        return None
+    t = np.array([one.t_s for one in readings])
+    if t[-1] <= t[0]:
+        return None
+    return RecordedUsage.of_counters(
+        t_s=t,
+        cpu_s=[one.cpu_s for one in readings],
+        memory_bytes=[one.pss_bytes or one.rss_bytes for one in readings],
+        step_s=float(t[-1] - t[0]) / (len(t) - 1),
+    )
+
+
+def pasted(found: RightSize) -> str:
+    """Return the limits as Kubernetes and container engines take them."""
+    memory = math.ceil(found.memory_bytes / MIB)
+    request, limit = (math.ceil(1000 * one) for one in (found.cpu_request, found.cpu_limit))
+    return (
+        "resources:\n"
+        f'  requests: {{cpu: "{min(request, limit)}m", memory: "{memory}Mi"}}\n'
+        f'  limits: {{cpu: "{limit}m", memory: "{memory}Mi"}}\n'
+        f"# docker run --cpus {limit / 1000:g} --memory {memory}m ..."
+    )
+
+
+def _memory(recording: Recording) -> int:
+    return min(recording.host.memory_bytes, recording.host.memory_limit_bytes)
+
+
+def _dominant_share(found: RightSize, recording: Recording) -> float:
+    """Return the share of the machine that the limits take, of what they take most of."""
+    cores = found.cpu_limit / max(recording.host.cpu_limit, 1e-9)
+    return max(cores, found.memory_bytes / max(_memory(recording), 1))

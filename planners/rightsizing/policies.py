@@ -1,0 +1,258 @@
+"""Ways of setting limits that are fixed, or learn slowly from what was used.
+
+======================  =========================================================================
+policy                  limit
+======================  =========================================================================
+``Fixed``               what it is told: the peak of a recorded run, or a multiple of it
+``Vpa``                 Kubernetes' Vertical Pod Autoscaler: CPU p90 of a histogram of half-life
+                        24 h; memory p90 of the peaks of 24 h each, half-life 24 h; + 15 %, at
+                        least 25 mcore and 250 MiB, once a minute; after a kill the larger of 1.2
+                        times and 100 MB more. The limit is the request here
+``Autopilot``           windows of 5 min; CPU p95 (half-life 12 h), memory the largest peak that
+                        still weighs (48 h); + 15 %. Its learned recommender was not published in
+                        full, nor all its percentiles: this is its rule form, half-lives and
+                        margin from memory of the paper
+``Krr``                 Robusta's: CPU p95 set aside without a quota, memory peak + 15 %, at least
+                        10 mcore and 100 MiB; fixed
+``Oracle``              what will be used: the least that any policy can reserve
+======================  =========================================================================
+
+What was learned before (``history``) counts as one run that ended when this one began. Without it
+the autoscalers start from ``asked``, what the user asked for.
+
+References
+----------
+.. [1] kubernetes/autoscaler: flags of the vertical-pod-autoscaler's recommender.
+.. [2] K. Rzadca et al., "Autopilot: Workload Autoscaling at Google," EuroSys 2020.
+.. [3] robusta-dev/krr: the "simple" strategy's defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from advisor.planners.core.units import HOUR_S, MIB
+from advisor.planners.rightsizing.histogram import FadingHistogram
+from advisor.planners.rightsizing.nouns import Period, RecordedUsage, ResourceLimits
+
+MARGIN: Final = 1.15  # of all three
+VPA_EVERY_S: Final = 60.0
+VPA_HALF_LIFE_S: Final = 24 * HOUR_S
+VPA_PERCENTILE: Final = 0.90
+VPA_LEAST: Final = (0.025, 250 * MIB)
+VPA_BUMP: Final = (1.2, 100e6)  # times, and bytes more
+AUTOPILOT_EVERY_S: Final = 300.0
+AUTOPILOT_HALF_LIFE_S: Final = (12 * HOUR_S, 48 * HOUR_S)  # of CPU, of memory
+AUTOPILOT_PERCENTILE: Final = 0.95
+KRR_PERCENTILE: Final = 95.0
+KRR_EVERY_S: Final = 75.0  # between two of its samples
+KRR_LEAST: Final = (0.010, 100 * MIB)
+_BUCKETS: Final = (0.01, 1e7)  # widths of the first: cores, bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """The same limits from the beginning to the end."""
+
+    limits: ResourceLimits
+
+    @classmethod
+    def peak_of(cls, usage: RecordedUsage, factor: float = 1.0) -> Fixed:
+        """Return the peaks of a recorded run, or a multiple of them."""
+        peak = max(float(np.max(usage.cores)), 1e-3)
+        return cls(
+            limits=ResourceLimits(
+                cores=factor * peak, memory_bytes=factor * max(usage.peak_bytes, 1.0)
+            )
+        )
+
+    @classmethod
+    def krr_of(cls, usage: RecordedUsage) -> Fixed:
+        """Return what KRR's simple strategy asks for after a recorded run."""
+        means, _ = usage.windows(KRR_EVERY_S)
+        return cls(
+            limits=ResourceLimits(
+                cores=max(KRR_LEAST[0], float(np.percentile(means, KRR_PERCENTILE))),
+                memory_bytes=max(KRR_LEAST[1], MARGIN * usage.peak_bytes),
+                is_quota=False,
+            )
+        )
+
+    def controller(self, usage: RecordedUsage) -> _Still:
+        """Watch nothing."""
+        del usage
+        return _Still(self.limits)
+
+
+class _Still:
+    def __init__(self, limits: ResourceLimits) -> None:
+        self._limits = limits
+
+    def first(self) -> ResourceLimits:
+        return self._limits
+
+    def after(self, seen: Period) -> ResourceLimits:
+        del seen
+        return self._limits
+
+    def at_memory_limit(self, wanted_bytes: float) -> float:
+        del wanted_bytes
+        return self._limits.memory_bytes
+
+    def after_oom(self, wanted_bytes: float) -> float:
+        del wanted_bytes
+        return self._limits.memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Knows what the run will use."""
+
+    def controller(self, usage: RecordedUsage) -> _Knowing:
+        """Look at the usage to come."""
+        return _Knowing(usage)
+
+
+class _Knowing:
+    """Never throttles: readings and periods may overlap, so that the larger of two counts."""
+
+    def __init__(self, usage: RecordedUsage) -> None:
+        self._usage, self._at_s, self._period_s = usage, 0.0, 0.0
+
+    def first(self) -> ResourceLimits:
+        return self._limits(0.0, self._usage.step_s)
+
+    def after(self, seen: Period) -> ResourceLimits:
+        return self._limits(seen.end_s, seen.length_s)
+
+    def at_memory_limit(self, wanted_bytes: float) -> float:
+        return wanted_bytes
+
+    def after_oom(self, wanted_bytes: float) -> float:
+        return wanted_bytes
+
+    def _limits(self, begin_s: float, period_s: float) -> ResourceLimits:
+        step_s, last = self._usage.step_s, len(self._usage.cores) - 1
+        first = min(int(begin_s / step_s + 1e-9), last)
+        end = min(math.ceil((begin_s + period_s) / step_s - 1e-6), last + 1)
+        cores = float(np.max(self._usage.cores[first : max(end, first + 1)]))
+        return ResourceLimits(
+            cores=max(cores, 1e-6), memory_bytes=max(float(self._usage.memory_bytes[first]), 1.0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vpa:
+    """Kubernetes' Vertical Pod Autoscaler; see above."""
+
+    asked: ResourceLimits
+    history: RecordedUsage | None = None
+
+    def controller(self, usage: RecordedUsage) -> _Learning:
+        """Learn from the history, then once a minute."""
+        del usage
+        return _Learning(
+            self.asked,
+            self.history,
+            every_s=VPA_EVERY_S,
+            half_lives_s=(VPA_HALF_LIFE_S, VPA_HALF_LIFE_S),
+            percentiles=(VPA_PERCENTILE, VPA_PERCENTILE),
+            least=VPA_LEAST,
+            memory_window_s=VPA_HALF_LIFE_S,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autopilot:
+    """Autopilot's rule form; see above."""
+
+    asked: ResourceLimits
+    history: RecordedUsage | None = None
+
+    def controller(self, usage: RecordedUsage) -> _Learning:
+        """Learn from the history, then every five minutes."""
+        del usage
+        return _Learning(
+            self.asked,
+            self.history,
+            every_s=AUTOPILOT_EVERY_S,
+            half_lives_s=AUTOPILOT_HALF_LIFE_S,
+            percentiles=(AUTOPILOT_PERCENTILE, 1.0),
+            least=(1e-3, 1.0),
+            memory_window_s=AUTOPILOT_EVERY_S,
+        )
+
+
+class _Learning:
+    """A histogram for either resource, and a margin."""
+
+    def __init__(
+        self,
+        asked: ResourceLimits,
+        history: RecordedUsage | None,
+        *,
+        every_s: float,
+        half_lives_s: tuple[float, float],
+        percentiles: tuple[float, float],
+        least: tuple[float, float],
+        memory_window_s: float,
+    ) -> None:
+        self._every_s, self._least, self._percentiles = every_s, least, percentiles
+        self._memory_window_s = memory_window_s
+        self._cpu = FadingHistogram(first=_BUCKETS[0], half_life_s=half_lives_s[0])
+        self._memory = FadingHistogram(first=_BUCKETS[1], half_life_s=half_lives_s[1])
+        self._began_s = 0.0
+        if history is not None:
+            self._began_s = history.length_s
+            means, _ = history.windows(every_s)
+            for i, mean in enumerate(means):
+                self._cpu.add(float(mean), at_s=i * every_s)
+            for i, peak in enumerate(history.windows(memory_window_s)[1]):
+                self._memory.add(float(peak), at_s=i * memory_window_s)
+        self._cpu_s = self._passed_s = self._memory_passed_s = self._peak = 0.0
+        self._limits = asked if history is None else self._learned()
+        self._now_s = self._began_s
+
+    def first(self) -> ResourceLimits:
+        return self._limits
+
+    def after(self, seen: Period) -> ResourceLimits:
+        self._now_s += seen.length_s
+        self._cpu_s += seen.used_cores * seen.length_s
+        self._passed_s += seen.length_s
+        self._memory_passed_s += seen.length_s
+        self._peak = max(self._peak, seen.memory_bytes)
+        if self._passed_s >= self._every_s - 1e-9:
+            self._cpu.add(self._cpu_s / self._passed_s, at_s=self._now_s)
+            self._cpu_s = self._passed_s = 0.0
+            self._limits = self._learned()
+            if self._memory_passed_s >= self._memory_window_s - 1e-9:
+                self._memory.add(self._peak, at_s=self._now_s)
+                self._memory_passed_s = self._peak = 0.0
+        return self._limits
+
+    def at_memory_limit(self, wanted_bytes: float) -> float:
+        del wanted_bytes
+        return self._limits.memory_bytes  # evicts, and starts anew with more
+
+    def after_oom(self, wanted_bytes: float) -> float:
+        times, more = VPA_BUMP
+        bumped = max(times * wanted_bytes, wanted_bytes + more)
+        self._memory.add(bumped, at_s=self._now_s)
+        self._limits = ResourceLimits(
+            cores=self._limits.cores, memory_bytes=max(bumped, self._limits.memory_bytes)
+        )
+        return self._limits.memory_bytes
+
+    def _learned(self) -> ResourceLimits:
+        """Return what the histograms say; the peak of the window that is not over counts too."""
+        cores = MARGIN * self._cpu.percentile(self._percentiles[0])
+        known = 0.0 if self._memory.is_empty else self._memory.percentile(self._percentiles[1])
+        return ResourceLimits(
+            cores=max(self._least[0], cores),
+            memory_bytes=max(self._least[1], MARGIN * max(known, self._peak)),
+        )

@@ -1,0 +1,216 @@
+r"""A recorded run under limits that a policy sets, one CFS period after another.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+:math:`W(x)`            CPU time of the recorded run up to its second x. [core-s]
+:math:`q P`             CPU time that the quota q grants in a period P. [core-s]
+======================  =========================================================================
+
+The kernel lets a group run at full speed until the period's grant is used up, and stops it until
+the next. A run that waits for itself (training) therefore moves on in its recorded time by
+
+.. math:: \delta = \max \{ d \le P : W(x + d) - W(x) \le q P \}
+
+A paced run (``RecordedUsage.is_paced``) has its work d of the period and the backlog k of earlier
+ones: it uses min(d + k, q P), and k' = d + k less that is left. Either is throttled where work was
+left.
+Readings are taken as even inside: what is busier inside a reading than its mean is seen too late.
+
+References
+----------
+.. [1] P. Turner, B. B. Rao, N. Rao, "CPU bandwidth control for CFS," Linux Symposium 2010.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from advisor.planners.core.checks import check_positive
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.units import GIB, HOUR_S
+from advisor.planners.rightsizing.nouns import (
+    Array,
+    Controller,
+    LimitedRun,
+    Period,
+    Policy,
+    RecordedUsage,
+    ResourceLimits,
+)
+
+PERIOD_S: Final = 0.1  # of CFS, by default
+_MOST_SLOWDOWN: Final = 1000.0
+_ROUNDING: Final = 1e-9
+
+
+def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) -> LimitedRun:
+    """Return what limits a policy would have set, and what would have come of it.
+
+    Parameters
+    ----------
+    series : RecordedUsage
+        As recorded without limits.
+    policy : Policy
+    period_s : float, default 0.1
+        Of the CFS quota. [s]
+
+    Raises
+    ------
+    PlanningError
+        If the limits are so low that the run takes a thousand times longer, or a period makes no
+        sense.
+    """
+    check_positive("replay", period_s=period_s)
+    controller = policy.controller(series)
+    work, account = _Work(series), _Account()
+    limits, t = controller.first(), 0.0
+    while not work.is_done:
+        if t > _MOST_SLOWDOWN * series.length_s + period_s:
+            raise PlanningError(
+                f"a limit of {limits.cores:.3g} cores never lets the run end",
+                hint="raise the limit",
+            )
+        limits = _with_memory(limits, work.memory_bytes, controller, account)
+        quota_s = limits.cores * period_s if limits.is_quota else np.inf
+        lived_s, used_s, is_throttled = work.advance(period_s, quota_s)
+        account.add(limits, lived_s, used_s, work.memory_bytes, is_throttled)
+        t += lived_s
+        limits = controller.after(
+            Period(
+                end_s=t,
+                length_s=lived_s,
+                quota_cores=limits.cores,
+                used_cores=used_s / lived_s,
+                is_throttled=is_throttled,
+                memory_bytes=work.memory_bytes,
+            )
+        )
+    return account.replay(t / series.length_s)
+
+
+def _with_memory(
+    limits: ResourceLimits, memory_bytes: float, controller: Controller, account: _Account
+) -> ResourceLimits:
+    """Return the limits after the memory limit was met, counting a kill."""
+    limit = limits.memory_bytes
+    if memory_bytes > limit:
+        limit = controller.at_memory_limit(memory_bytes)
+    is_over = memory_bytes > limit
+    if is_over and not account.is_over:
+        account.oom += 1
+    account.is_over = is_over
+    if is_over:
+        limit = controller.after_oom(memory_bytes)
+    if limit == limits.memory_bytes:
+        return limits
+    return ResourceLimits(cores=limits.cores, memory_bytes=limit, is_quota=limits.is_quota)
+
+
+class _Work:
+    """The recorded run and how far it is."""
+
+    def __init__(self, usage: RecordedUsage) -> None:
+        self._usage = usage
+        self._ends_s: Array = usage.step_s * np.arange(len(usage.cores) + 1)
+        self._done_s: Array = np.append(0.0, np.cumsum(usage.cores * usage.step_s))
+        self._at_s = 0.0  # in recorded time
+        self._backlog_s = 0.0
+        self._memory = usage.memory_bytes.tolist()
+
+    @property
+    def is_done(self) -> bool:
+        left_s = self._usage.length_s - self._at_s
+        return left_s <= _ROUNDING * self._usage.length_s and self._backlog_s <= _ROUNDING
+
+    @property
+    def memory_bytes(self) -> float:
+        at = int(self._at_s / self._usage.step_s + _ROUNDING)
+        return float(self._memory[min(at, len(self._memory) - 1)])
+
+    def advance(self, period_s: float, quota_s: float) -> tuple[float, float, bool]:
+        """Return what of a period was lived, the CPU time used in it [s], and throttling."""
+        return (self._paced if self._usage.is_paced else self._unpaced)(period_s, quota_s)
+
+    def _unpaced(self, period_s: float, quota_s: float) -> tuple[float, float, bool]:
+        length_s = self._usage.length_s
+        until_s = min(self._at_s + period_s, length_s)
+        begun, wanted = self._worked(self._at_s), self._worked(until_s)
+        if wanted - begun <= quota_s * (1 + _ROUNDING):
+            lived_s, self._at_s = until_s - self._at_s, until_s
+            return lived_s, wanted - begun, False
+        # The first moment at which the grant is used up: work rises there, or it would suffice.
+        self._at_s = max(self._at_s, self._when(begun + quota_s))
+        return period_s, quota_s, True
+
+    def _paced(self, period_s: float, quota_s: float) -> tuple[float, float, bool]:
+        until_s = min(self._at_s + period_s, self._usage.length_s)
+        wanted = self._worked(until_s) - self._worked(self._at_s) + self._backlog_s
+        lived_s = until_s - self._at_s if until_s > self._at_s else period_s
+        granted = quota_s * min(1.0, lived_s / period_s) if np.isfinite(quota_s) else wanted
+        used = min(wanted, granted)
+        if until_s == self._at_s and granted > 0:  # after the last arrival: until it is worked off
+            lived_s = min(period_s, period_s * wanted / granted)
+        self._at_s, self._backlog_s = until_s, wanted - used
+        return max(lived_s, _ROUNDING), used, wanted - used > _ROUNDING
+
+    def _worked(self, at_s: float) -> float:
+        at = at_s / self._usage.step_s
+        whole = min(int(at), len(self._done_s) - 2)
+        low, high = self._done_s[whole], self._done_s[whole + 1]
+        return float(low + (high - low) * (at - whole))
+
+    def _when(self, work_s: float) -> float:
+        after = int(np.searchsorted(self._done_s, work_s, side="left"))
+        after = min(max(after, 1), len(self._done_s) - 1)
+        low, high = self._done_s[after - 1], self._done_s[after]
+        share = (work_s - low) / (high - low) if high > low else 1.0
+        return float(self._ends_s[after - 1] + share * self._usage.step_s)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What is summed up over the periods."""
+
+    limits: list[float] = field(default_factory=list)
+    memory_limits: list[float] = field(default_factory=list)
+    lived: list[float] = field(default_factory=list)
+    used: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    throttled: int = 0
+    oom: int = 0
+    is_over: bool = False
+
+    def add(
+        self,
+        limits: ResourceLimits,
+        lived_s: float,
+        used_s: float,
+        memory: float,
+        is_throttled: bool,
+    ) -> None:
+        self.limits.append(limits.cores)
+        self.memory_limits.append(limits.memory_bytes)
+        self.lived.append(lived_s)
+        self.used.append(used_s / lived_s)
+        self.memory.append(memory)
+        self.throttled += is_throttled
+
+    def replay(self, slowdown: float) -> LimitedRun:
+        limit, used, lived = (np.array(one) for one in (self.limits, self.used, self.lived))
+        memory_limit, memory = np.array(self.memory_limits), np.array(self.memory)
+        unused = np.maximum(0.0, memory_limit - memory) * lived
+        return LimitedRun(
+            limit=limit,
+            memory_limit_bytes=memory_limit,
+            used_cores=used,
+            slack_core_h=float(np.sum(np.maximum(0.0, limit - used) * lived)) / HOUR_S,
+            slack_gib_h=float(np.sum(unused)) / GIB / HOUR_S,
+            memory_slack_fraction=float(np.sum(unused) / np.sum(memory_limit * lived)),
+            throttled_fraction=self.throttled / len(limit),
+            slowdown=max(1.0, slowdown),
+            oom=self.oom,
+        )

@@ -1,0 +1,100 @@
+"""Limits as advice: the recorded run stays within them, and they are read back as pasted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.advice import rightsizing
+from advisor.advice.asking import facts_here
+from advisor.advice.facts import Facts
+from advisor.collectors.recording import Host, Reading, Recording
+from advisor.collectors.series import Throttling
+from advisor.jobs.job import Job
+from advisor.planners.core.units import GIB, MIB
+from advisor.planners.rightsizing.limits import RightSize
+from advisor.predict import Predictor
+from advisor.question import Constraints
+
+MakeJob = Callable[..., Job]
+
+
+def readings(cores: float, memory: float, seconds: int = 30) -> tuple[Reading, ...]:
+    return tuple(
+        Reading(
+            t_s=0.2 * i, processes=1, cpu_s=0.2 * i * cores, run_delay_s=0.0,
+            rss_bytes=int(2 * memory), pss_bytes=int(memory), disk_read_bytes=0,
+            disk_write_bytes=0, network_received_bytes=0, network_sent_bytes=0, throttled_s=0.0,
+            pressure_fraction=None,
+        )
+        for i in range(5 * seconds)
+    )  # fmt: skip
+
+
+@given(st.floats(0.01, 64.0), st.floats(0.01, 64.0), st.floats(1.0, 1e12))
+def test_what_is_pasted_is_never_less_than_what_is_needed(
+    request_: float, limit: float, memory: float
+) -> None:
+    found = RightSize(
+        cpu_request=request_, cpu_limit=limit, memory_bytes=memory, oom_probability=0.0,
+        growth_bytes_per_s=0.0,
+    )  # fmt: skip
+    said: dict[str, Any] = yaml.safe_load(rightsizing.pasted(found))["resources"]
+    assert float(said["limits"]["cpu"].removesuffix("m")) / 1000 >= limit
+    assert float(said["limits"]["memory"].removesuffix("Mi")) * MIB >= memory * (1 - 1e-12)
+    # Kubernetes refuses a request above its limit.
+    assert int(said["requests"]["cpu"][:-1]) <= int(said["limits"]["cpu"][:-1])
+
+
+@pytest.fixture(scope="module")
+def facts(make_job: MakeJob) -> Facts:
+    found = facts_here(Predictor(), make_job(), constraints=Constraints(here_usd_per_h=1.0))
+    assert found is not None
+    return found
+
+
+def recorded(facts: Facts, **changes: Any) -> Facts:
+    """The facts with a recording of a job on 8 cores and 16 GiB that uses 1.5 and 3."""
+    host = Host(
+        cpu_model="x", logical_cpus=8, physical_cpus=None, cpu_limit=8.0, memory_bytes=16 * GIB,
+        memory_limit_bytes=2**60, gpus=(), system="Linux", python_version="3.11",
+        torch_version=None,
+    )  # fmt: skip
+    usual: dict[str, Any] = {
+        "run_id": "r", "path": Path("r"), "command": (), "status": "stopped", "stop_reason": "",
+        "exit_code": None, "started_at": "", "duration_s": 30.0, "host": host,
+        "readings": readings(1.5, 3 * GIB), "step_time": None, "deep_step": None, "loading": None,
+        "total_work": None, "threads": 2, "world_size": 1, "accumulation_steps": 1,
+        "peak_rss_bytes": 3 * GIB, "warnings": (),
+    }  # fmt: skip
+    return replace(facts, recording=Recording(**(usual | changes)))
+
+
+def test_a_small_job_is_limited_and_the_rest_is_what_is_saved(facts: Facts) -> None:
+    (found,) = rightsizing.advise(recorded(facts))
+    # 3 GiB and a little of 16, 1.5 of 8 cores: memory is the larger share.
+    assert 3 / 16 < found.cost_factor < 4 / 16
+    assert found.time_factor == 1.0
+    assert found.cost_saved_usd is not None
+    assert found.cost_saved_usd.value == pytest.approx(
+        (1 - found.cost_factor) * facts.now.cost_usd.value
+    )
+    said = yaml.safe_load(found.how.text)["resources"]["limits"]
+    assert int(said["cpu"][:-1]) == pytest.approx(1500, abs=20)
+    assert 3 * 1024 < int(said["memory"][:-2]) < 4 * 1024
+
+
+def test_nothing_is_said_without_evidence(facts: Facts) -> None:
+    silent = (
+        replace(facts, recording=None),
+        recorded(facts, readings=readings(1.0, GIB, seconds=2)),
+        recorded(facts, throttling=(Throttling(begin_s=0, end_s=1, throttled_s=0.5),)),
+        recorded(facts, contention=0.3),
+        recorded(facts, readings=readings(1.0, 15.9 * GIB)),
+    )
+    assert [one for case in silent for one in rightsizing.advise(case)] == []
