@@ -82,6 +82,7 @@ def advise(
     *,
     on: str | None = None,
     count: int = 1,
+    beside: str | Path | Job | None = None,
     predictor: Predictor | None = None,
     **asked: Any,
 ) -> AdviceList:
@@ -96,6 +97,8 @@ def advise(
         By default those that ``recommend`` would pick.
     count : int, default 1
         Of them.
+    beside : Job, str or Path, optional
+        Another job, or its run: what sharing a device with it would save.
 
     Returns
     -------
@@ -114,12 +117,14 @@ def advise(
     )
     found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
     recording = None if job is not None else recording_of(question.job)
-    return advised(found, question, recording, on=on, count=count, predictor=known)
+    if isinstance(beside, str | Path):
+        beside = job_of(JobSpec(run=str(beside)))
+    return advised(found, question, recording, on=on, count=count, beside=beside, predictor=known)
 
 
 def advised(
     job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
-    count: int = 1, predictor: Predictor,
+    count: int = 1, beside: Job | None = None, predictor: Predictor,
 ) -> AdviceList:  # fmt: skip
     """Return the advice on a job that is already what the question says; see ``advise``."""
     limits = replace(question.constraints, space=layout_space(question.layout))
@@ -141,9 +146,12 @@ def advised(
             f"{job.name} cannot be estimated on this machine",
             hint="name a machine: --on aws:g5.xlarge",
         )
-    return AdviceList(
-        run=job.name, now=facts.now, advice=advice.advise(facts), meets_constraints=is_met
+    said = (
+        advice.advise(facts)
+        if beside is None
+        else advice.advise(facts, advice.beside(beside), kept=("share-device",))
     )
+    return AdviceList(run=job.name, now=facts.now, advice=said, meets_constraints=is_met)
 
 
 def recording_of(spec: JobSpec) -> Recording | None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.collectors import store
+from advisor.collectors.errors import RecordingError
 from advisor.errors import AdvisorError
 from advisor.jobs.recorded import job_from_recording
 from advisor.planners.core.errors import PlanningError
@@ -89,7 +90,7 @@ def said(script: Script, folder: Path, seconds: float) -> Row:
     try:
         recording = store.read_recording(store.latest_run(folder / "runs"))
         job = job_from_recording(recording, total_steps=script.steps)
-    except (AdvisorError, PlanningError, RuntimeError) as error:
+    except (AdvisorError, PlanningError, RecordingError) as error:
         return replace(row, why=f"{error} (profile: exit {done.returncode})")
     if job.work is None or recording.deep_step is None or not job.work.moments:
         return replace(row, why="no step was traced")

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.hooks.format import CLOCKS
 from advisor.collectors.limits import limits_of
 from advisor.collectors.memory import peak_memory_bytes
 from advisor.collectors.passes import batches_per_step, steps_per_epoch
@@ -43,7 +44,6 @@ from advisor.collectors.tracing import deep_step
 from advisor.collectors.tree_series import process_series, throttling
 from advisor.collectors.work import GivenWork, as_it_ended, total_work, unused
 
-_CLOCKS: tuple[StepClock, ...] = ("loader", "backward", "optimizer", "marker", "fit", "round")
 _CONTENDED = 0.2
 _CONTRADICTIONS = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
@@ -220,7 +220,7 @@ def _step_time(trainer: Events, log: ProfilerLog, timed: Times) -> StepTime | No
         steps=now.steps,
         warmup_steps=now.warmup_steps,
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
-        clock=_CLOCKS[trainer.clock],
+        clock=cast(StepClock, CLOCKS[trainer.clock]),
         is_settled=is_settled(log.end, verdict),
         contention_half_width_s=now.time.half_width_s,
     )

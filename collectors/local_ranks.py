@@ -48,6 +48,11 @@ def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | Non
                 hint="add --workers 2",
             )
         return
+    if workers > MOST_RANKS:
+        raise RecordingError(
+            f"{workers:,} ranks on one machine are more than can be told apart",
+            hint=f"--workers {MOST_RANKS} at most",
+        )
     if not command:
         raise RecordingError(
             "--workers starts the ranks, --pid watches what runs already",

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from advisor import api
 from advisor.advice import Facts, colocation
 from advisor.advice.asking import facts_on
+from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
+from advisor.question import Question
 
 MakeJob = Callable[..., Job]
 
@@ -66,3 +69,28 @@ def test_cores_that_two_loaders_need_and_processors_are_not_shared(
     assert not list(
         colocation.advise(facts_on(predictor, job, predictor.predict(job, "m5.4xlarge")))
     )
+
+
+def test_another_run_is_named_and_judged_even_where_it_does_not_pay(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    own = replace(make_job(global_batch=32), name="own")
+    other = replace(make_job(global_batch=32), name="other")
+    found = api.advised(own, Question(), on="aws:g5.xlarge", beside=other, predictor=predictor)
+    (one,) = (advice for advice in found if advice.name == "share-device")
+    assert "run other" in one.change
+    assert one.time_factor * one.cost_factor > 0.9  # two that fill it: no gain
+    with pytest.raises(UsageError, match="cannot share a device"):
+        api.advised(own, Question(), on="aws:m5.4xlarge", beside=other, predictor=predictor)
+
+
+@pytest.mark.parametrize("steps", [1e2, 1e4, 1e6, 1e8])
+def test_a_neighbour_of_any_length_has_its_interval(
+    idle: Facts, make_job: MakeJob, steps: float
+) -> None:
+    other = make_job(global_batch=32, workers=8, total_steps=steps)
+    found = colocation.beside(idle, other, "run other")
+    assert found is not None
+    for saved in (found.time_saved_h, found.cost_saved_usd):
+        assert saved is not None
+        assert saved.low <= saved.value <= saved.high

@@ -14,17 +14,24 @@ from advisor import validation
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
 from advisor.jobs.actuals import Actual
+from advisor.jobs.described import described_job
+from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet
+from advisor.machines.own_nodes import own_fleet
+from advisor.planners.layouts.runnable import layout_columns
 from advisor.planners.links.data_parallel import straggling
+from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
 from advisor.predict import Predictor
 from advisor.predict.known_job import job_from_runs, measured_runs
 from advisor.validation import job, pipeline, series_mlperf
+from advisor.validation.asked_layouts import predictor
 from advisor.validation.device_cells import cell_table
 from advisor.validation.series_mlperf import Pair, System
 from advisor.ways.columns import STATUSES
 from advisor.ways.constants import constants
+from advisor.ways.model_parallel import OnMachine, on_machine
 from advisor.ways.own_layouts import MeasuredLayout, calibrated_problem, own_layouts
 
 T4 = accelerator_devices()["T4"]
@@ -172,7 +179,7 @@ def small_runs(slower: float) -> tuple[pd.DataFrame, pd.DataFrame]:
         [{"dp": d, "pp": p, "accelerators": d * p, "micro_batch": 8, "global_batch": 512,
           "step_s": 1.0} for d, p in grid]
     )  # fmt: skip
-    _, on = bert()
+    on = bert()
     slow = replace(
         on.problem,
         machines=replace(
@@ -181,22 +188,22 @@ def small_runs(slower: float) -> tuple[pd.DataFrame, pd.DataFrame]:
         ),
     )
     frame["step_s"] = [
-        float(slow.times(pipeline.layout_columns(pipeline.layout_of(run, on))).step_s)
+        float(slow.times(layout_columns(pipeline.layout_of(run, on))).step_s)
         for run in frame.itertuples()
     ]
     few = frame.accelerators <= pipeline.MOST_GPUS
     return frame[few], frame[~few]
 
 
-def bert() -> tuple[object, pipeline.OnMachine]:
-    asking = pipeline.predictor()
-    work = pipeline.transformer_work(
+def bert() -> OnMachine:
+    asking = predictor()
+    work = transformer_work(
         pipeline.MODELS["bert"], micro_batch=1, precision="fp16", setup=pipeline.SETUP
     )
-    group = pipeline.one_group(f"2x{pipeline.MACHINE}", asking.catalogue)
-    fleet, row = pipeline.own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
-    case = asking.case(pipeline.described_job(work, name="bert"), fleet=fleet)
-    return case, pipeline.on_machine(case, row)
+    group = one_group(f"2x{pipeline.MACHINE}", asking.catalogue)
+    fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
+    case = asking.case(described_job(work, name="bert"), fleet=fleet)
+    return on_machine(case, row)
 
 
 def test_a_network_slower_than_sold_is_known_after_own_runs() -> None:
@@ -210,18 +217,18 @@ def test_a_network_slower_than_sold_is_known_after_own_runs() -> None:
 
 def test_runs_that_are_far_off_are_met_and_not_passed() -> None:
     """The calibration is repeated where it went: a step is no straight line of a constant."""
-    _, on = bert()
+    on = bert()
     few, _ = small_runs(slower=2.5)
     runs = [
         MeasuredLayout(
             problem=on.problem,
-            layout=pipeline.layout_columns(pipeline.layout_of(run, on)),
+            layout=layout_columns(pipeline.layout_of(run, on)),
             device=accelerator_devices()["V100-SXM2-16GB"],
             step_s=0.6 * float(run.step_s),
         )
         for run in few.itertuples()
     ]
-    known = pipeline.predictor().constants
+    known = predictor().constants
     own = own_layouts(runs, known.layout.log_spread(), known.calibration)
     ratio = [
         float(calibrated_problem(r.problem, own, r.device).times(r.layout).step_s) / r.step_s

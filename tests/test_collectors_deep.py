@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.collectors.hooks.storages import Storages, key_of
 from advisor.collectors.memory import step_memory_bytes
 from advisor.collectors.recording import DeepStep
 from advisor.collectors.tracing import deep_step
@@ -332,3 +333,22 @@ def test_a_fork_leaves_the_parents_trace_alone(tmp_path: Path) -> None:
     assert events.completed == 12
     assert "failure" not in events.facts
     assert len(list(tmp_path.glob("ev-*.bin"))) == 1
+
+
+def test_what_a_loop_still_holds_lives_until_it_is_made_anew() -> None:
+    """``output = model(x)``: the former output is there until the new one has its name."""
+    model, storages = torch.empty(1000), Storages()
+    storages.add_model([model])
+    made = [torch.empty(n, dtype=torch.uint8) for n in (10, 500, 20)]
+    for tensor in made:
+        storages.made(tensor, -1)
+        storages.operator_ended()
+    output = made[1]
+    del made, tensor
+    storages.operator_ended()
+    storages.operator_ended()
+    moments = storages.frontier({key_of(model)})
+    # When the new one is made: both, and the first of the three.
+    assert max(growing for _, growing, _ in moments) == 10 + 2 * output.nbytes
+    assert {fixed for fixed, _, _ in moments} == {model.nbytes}
+    assert max(blocks for _, _, blocks in moments) == 4

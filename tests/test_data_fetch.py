@@ -124,7 +124,7 @@ def test_a_file_that_became_shorter_is_taken_anew(site: Site, tmp_path: Path) ->
 
 def test_another_file_is_refused_and_forgotten(site: Site, tmp_path: Path) -> None:
     site.put("/a", ranged(BODY[::-1]))
-    with pytest.raises(ModelError, match=r"another file.*SHA-256"):
+    with pytest.raises(ModelError, match=r"is not the expected file.*SHA-256"):
         downloads().get(f"{site.base}/a", tmp_path / "a", SHA)
     assert not list(tmp_path.iterdir())
 
@@ -155,7 +155,7 @@ def test_no_network_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be reached") as raised:
         downloads().get("http://127.0.0.1:9/a", tmp_path / "a", SHA)
     assert "try again" in raised.value.hint
-    with pytest.raises(ModelError, match="no web address"):
+    with pytest.raises(ModelError, match="is not a web address"):
         downloads().get("file:///etc/passwd", tmp_path / "a", SHA)
 
 
@@ -238,7 +238,7 @@ def test_the_first_download_is_trusted_and_the_next_must_be_the_same(
     before = measurements.SPOT.path("intervals", tmp_path / "out").read_bytes()
     last = remotes.REMOTES["spot"]
     site.put(last.url("", last.files[-1]), ranged(b"{}"))
-    with pytest.raises(ModelError, match="another file"):
+    with pytest.raises(ModelError, match="is not the expected file"):
         fetching(site, tmp_path).bring("spot")
     assert measurements.SPOT.path("intervals", tmp_path / "out").read_bytes() == before
 
@@ -247,7 +247,7 @@ def test_a_broken_trace_is_one_error(site: Site, tmp_path: Path) -> None:
     serve_upstream(site, "spot")
     remote = remotes.REMOTES["spot"]
     site.put(remote.url("", remote.files[0]), ranged(b'{"data": [1]}'))
-    with pytest.raises(ModelError, match="no trace of SkyPilot"):
+    with pytest.raises(ModelError, match="is not a trace of SkyPilot"):
         fetching(site, tmp_path).bring("spot")
     assert not (tmp_path / "out" / "measurements" / "spot").exists()
 
@@ -263,7 +263,7 @@ def test_a_copy_of_the_tables_is_taken_by_its_checksum(
     place = measurements.LAMBDA.tables["throughputs"].published
     site.put(f"/copy/{place}", ranged(LAMBDA.encode()))
     fetch = replace(fetching(site, tmp_path), source=f"{site.base}/copy/")
-    with pytest.raises(ModelError, match="another file"):
+    with pytest.raises(ModelError, match="is not the expected file"):
         fetch.bring("lambda")
     checksum = hashlib.sha256(LAMBDA.encode()).hexdigest()
     monkeypatch.setattr("advisor.measurements.fetch.CHECKSUMS", {place: checksum})

@@ -17,7 +17,7 @@ from advisor.measurements import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
-from advisor.train.described_columns import DescribedRows
+from advisor.train.described_columns import DescribedRows, columns
 from advisor.train.described_residuals import (
     WAYS,
     fitted_correlations,
@@ -25,7 +25,7 @@ from advisor.train.described_residuals import (
     left_out_fits,
     residuals_of,
 )
-from advisor.train.described_rows import read_described, read_steps
+from advisor.train.described_rows import read_steps
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
 from advisor.train.processor_rows import (
@@ -58,7 +58,7 @@ def _suite(
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> DescribedRows:
     cells = {(gpu, p): 0.1 for gpu in GPUS for p in ("fp16", "fp32")}
-    return read_described(_suite(tmp_path_factory.mktemp("suite"), cells))
+    return columns(read_steps(_suite(tmp_path_factory.mktemp("suite"), cells)))
 
 
 def _constants() -> Fitted:

@@ -151,6 +151,9 @@ def test_every_repr_is_readable(
 ) -> None:
     first = answer.front[0]
     offer, count = first.configuration.parts[0]
+    for noun in (first.configuration, first.configuration.parts[0][0], first.cost_usd):
+        assert len(repr(noun)) < 160
+        assert "=" not in repr(noun)
     shown = repr(first)
     assert "\n" not in shown
     assert f"{count} x {offer.instance_type}" in shown

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.errors import UsageError
-from advisor.jobs.described import described_job, read_transformer
+from advisor.jobs.described import described_job, read_model
 from advisor.machines.cluster_text import parse_cluster
 from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.errors import PlanningError
@@ -274,7 +274,7 @@ def test_a_pipeline_over_groups_holds_all_layers() -> None:
 
 
 def test_cost_over_unlike_machines_needs_prices() -> None:
-    with pytest.raises(UsageError, match="no prices"):
+    with pytest.raises(UsageError, match="without a price"):
         planned("8xA100-80GB,4xL4", objective="cost")
 
 
@@ -372,16 +372,16 @@ HF: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_configurations_of_model_families_are_read(tmp_path: Path, name: str) -> None:
     config, expected = HF[name]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = read_transformer(tmp_path)
+    found = read_model(tmp_path)
     assert {key: getattr(found, key) for key in expected} == expected
-    assert read_transformer(tmp_path, sequence=512).sequence == 512
+    assert read_model(tmp_path, sequence=512).sequence == 512
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": 8}'])
 def test_configurations_without_dimensions_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(UsageError):
-        read_transformer(tmp_path)
+        read_model(tmp_path)
 
 
 RUN = CliRunner()
@@ -478,7 +478,7 @@ GPUS = "8xL4"
         ("8xL4:warp", ["--batch", "64", *MODEL], "unknown link", 2),
         ("8xL4:nvlink", ["--batch", "64", *MODEL], "has no nvlink", 2),
         ("nowhere.toml", ["--batch", "64", *MODEL], "cannot read the cluster", 2),
-        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"], "no prices", 2),
+        ("8xA100-80GB,4xL4", ["--batch", "64", *MODEL, "--objective", "cost"], "a price", 2),
     ],
 )  # fmt: skip
 def test_contradictions_and_nonsense_are_refused(

@@ -166,7 +166,7 @@ def test_the_text_fits_the_terminal(make_job: MakeJob, columns: int) -> None:
 
 
 def test_cost_over_unlike_machines_needs_prices(make_job: MakeJob) -> None:
-    with pytest.raises(UsageError, match="no prices"):
+    with pytest.raises(UsageError, match="without a price"):
         planned(job_of(make_job, transformer()), "8xA100-80GB,4xL4", objective="cost")
 
 

@@ -143,6 +143,12 @@ def test_commands_that_start_ranks_are_refused(command: list[str]) -> None:
     local_ranks.check(command, 1, None)
 
 
+def test_no_more_ranks_than_one_machine_can_take() -> None:
+    local_ranks.check(["python", "train.py"], local_ranks.MOST_RANKS, None)
+    with pytest.raises(RecordingError, match="ranks on one machine"):
+        local_ranks.check(["python", "train.py"], local_ranks.MOST_RANKS + 1, None)
+
+
 def test_a_bandwidth_needs_ranks_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecordingError, match="between ranks"):
         local_ranks.check(["python", "train.py"], 1, 1e9)

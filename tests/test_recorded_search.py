@@ -251,7 +251,7 @@ def test_what_does_not_fit_whole_is_sharded_recomputed_or_offloaded() -> None:
 
 def test_offloading_needs_host_memory() -> None:
     work = transformer(blocks=12, hidden=1024)
-    model, of = model_of(work), machine(work, count=1, memory_bytes=4.5e9)
+    model, of = model_of(work), machine(work, count=1, memory_bytes=4.8e9)
     assert search_recorded(model, of, 1, 4).best[0].layout.offload
     poor = replace(of, node=replace(of.node, memory_bytes=1e8))
     with pytest.raises(PlanningError):

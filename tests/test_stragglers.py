@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from advisor import data, measurements
+from advisor.errors import RunError
+from advisor.jobs.files import read_job, write_job
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.links.data_parallel import expected_maximum
@@ -242,6 +245,18 @@ def test_a_measured_spread_takes_the_place_of_the_fitted_one(
         for spread in (alike, unlike)
     ]
     assert one[0] == one[1]
+
+
+def test_a_job_file_keeps_the_spread_and_refuses_an_impossible_one(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    spread = measured_spread(drawn(0.1, 0.05, 0.5, ranks=4, steps=50))
+    write_job(replace(make_job(), spread=spread), tmp_path / "job.json")
+    assert read_job(tmp_path / "job.json").spread == spread
+    text = (tmp_path / "job.json").read_text().replace('"ranks": 4', '"ranks": 1')
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(RunError, match="impossible spread"):
+        read_job(tmp_path / "job.json")
 
 
 def test_both_laws_take_the_same_spread() -> None:

@@ -22,11 +22,10 @@ from advisor.errors import UsageError
 from advisor.jobs import loading
 from advisor.jobs.data_in import VOLUME_BYTES_PER_S
 from advisor.jobs.job import Job
-from advisor.jobs.loading import with_surroundings
 from advisor.jobs.transfers import Transfers, recorded_data
 from advisor.predict import Predictor
 from advisor.predict.data_costs import CHECKPOINTS_KEPT
-from advisor.question import JobSpec
+from advisor.question import JobSpec, Question
 from advisor.ranking import Request, recommend
 
 GIB = 2**30
@@ -36,6 +35,12 @@ WHOLE: dict[str, Any] = {
     "results": "5GB",
     "validation": "10%",
 }
+
+
+def with_surroundings(job: Job, **said: str | float) -> Job:
+    """The job with what a user says about it; its machines start as fast as before."""
+    found = loading.job_of(Question.read(said).job, job=job)
+    return replace(found, transfers=replace(found.transfers, boot_s=job.transfers.boot_s))
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +214,7 @@ def test_command_line_python_and_json_have_one_estimate(
     job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "load_job", lambda *_, **__: job)
+    monkeypatch.setattr(api, "recording_of", lambda *_: None)
     options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
     shell = CliRunner().invoke(
         app, ["recommend", "--json", "--spot", *options], catch_exceptions=False

@@ -1,11 +1,13 @@
 """A sign of life on a terminal, nothing in a pipe."""
 
 import io
+import sys
 import threading
 
 import pytest
 
-from advisor.cli.waiting import waiting
+from advisor.cli import waiting as module
+from advisor.cli.waiting import waiting, while_waiting
 
 
 class Terminal(io.StringIO):
@@ -48,3 +50,26 @@ def test_a_pipe_and_a_program_are_told_nothing(is_quiet: bool) -> None:
 def test_an_error_goes_on_to_whoever_asked() -> None:
     with pytest.raises(KeyError), waiting("pricing", out=Terminal(), delay_s=0.0):
         raise KeyError("x")
+
+
+def test_what_a_verb_prints_comes_when_it_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module, "DELAY_S", 0.0)
+
+    @while_waiting("pricing")
+    def verb(word: str) -> None:
+        """Say a word."""
+        sys.stdout.write(f"{word}\n")
+        assert capsys.readouterr().out == ""
+        if word == "bad":
+            raise KeyError(word)
+
+    verb("good")
+    assert capsys.readouterr().out == "good\n"
+    with pytest.raises(KeyError):
+        verb("bad")
+    assert capsys.readouterr().out == "bad\n"
+    assert verb.__doc__ == "Say a word."

@@ -7,7 +7,7 @@ asked of a changed job), and is silent otherwise; see ``docs/advice.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from advisor.advice import (
@@ -21,11 +21,13 @@ from advisor.advice import (
     optimizers,
     rightsizing,
     software,
+    stragglers,
 )
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
+from advisor.jobs.job import Job
 
-__all__ = ["SOURCES", "Advice", "Facts", "How", "advise"]
+__all__ = ["SOURCES", "Advice", "Facts", "How", "advise", "beside"]
 
 # One line a source, in any order: what is strongest is said first.
 SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
@@ -39,6 +41,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     data_reuse.advise,
     colocation.advise,
     rightsizing.advise,
+    stragglers.advise,
 )  # fmt: skip
 
 # Effects below this share on time times cost are not worth a line.
@@ -46,8 +49,9 @@ LEAST_STRENGTH: Final = 0.01
 
 
 def advise(
-    facts: Facts, sources: Iterable[Callable[[Facts], Iterable[Advice]]] = SOURCES
-) -> tuple[Advice, ...]:
+    facts: Facts, sources: Iterable[Callable[[Facts], Iterable[Advice]]] = SOURCES, *,
+    kept: Container[str] = (),
+) -> tuple[Advice, ...]:  # fmt: skip
     """Return what is worth saying of a job, the strongest first.
 
     Parameters
@@ -55,7 +59,18 @@ def advise(
     facts : Facts
     sources : iterable of callable
         All of them by default.
+    kept : container of str
+        Names of advice that is said however weak, or where it does not pay.
     """
     found = [one for source in sources for one in source(facts)]
-    kept = [one for one in found if one.strength >= LEAST_STRENGTH]
-    return tuple(sorted(kept, key=lambda one: (-one.strength, one.name)))
+    said = [one for one in found if one.strength >= LEAST_STRENGTH or one.name in kept]
+    return tuple(sorted(said, key=lambda one: (-one.strength, one.name)))
+
+
+def beside(other: Job) -> tuple[Callable[[Facts], Iterable[Advice]], ...]:
+    """Return the sources where another job is there to share a device with."""
+
+    def share(facts: Facts) -> Iterable[Advice]:
+        return colocation.beside_run(facts, other)
+
+    return tuple(share if one is colocation.advise else one for one in SOURCES)

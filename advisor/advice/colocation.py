@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
 from advisor.domain import QUANTILES, Candidate, Estimate
+from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.machines.devices import suite_device
 from advisor.planners.colocation.interference import Sharer, shared_rates, sharer
@@ -28,6 +29,23 @@ def advise(facts: Facts) -> Iterable[Advice]:
     """Return what two runs of the job on one device would save each of them."""
     found = beside(facts, facts.job, "a second run of it")
     return () if found is None else (found,)
+
+
+def beside_run(facts: Facts, other: Job) -> Iterable[Advice]:
+    """Return what sharing a device with another run would save.
+
+    Raises
+    ------
+    UsageError
+        If the two cannot share it.
+    """
+    found = beside(facts, other, f"run {other.name}")
+    if found is None:
+        raise UsageError(
+            f"{facts.job.name} and {other.name} cannot share a device of these machines",
+            hint="both need one accelerator with memory and cores for two: --on aws:g5.2xlarge",
+        )
+    return (found,)
 
 
 def beside(facts: Facts, other: Job, name: str) -> Advice | None:
@@ -91,9 +109,12 @@ def _shared(alone_s: Sequence[float], rates: NDArray[np.float64], share: float) 
 
 
 def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:
-    """Return what is saved at the usual, the least and the most slowdown; a loss is negative."""
-    value, high, low = (now.value * (1.0 - factor) for factor in factors)
-    return Estimate(value=value, low=low, high=high, coverage=now.coverage)
+    """Return what is saved at the usual, the least and the most slowdown; a loss is negative.
+
+    More slowdown does not always cost more: a neighbour that stays longer pays longer.
+    """
+    saved = [now.value * (1.0 - factor) for factor in factors]
+    return Estimate(value=saved[0], low=min(saved), high=max(saved), coverage=now.coverage)
 
 
 def _sharer(job: Job, on: Candidate) -> Sharer | None:

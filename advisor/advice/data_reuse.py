@@ -67,8 +67,8 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
         rests_on=f"loading a batch takes {fed.ratio:.1f} times as long as computing on it; a "
         f"repetition is worth {RHO:g} of the one before ({RHO_LOW:g} to {RHO_HIGH:g}; data "
         "echoing, arXiv 1907.05550: 3.25 times less time)",
-        condition="The accuracy must be looked at; on our digits repeating alone gained nothing, "
-        "repeating first and fresh data after did. More loader workers come first.",
+        condition="The accuracy must be looked at: one small task of ours gained by it "
+        "(docs/experiments.md), yours was not tried. More loader workers come first.",
         how=How(kind="lines", text=_lines(echo)),
         effect_log_sd=spread / savings[0] if savings[0] > 0 else 0.0,
         is_model_kept=False,

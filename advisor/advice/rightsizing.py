@@ -19,6 +19,7 @@ from advisor.planners.rightsizing.nouns import RecordedUsage
 _SOURCE: Final = "rightsizing"
 FEWEST_READINGS: Final = 20
 LIKELY_OOM: Final = 0.05
+MOST_CONTENTION: Final = 0.1
 
 
 def advise(facts: Facts) -> Iterable[Advice]:
@@ -64,12 +65,14 @@ def advise(facts: Facts) -> Iterable[Advice]:
 
 
 def usage_of(recording: Recording) -> RecordedUsage | None:
-    """Return what a recording used; None where it has too few readings, or a quota cut it.
+    """Return what a recording used; None where it has too few readings, or was held back.
 
-    Under a quota usage is not what the job would use. Memory counts what processes share once.
+    Under a quota, or beside busy neighbours, usage is not what the job would use. Memory counts
+    what processes share once.
     """
     readings = recording.readings
-    if len(readings) < FEWEST_READINGS or recording.throttling:
+    is_held_back = bool(recording.throttling) or recording.contention > MOST_CONTENTION
+    if len(readings) < FEWEST_READINGS or is_held_back:
         return None
     t = np.array([one.t_s for one in readings])
     if t[-1] <= t[0]:

@@ -12,7 +12,7 @@ from advisor.catalogue import files
 from advisor.catalogue.device_memory import memory_bytes
 from advisor.catalogue.gpus import key
 from advisor.catalogue.nouns import Accelerator
-from advisor.catalogue.tables import numbers, read, texts
+from advisor.catalogue.tables import known, numbers, read, texts
 from advisor.errors import CatalogueError
 from advisor.planners.core.units import GB, TERA
 
@@ -48,7 +48,7 @@ def _accelerator(
     row: Mapping[str, Any], sustained: Mapping[str, tuple[float, float]]
 ) -> Accelerator:
     def scaled(name: str, unit: float = 1.0) -> float | None:
-        return _scaled(row[name], unit)
+        return known(row[name], unit)
 
     bf16, fp8 = sustained.get(row["name"], (np.nan, np.nan))
     year, joined = scaled("release_year"), scaled("interconnect_devices")
@@ -66,8 +66,8 @@ def _accelerator(
         bf16_flop_per_s=scaled("bf16_tflops", TERA),
         fp8_flop_per_s=scaled("fp8_tflops", TERA),
         int8_op_per_s=scaled("int8_tops", TERA),
-        sustained_bf16_flop_per_s=_scaled(bf16, TERA),
-        sustained_fp8_flop_per_s=_scaled(fp8, TERA),
+        sustained_bf16_flop_per_s=known(bf16, TERA),
+        sustained_fp8_flop_per_s=known(fp8, TERA),
         tdp_w=scaled("tdp_w"),
         link="" if row["interconnect"] == "none" else row["interconnect"],
         link_bytes_per_s=scaled("interconnect_gbs_per_direction", GB),
@@ -79,10 +79,6 @@ def _accelerator(
         source_1=row["source_1"],
         source_2=row["source_2"],
     )
-
-
-def _scaled(value: float, unit: float) -> float | None:
-    return None if np.isnan(value) else float(value) * unit
 
 
 def read_aliases(path: Path, accelerators: Collection[str]) -> dict[str, str]:

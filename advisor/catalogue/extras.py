@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from advisor.catalogue import files
 from advisor.catalogue.nouns import MeasuredLinks, OtherPrice
-from advisor.catalogue.tables import Column, read
+from advisor.catalogue.tables import Column, known, read
 from advisor.planners.core.units import GB
 
 
@@ -31,14 +29,14 @@ def _links(row: dict[str, Any]) -> MeasuredLinks:
         provider=row["provider"],
         instance_type=row["instance_type"],
         gpu_name=row["gpu_name"],
-        gpu_count=_known(row["gpu_count"]),
-        pcie_generation=_known(row["pcie_gen"]),
-        pcie_lanes=_known(row["pcie_width"]),
-        host_to_device_bytes_per_s=_known(row["h2d_gbs"], GB),
-        device_to_host_bytes_per_s=_known(row["d2h_gbs"], GB),
-        device_to_device_min_bytes_per_s=_known(row["d2d_min_gbs"], GB),
-        device_to_device_median_bytes_per_s=_known(row["d2d_median_gbs"], GB),
-        device_to_device_max_bytes_per_s=_known(row["d2d_max_gbs"], GB),
+        gpu_count=known(row["gpu_count"]),
+        pcie_generation=known(row["pcie_gen"]),
+        pcie_lanes=known(row["pcie_width"]),
+        host_to_device_bytes_per_s=known(row["h2d_gbs"], GB),
+        device_to_host_bytes_per_s=known(row["d2h_gbs"], GB),
+        device_to_device_min_bytes_per_s=known(row["d2d_min_gbs"], GB),
+        device_to_device_median_bytes_per_s=known(row["d2d_median_gbs"], GB),
+        device_to_device_max_bytes_per_s=known(row["d2d_max_gbs"], GB),
         has_peer_access={"yes": True, "no": False}.get(row["p2p"]),
         source=row["source"],
     )
@@ -73,7 +71,3 @@ def _rows(path: Path, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
     table = read(path, columns)
     cells = zip(*(list(values) for values in table.values()), strict=True)
     return [dict(zip(table, row, strict=True)) for row in cells]
-
-
-def _known(value: float, unit: float = 1.0) -> float | None:
-    return None if np.isnan(value) else float(value) * unit

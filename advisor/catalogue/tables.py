@@ -254,6 +254,11 @@ def texts(table: Mapping[str, Values], name: str) -> list[str]:
     return values
 
 
+def known(value: float, unit: float = 1.0) -> float | None:
+    """Return a cell in SI units; None where it is empty."""
+    return None if np.isnan(value) else float(value) * unit
+
+
 def numbers(table: Mapping[str, Values], name: str) -> Floats:
     """Return a column that was declared as numbers."""
     values = table[name]

@@ -12,7 +12,7 @@ import typer
 from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
-from advisor.question import Question
+from advisor.question import JobSpec, Question
 
 
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
@@ -37,6 +37,14 @@ def command(
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of these machines.")] = 1,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Another run, to share the device with: what each keeps of its rate, and pays.",
+            show_default=False,
+        ),
+    ] = None,
     explain: Annotated[
         int | None,
         typer.Option(metavar="N", help="Show advice N in full, with what to paste."),
@@ -61,8 +69,9 @@ def command(
         predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
         job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
         found = api.advised(
-            job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor
-        )
+            job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
+            beside=None if beside is None else api.job_of(JobSpec(run=beside)),
+        )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(found.to_record(), indent=2))
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,14 +47,16 @@ def command(
     from advisor.learned.job_runs import choose
     from advisor.train.labelled import read_runs
 
-    records = read_runs(runs, fmt)
+    with waiting("reading the runs", is_quiet=as_json):
+        records = read_runs(runs, fmt)
     known = sorted({record.job.job_id for record in records})
     if job not in known:
         raise UsageError(
             f"no run of a job named {job!r}",
             hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
         )
-    found = choose(records, job)
+    with waiting("learning from them", is_quiet=as_json):
+        found = choose(records, job)
     typer.echo(json.dumps(found.to_record(), indent=2) if as_json else _text(found, top))
 
 

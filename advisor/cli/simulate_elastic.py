@@ -8,6 +8,7 @@ import typer
 
 from advisor.cli.quantity_types import COUNT, SECONDS, USD, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ def command(
         scaling=known.scaling if known is not None and is_scaled else None,
         source="" if known is None else known.source,
     )
-    answer = simulation.elastic_answer(question)
+    with waiting("planning", is_quiet=as_json):
+        answer = simulation.elastic_answer(question)
     show("Elastic workers", answer.to_record(), answer.charts, plot, as_json, "elastic")
 
 

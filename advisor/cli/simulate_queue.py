@@ -9,6 +9,7 @@ import typer
 
 from advisor.cli.quantity_types import HOURS, USD, quantity
 from advisor.cli.simulate_options import AsJson, Deadline, Plot, show
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 
 
@@ -87,13 +88,14 @@ def command(
     rented = None
     if rent_hours is not None:
         rented = Estimate(value=rent_hours, low=rent_hours, high=rent_hours)
-    answer = simulation.queue_answer(
-        own,
-        devices=devices,
-        duration_h=Estimate(value=hours, low=low or hours, high=high or hours),
-        deadline_h=deadline,
-        rent_completion_h=rented,
-        rent_cost_usd=rent_cost,
-        with_policies=True,
-    )
+    with waiting("replaying the cluster's jobs", is_quiet=as_json):
+        answer = simulation.queue_answer(
+            own,
+            devices=devices,
+            duration_h=Estimate(value=hours, low=low or hours, high=high or hours),
+            deadline_h=deadline,
+            rent_completion_h=rented,
+            rent_cost_usd=rent_cost,
+            with_policies=True,
+        )
     show("Shared cluster", answer.to_record(), answer.charts, plot, as_json, "queue")

@@ -9,7 +9,9 @@ import typer
 
 from advisor.cli.quantity_types import HOURS, SECONDS, USD, quantity
 from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
+from advisor.planners.spot.bands import BAND_FRACTIONS, hazard_of_band
 from advisor.quantities import parse_seconds
 
 
@@ -74,6 +76,13 @@ def command(
     spot_price: Annotated[
         float, quantity(USD, "--spot-price", help="Spot price of one node, in USD per hour.")
     ] = 0.3,
+    interruptions: Annotated[
+        str | None,
+        typer.Option(
+            help="How many such machines the provider interrupts in a month, without --trace: "
+            f"{', '.join(BAND_FRACTIONS)} (default: >20%)."
+        ),
+    ] = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,12 +101,17 @@ def command(
         deadline_s=None if deadline is None else deadline * HOUR_S,
         price_usd_per_h=price,
         spot_price_usd_per_h=spot_price,
+        hazard=1.0 if interruptions is None else hazard_of_band(interruptions),
     )
-    if trace is None:
-        answer = simulation.packaged_answer(question)
-    else:
-        chosen, others = _chosen(trace, zone, parse_seconds(f"1{time_unit}", option="--time-unit"))
-        answer = simulation.spot_answer(chosen, question, others)
+    if interruptions is not None and trace is not None:
+        raise UsageError("--interruptions does not go with --trace", hint="leave one of them out")
+    with waiting("replaying the job", is_quiet=as_json):
+        if trace is None:
+            answer = simulation.packaged_answer(question)
+        else:
+            unit_s = parse_seconds(f"1{time_unit}", option="--time-unit")
+            chosen, others = _chosen(trace, zone, unit_s)
+            answer = simulation.spot_answer(chosen, question, others)
     show("Spot", answer.to_record(), answer.charts, plot, as_json, "spot")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from advisor.cli.waiting import while_waiting
 from advisor.train import (
     campaigns,
     check,
@@ -41,11 +42,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Fit models again from measurements; options without a verb are those of `models`.",
 )
-app.command("device-model")(device_fit.command)
-app.command("scaling")(scaling.command)
-app.command("memory")(memory_model.command)
-app.command("layout-model")(layout_model.command)
-app.command("campaigns")(campaigns.command)
-app.command("peers")(peers.command)
+app.command("device-model")(while_waiting("fitting")(device_fit.command))
+app.command("scaling")(while_waiting("fitting")(scaling.command))
+app.command("memory")(while_waiting("fitting")(memory_model.command))
+app.command("layout-model")(while_waiting("fitting")(layout_model.command))
+app.command("campaigns")(while_waiting("fitting")(campaigns.command))
+app.command("peers")(while_waiting("fitting")(peers.command))
 app.command("models")(models.command)
 app.command("check")(check.command)

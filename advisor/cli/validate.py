@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from advisor import data, validation
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.validation.scores import Scores, Validation
 
@@ -48,13 +49,16 @@ def command(
                 "--blind scores a protocol, not a table of your own",
                 hint="what had the published rows in sight is printed below the table's scores",
             )
-        _print(score_table(Path(protocol), data.measurements(folder)), as_json)
+        with waiting("scoring the table", is_quiet=as_json):
+            scored = score_table(Path(protocol), data.measurements(folder))
+        _print(scored, as_json)
         return
     if protocol not in validation.PROTOCOLS:
         raise UsageError(
             f"no protocol named {protocol!r}", hint=f"one of: {', '.join(validation.PROTOCOLS)}"
         )
-    result = validation.run(protocol, data.measurements(folder), is_blind=is_blind)
+    with waiting(f"scoring {protocol}", is_quiet=as_json):
+        result = validation.run(protocol, data.measurements(folder), is_blind=is_blind)
     _print(result, as_json)
 
 

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import sys
 import threading
-from collections.abc import Iterator
-from typing import IO, Final
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final
 
 DELAY_S: Final = 1.0
+Verb = Callable[..., None]
+
+
+def while_waiting(what: str) -> Callable[[Verb], Verb]:
+    """Let a verb that says nothing before its end show a sign of life until then.
+
+    What it prints on standard output is printed when it is done.
+    """
+
+    def decorate(verb: Verb) -> Verb:
+        @functools.wraps(verb)
+        def command(*args: Any, **options: Any) -> None:
+            held = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(held), waiting(what):
+                    verb(*args, **options)
+            finally:
+                sys.stdout.write(held.getvalue())
+
+        return command
+
+    return decorate
 
 
 @contextlib.contextmanager
@@ -33,8 +57,13 @@ def waiting(
         yield
         return
     from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
 
-    status = Console(file=stream).status(f"{what} ...")
+    status = Live(
+        Spinner("dots", f"{what} ..."), console=Console(file=stream), transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
     timer = threading.Timer(delay_s, status.start)
     timer.daemon = True
     timer.start()

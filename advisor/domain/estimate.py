@@ -30,6 +30,16 @@ class Estimate:
         if not 0 < self.coverage < 1:
             raise ValueError(f"coverage must be in (0, 1), got {self.coverage}")
 
+    def __repr__(self) -> str:
+        """Say the value and its interval.
+
+        Examples
+        --------
+        >>> Estimate(value=10.0, low=8.0, high=15.0)
+        <Estimate 10 (8-15, 90%)>
+        """
+        return f"<Estimate {self.value:.4g} ({self.low:.4g}-{self.high:.4g}, {self.coverage:.0%})>"
+
     @classmethod
     def lognormal(cls, value: float, log_sd: float, coverage: float = 0.9) -> Estimate:
         """Return the interval of a positive quantity whose logarithm errs by ``log_sd``.

@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 # What a job runs on until it is done: on-demand machines, spot ones, spot ones with on-demand ones
-# in their place while there are none, or as many spot machines as there are.
-CompletionWay = Literal["on-demand", "spot", "spot-with-fallback", "elastic-spot"]
+# in their place while there are none, as many spot machines as there are, or what a plan by the
+# deadline says.
+CompletionWay = Literal[
+    "on-demand", "spot", "spot-with-fallback", "elastic-spot", "spot-by-deadline"
+]  # fmt: skip
 COMPLETIONS: Final[tuple[CompletionWay, ...]] = get_args(CompletionWay)
 
 
@@ -31,6 +34,17 @@ class Offer:
     memory_gib: float
     terms: str = ""
 
+    def __repr__(self) -> str:
+        """Say what is sold, where, how it is paid and for how much."""
+        inside = f"{self.vcpus} vCPU, {self.memory_gib:g} GiB"
+        if self.accelerator is not None:
+            inside = f"{self.accelerators:g} x {self.accelerator}"
+        terms = f", {self.terms}" if self.terms else ""
+        return (
+            f"<Offer {self.provider} {self.instance_type} {self.region}, {self.pricing}{terms}: "
+            f"{self.price_usd_per_h:.4g} USD/h, {inside}>"
+        )
+
     def to_record(self, count: int) -> dict[str, Any]:
         """Return the JSON form of ``count`` of them."""
         return {
@@ -51,6 +65,11 @@ class Configuration:
     """What is rented together: ``(offer, count)`` parts; several parts are a mixed cluster."""
 
     parts: tuple[tuple[Offer, int], ...]
+
+    def __repr__(self) -> str:
+        """Say what is rented together, and its price."""
+        machines = " + ".join(f"{n} x {offer.instance_type}" for offer, n in self.parts)
+        return f"<Configuration {machines}: {self.price_usd_per_h:.4g} USD/h>"
 
     @property
     def price_usd_per_h(self) -> float:

@@ -9,14 +9,12 @@ from typing import Any, Final
 from advisor.collectors import bounded
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
-from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Transformer, Work
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_config import (
     DescribedModel,
     longest_sequence,
     read_config,
-    transformer_of,
 )
 from advisor.planners.step.describe_convolutions import ConvolutionalNetwork, convolutional_work
 from advisor.planners.step.diffusion_unet import diffusion_work
@@ -57,21 +55,6 @@ def read_longest(path: Path) -> int | None:
         If the file cannot be read.
     """
     return longest_sequence(read_content(path))
-
-
-def read_transformer(path: Path, *, sequence: int | None = None) -> Transformer:
-    """Read the dimensions of a transformer; as ``read_model``.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or lacks a dimension.
-    """
-    content = read_content(path)
-    try:
-        return transformer_of(content, sequence=sequence)
-    except PlanningError as error:
-        raise UsageError(f"{path}: {error}", hint=error.hint) from error
 
 
 def read_content(path: Path) -> dict[str, Any]:

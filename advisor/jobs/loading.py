@@ -25,7 +25,6 @@ from advisor.planners.layouts.search import check_sizes
 from advisor.planners.step.describe import in_precision
 from advisor.planners.step.describe_config import DescribedModel
 from advisor.planners.step.describe_convolutions import parse_network
-from advisor.quantities import parse_bytes, parse_rate, parse_share
 from advisor.question import JobSpec, SetupRequest
 
 _DESCRIBED_SEQUENCE: Final = 2048
@@ -257,41 +256,6 @@ def _in_precision(job: Job, precision: str | None) -> Job:
     if precision is None or job.work is None:
         return job
     return replace(job, work=in_precision(job.work, cast(Precision, precision)))
-
-
-def with_surroundings(
-    job: Job,
-    *,
-    data: str | float | None = None,
-    data_rate: str | float | None = None,
-    results: str | float | None = None,
-    validation: str | float | None = None,
-) -> Job:
-    """Return the job with what the user knows better than the recording of all that is no step.
-
-    Parameters
-    ----------
-    job : Job
-    data, results : str or float, optional
-        Brought to every machine, and taken out of the cloud at the end: ``"120GB"``, or bytes.
-    data_rate : str or float, optional
-        Most that one machine gets from where the data lies: ``"100MB/s"``.
-    validation : str or float, optional
-        What the ends of epochs (validation above all) take, as a share of the training steps:
-        ``"5%"``, or 0.05.
-
-    Raises
-    ------
-    UsageError
-        If one of them makes no sense.
-    """
-    return _surrounded(
-        job,
-        None if data is None else parse_bytes(data, option="--data"),
-        None if data_rate is None else parse_rate(data_rate, option="--data-rate"),
-        None if results is None else parse_bytes(results, option="--results"),
-        None if validation is None else parse_share(validation, option="--validation", most=100.0),
-    )
 
 
 def _surrounded(

@@ -140,7 +140,7 @@ def rounds_job(
         startup_log_sd=startup_log_sd,
         epochs=ends,
         epoch_end_steps=(recording.boundary_s or 0.0) / step.corrected_s,
-        length_log_sd=_length_log_sd(recording, is_given),
+        length_log_sd=length_log_sd(recording, is_given),
         assumptions=(_NO_GPU.format(kind=rounds.kind),),
         limits=recording.limits,
     )
@@ -233,6 +233,7 @@ def _length(
     return float(work.steps), f"{work.source} ({work.confidence})"
 
 
-def _length_log_sd(recording: Recording, is_given: bool) -> float:
+def length_log_sd(recording: Recording, is_given: bool) -> float:
+    """Return the deviation of ln(steps) of a job whose length was told, or found."""
     work = recording.total_work
     return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]

@@ -6,7 +6,6 @@ import math
 from typing import get_args
 
 from advisor.collectors.certainty import (
-    LENGTH_LOG_SD,
     shortfall,
     step_log_sd,
     with_correction,
@@ -25,8 +24,8 @@ from advisor.collectors.work import length_hint
 from advisor.domain import REACH_90
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
-from advisor.jobs.moments import moments_of
-from advisor.jobs.programs import rounds_job, whole_program
+from advisor.jobs.moments import input_bytes, moments_of
+from advisor.jobs.programs import length_log_sd, rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
 from advisor.planners.core.nouns import (
@@ -149,7 +148,7 @@ def job_from_recording(
         checkpoint_s=None if saves is None else saves.seconds,
         told=recording.told,
         limits=recording.limits,
-        length_log_sd=_length_log_sd(recording, is_length_given),
+        length_log_sd=length_log_sd(recording, is_length_given),
         startup_log_sd=startup_log_sd,
         epoch_end_log_sd=with_correction(
             _ENDS_LOG_SD / math.sqrt(max(recording.boundaries, 1)),
@@ -242,11 +241,6 @@ def _epoch_ends(
     return steps * batch / loading.dataset_samples, recording.boundary_s / step.corrected_s
 
 
-def _length_log_sd(recording: Recording, is_given: bool) -> float:
-    work = recording.total_work
-    return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]
-
-
 def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
     """Return what ends of epochs add that the job has and the recording has not."""
     samples = recording.loading.dataset_samples if recording.loading else None
@@ -288,7 +282,7 @@ def recorded_work(deep: DeepStep, loading: Loading | None) -> Work:
         parameter_bytes=deep.parameter_bytes,
         optimizer_state_bytes=deep.optimizer_state_bytes,
         saved_bytes_per_sample=deep.saved_bytes / micro_batch,
-        input_bytes_per_sample=(loading.sample_bytes or 0.0) if loading else 0.0,
+        input_bytes_per_sample=input_bytes(loading, micro_batch) / micro_batch,
         layers=tuple(
             Layer(
                 name=layer.name,

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.catalogue.assumed_networks import assumed_networks
 from advisor.machines import devices
+from advisor.machines.pcie import THROUGH_HOST, pcie_bytes_per_s
+from advisor.machines.processors import cpu_device
 from advisor.planners.core.nouns import Device
 
 Floats = NDArray[np.float64]
@@ -24,11 +26,6 @@ Integers = NDArray[np.int64]
 # Cards that run today's PyTorch script unchanged ("cuda" devices, not marked as legacy in the
 # accelerator table); the others need their vendor's fork or compiler.
 _CUDA_VENDORS: Final = ("NVIDIA", "AMD")
-# Without direct transfers a message between two cards crosses PCIe twice, through host memory.
-_THROUGH_HOST = 0.5
-# Host-to-device rates measured on clouds by PCIe generation (datasets/catalogue, nvbandwidth):
-# V100 machines 11.1, A10G/L4 13.5, A100 PCIe 26.7, H100 machines 55 GB/s.
-_PCIE_BYTES_PER_S: Final = {3.0: 11.1e9, 4.0: 26.7e9, 5.0: 55.0e9}
 # One message: NCCL over NVLink, through host memory, and TCP or RDMA between machines
 # (reference values of NCCL's own tuning model, in the order of magnitude; 48 us between machines
 # is the fit of our layout trial, 15 us the usual RDMA figure).
@@ -167,8 +164,7 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         The catalogue's row of the device: its own link, or its PCIe generation.
     """
     link = row.link_bytes_per_s if row is not None else None
-    generation = (row.pcie_generation if row is not None else None) or 3.0
-    through_host = _PCIE_BYTES_PER_S.get(generation, _PCIE_BYTES_PER_S[3.0]) * _THROUGH_HOST
+    through_host = pcie_bytes_per_s(row and row.pcie_generation) * THROUGH_HOST
     is_cpu = device.kind == "cpu"
     return one_type(
         device,
@@ -237,7 +233,7 @@ def _device(
     )  # fmt: skip
     if key in known:
         return key, None
-    return key, devices.cpu_device(
+    return key, cpu_device(
         name=str(types.name[i]),
         vcpus=int(types.vcpus[i]),
         memory_bytes=float(types.memory_bytes[i]),
@@ -268,5 +264,5 @@ def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
         return float(row.link_bytes_per_s)
     measured = float(types.host_device_bytes_per_s[i])
     if np.isnan(measured):
-        measured = _PCIE_BYTES_PER_S.get(row.pcie_generation or 3.0, _PCIE_BYTES_PER_S[3.0])
-    return measured * _THROUGH_HOST
+        measured = pcie_bytes_per_s(row.pcie_generation)
+    return measured * THROUGH_HOST

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from advisor.collectors.recording import DeviceSheet, Host
-from advisor.machines.devices import cpu_device, suite_device
+from advisor.machines.devices import suite_device
+from advisor.machines.processors import cpu_device
+from advisor.planners.core.case import STREAM_SHARE
 from advisor.planners.core.nouns import Device
 
-# A large copy reaches this share of a GPU's nominal bandwidth (measured, A100 and H100:
-# planners.core.case); the device model's efficiencies are shares of the nominal one.
-_STREAM_SHARE: Final = 0.856
 _PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
@@ -116,7 +115,8 @@ def _gpu(host: Host) -> Device | None:
         **rates,
         sustained_fp32_flop_per_s=sheet.fp32_flop_per_s,
         sustained_fp16_flop_per_s=half or device.sustained_fp16_flop_per_s,
-        memory_bytes_per_s=sheet.copy_bytes_per_s / _STREAM_SHARE,
+        # The device model's efficiencies are shares of the nominal bandwidth.
+        memory_bytes_per_s=sheet.copy_bytes_per_s / STREAM_SHARE,
         call_s=sheet.call_s,
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError
 from advisor.machines import devices
+from advisor.machines.pcie import THROUGH_HOST, pcie_bytes_per_s
 from advisor.planners.core.nouns import Device
 
 # Whose tuned kernels a card runs (``planners.core.columns.GENERATIONS``).
@@ -33,12 +34,8 @@ _LAYER_FLOP_PER_S: Final = {
 # 1200 W, and large products are bound by power; older: V100 80 of 125, T4 21 of 65.
 _MEASURED_SHARE: Final = {0: 0.5, 1: 0.65, 2: 0.80, 3: 0.73}
 _BLACKWELL_W: Final = 1200.0
-# PCIe copies between two cards, measured on clouds, by generation (datasets/catalogue, links).
-_PCIE_BYTES_PER_S: Final = {3.0: 11.1e9, 4.0: 26.7e9, 5.0: 55.0e9, 6.0: 55.0e9}
-# Without direct transfers a message between two cards crosses PCIe twice, through host memory.
-_THROUGH_HOST: Final = 0.5
-# What two cards reach of it with direct transfers: the mean of L4 on GCP (10.1 of 12.35 GB/s) and
-# RTX PRO 6000 on AWS (54 of 55.6), nvbandwidth. GeForce cards have none since Turing.
+# What two cards reach of PCIe with direct transfers: the mean of L4 on GCP (10.1 of 12.35 GB/s)
+# and RTX PRO 6000 on AWS (54 of 55.6), nvbandwidth. GeForce cards have none since Turing.
 _PEER_TO_PEER: Final = 0.9
 _WITHOUT_PEERS: Final = re.compile(r"GTX|TITAN|RTX-[2-5]0[5-9]0")
 
@@ -102,10 +99,10 @@ def part(row: Accelerator) -> AcceleratorPart:
             f"the catalogue has no 16-bit rate or memory bandwidth of {row.name}",
             hint="choose an accelerator that trains in 16 bits, e.g. L4 or A100",
         )
-    pcie = _PCIE_BYTES_PER_S.get(row.pcie_generation or 3.0, _PCIE_BYTES_PER_S[3.0])
+    pcie = pcie_bytes_per_s(row.pcie_generation)
     # Bridges join pairs only; in a machine of four or eight most pairs have none.
     is_linked = bool(row.link_bytes_per_s) and "bridge" not in row.link
-    between = pcie * (_THROUGH_HOST if _WITHOUT_PEERS.match(row.name) else _PEER_TO_PEER)
+    between = pcie * (THROUGH_HOST if _WITHOUT_PEERS.match(row.name) else _PEER_TO_PEER)
     return AcceleratorPart(
         name=row.name,
         flop_per_s=rate,

@@ -23,7 +23,7 @@ from advisor.planners.core.units import GIB
 from advisor.planners.goodput.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot.bands import BANDS
 from advisor.planners.step.input_pipeline import vcpus_needed
-from advisor.predict.completion import Completion
+from advisor.predict.completion import PAID_ON_DEMAND, Completion
 from advisor.predict.data_costs import SideCosts
 from advisor.quantities import seconds_text
 from advisor.ways.columns import WAYS, TimeColumns
@@ -64,7 +64,7 @@ def candidate(
     hourly, once = (0.0 if math.isnan(usd) else usd for usd in (storage, egress))
     steady_price = on_demand_price(catalogue, offers, offer_row)
     bills = _bills(completion, completion_row, price, (steady_price or math.nan) * count)
-    if completion.way_of(completion_row) == "spot-with-fallback" and steady_price is not None:
+    if completion.way_of(completion_row) in PAID_ON_DEMAND and steady_price is not None:
         price = steady_price * count  # what its billed hours are counted in
     billing = side.billing(offer_row)
     time_h, cost = completion.estimates(
@@ -117,6 +117,7 @@ def candidate(
         on_demand_time_h=alike[0],
         on_demand_cost_usd=alike[1],
         completion=completion.way_of(completion_row),
+        late_probability=_late(completion, completion_row),
         bills=bills,
         units=units,
     )
@@ -270,6 +271,13 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
             f"spot with fallback: on spot machines {spot / (spot + on_demand):.0%} of the time, "
             f"on demand while there are none; {finish}, with {every}",
         )
+    if way == "spot-by-deadline":
+        spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
+        return (
+            f"by the deadline: on spot machines {spot / (spot + on_demand):.0%} of the rented "
+            f"time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
+            f"says so; {finish}, with {every}",
+        )
     if way == "elastic-spot":
         mean = count * float(completion.spot_h[row] / completion.rented_h[row])
         return (
@@ -279,6 +287,11 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     if completion.is_negligible[row]:
         return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
     return (f"failures and a checkpoint every {interval} add {overhead:.0%}",)
+
+
+def _late(completion: Completion, row: int) -> float | None:
+    late = float(completion.late_fraction[row])
+    return None if math.isnan(late) else late
 
 
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:

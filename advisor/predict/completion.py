@@ -34,7 +34,9 @@ Integers = NDArray[np.int64]
 
 _BY_THE_SECOND: Final = (SHORTEST_BILL_H, 0.0)
 # Ways with other machines, or another price of theirs, from one time to the next.
-BLENDED: Final = ("spot-with-fallback", "elastic-spot")
+BLENDED: Final = ("spot-with-fallback", "elastic-spot", "spot-by-deadline")
+# Ways whose billed hours are counted in the price of on-demand machines.
+PAID_ON_DEMAND: Final = ("spot-with-fallback", "spot-by-deadline")
 # Between 10th and 90th percentile, in standard deviations.
 _SHOWN_SDS: Final = QUANTILES[0.8]
 
@@ -48,8 +50,8 @@ class Completion:
     finish_h : float array
         From the machines' start to the end of the job; on spot machines from the request. [h]
     billed_h : float array
-        While the machines are paid, as if all of them; of ``spot-with-fallback`` at the on-demand
-        price. [h]
+        While the machines are paid, as if all of them; of ways that change to on-demand machines
+        (``PAID_ON_DEMAND``) at their price. [h]
     overhead_fraction : float array of shape (n,)
         What checkpoints, failures and removals add to the work.
     checkpoint_interval_s : float array of shape (n,)
@@ -65,6 +67,8 @@ class Completion:
         Expected rented time of each kind, as if of all machines. [h]
     rented_h : float array of shape (n,)
         Expected time with at least one machine. [h]
+    late_fraction : float array of shape (n,)
+        Probability that a plan by a deadline misses it; nan where the finish alone says that.
     parts_h : mapping of str to float array of shape (n,)
         The expected time by what it goes to; they sum to ``finish_h[:, 1]``. [h]
     """
@@ -79,6 +83,7 @@ class Completion:
     spot_h: Floats
     on_demand_h: Floats
     rented_h: Floats
+    late_fraction: Floats
     parts_h: Mapping[str, Floats]
 
     def way_of(self, row: int) -> CompletionWay:
@@ -282,6 +287,7 @@ def steady_kind(way: CompletionWay, billed_h: Floats) -> dict[str, Any]:
         "spot_h": billed_h if way == "spot" else none,
         "on_demand_h": none if way == "spot" else billed_h,
         "rented_h": billed_h,
+        "late_fraction": np.full(billed_h.shape, np.nan),
     }
 
 

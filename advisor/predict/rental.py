@@ -54,6 +54,10 @@ def completed(
         )
     if way == "on-demand":
         return on_demand(job, columns, coverage)
+    if way == "spot-by-deadline":
+        raise UsageError(
+            f"{way!r} needs a deadline", hint="rank machines: advisor recommend --spot --deadline"
+        )
     row, band = np.array([0]), offers.spot_interruption_band[[offer_row]]
     if way == "spot":
         return on_spot(job, columns, row, band, coverage)

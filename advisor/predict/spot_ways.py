@@ -175,6 +175,7 @@ def _completion(
         spot_h=rentals.spot_s * factor / HOUR_S,
         on_demand_h=(rentals.on_demand_s + failures_s) * factor / HOUR_S,
         rented_h=(rentals.rented_s + failures_s) * factor / HOUR_S,
+        late_fraction=np.full(rows.shape, np.nan),
         parts_h=parts_h(
             job, columns, finish_h[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
         ),

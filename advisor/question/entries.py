@@ -198,8 +198,9 @@ _QUESTION: Final = _entries("question", {
                   "overrides.csv in the configuration folder, if it is there)."),
     "objective": ("objective", choice("time", "cost"), "What to minimise: time or cost "
                   "(default: time)."),
-    "completion": ("completion", choice(*COMPLETIONS), "What the job runs on until it is done: "
-                   "on-demand, spot, spot-with-fallback or elastic-spot (default: on-demand)."),
+    "completion": ("completion", choice(*COMPLETIONS[:4]), "What the job runs on until "
+                   "it is done: on-demand, spot, spot-with-fallback or elastic-spot (default: "
+                   "on-demand)."),
 })  # fmt: skip
 
 ENTRIES: Final[Mapping[str, Entry]] = {

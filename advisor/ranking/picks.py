@@ -187,4 +187,9 @@ def _keeping(
     """Return what keeps the deadline with the confidence that was asked for."""
     late = 1.0 - (CONFIDENCE if confidence is None else confidence)
     every = [*front, *([] if here is None else [here])]
-    return [one for one in every if one.training_time_h.above(deadline_h) <= late]
+    return [one for one in every if _late(one, deadline_h) <= late]
+
+
+def _late(one: Candidate, deadline_h: float) -> float:
+    planned = one.late_probability
+    return one.training_time_h.above(deadline_h) if planned is None else planned

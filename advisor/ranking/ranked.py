@@ -76,29 +76,40 @@ class Ranked:
         self.rows, self.mixed, self.feasible = rows, mixed, feasible
         self.beliefs = beliefs = Beliefs.of(rows, columns, mixed)
         on_front = pareto_front(beliefs.time_h[feasible], beliefs.cost_usd[feasible])
-        self.front = feasible[on_front]
-        kept = worth_a_line(beliefs, self.front, request.least_gain_fraction)
-        sure = self._within_deadline()
+        undominated = feasible[on_front]
+        kept = worth_a_line(beliefs, undominated, request.least_gain_fraction)
+        sure = self._within_deadline(undominated)
+        # A plan by the deadline counts, whatever may be over sooner for less without one.
+        front = np.union1d(undominated, sure)
+        self.front = front[np.argsort(beliefs.time_h[front], kind="stable")]
         self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure]))]
         self.shown = shown_of(beliefs, self.kept, request.top, also=sure)
         self.nearest = _nearest(request, rows, offers, columns)
         if self.front.size:
             self.nearest = self.front[:0]
 
-    def _within_deadline(self) -> Integers:
-        """Return the cheapest row of the front that keeps the deadline with the confidence."""
+    def _within_deadline(self, front: Integers) -> Integers:
+        """Return the cheapest row that keeps the deadline with the confidence.
+
+        Of the front, and of those planned by the deadline.
+        """
         deadline_h, rows = self.request.deadline_h, self.rows
-        front = self.front[self.front < len(rows.offer)]
+        equal = self.feasible[self.feasible < len(rows.offer)]
         if deadline_h is None:
-            return front[:0]
+            return equal[:0]
+        able = equal[np.isin(equal, front) | rows.is_planned(equal)]
         confidence = self.request.confidence or CONFIDENCE
-        time_h, _ = rows.with_confidence(confidence, self.request.coverage)
-        return front[time_h[front] <= deadline_h][-1:]  # the front falls in cost
+        able = able[~rows.is_late(deadline_h, confidence, self.request.coverage)[able]]
+        return able[np.argsort(rows.cost_usd[able], kind="stable")][:1]
 
     def candidates(self, places: Integers) -> tuple[Candidate, ...]:
         """Return some rows as objects, ranked in their order."""
+        if not places.size:
+            return ()
+        fastest = 1 + int(np.argmin(self.beliefs.time_h[places]))
+        cheapest = 1 + int(np.argmin(self.beliefs.cost_usd[places]))
         made = (self._candidate(row, rank) for rank, row in enumerate(places.tolist(), start=1))
-        return tuple(_placed(one, self.request, len(places)) for one in made)
+        return tuple(_placed(one, self.request, fastest, cheapest) for one in made)
 
     def _candidate(self, row: int, rank: int) -> Candidate:
         rows, request = self.rows, self.request
@@ -113,6 +124,8 @@ class Ranked:
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             steady=rows.steady,
         )  # fmt: skip
+        if rows.is_planned(np.array([row]))[0]:
+            return found  # what costs and lasts as much does not keep the deadline as surely
         others = alternatives(
             self.beliefs, rows, self.columns, self.feasible, row, request.least_gain_fraction,
             self.predictor, self.offers,
@@ -162,7 +175,9 @@ def _reject(
 ) -> tuple[Counter[str], Integers]:
     """Count the rows by the first reason against them; return the counts and the rows left."""
     status = columns.status[rows.column]
-    time_h, cost = rows.with_confidence(request.confidence, request.coverage)
+    _, cost = rows.with_confidence(request.confidence, request.coverage)
+    deadline_h = request.deadline_h or np.inf
+    late = rows.is_late(deadline_h, request.confidence, request.coverage)
     rejected: Counter[str] = Counter()
     for code, reason in enumerate(STATUSES):
         if code:
@@ -173,7 +188,7 @@ def _reject(
         ("over_hourly", rows.usd_per_h(offers, columns) > request.most_usd_per_h),
         ("no_checkpoints", rows.is_spot & (not request.saves_checkpoints)),
         ("dominated", rows.is_hopeless),
-        ("over_deadline", time_h > (request.deadline_h or np.inf)),
+        ("over_deadline", late),
         ("over_budget", cost > (request.budget_usd or np.inf)),
     ):
         rejected[reason] += int(np.count_nonzero(left & holds))
@@ -200,16 +215,17 @@ def _placing(one: Candidate) -> tuple[bool, int]:
     return any(offer.accelerators for offer, _ in one.configuration.parts), one.layout.devices
 
 
-def _placed(one: Candidate, request: Request, places: int) -> Candidate:
+def _placed(one: Candidate, request: Request, fastest: int, cheapest: int) -> Candidate:
     """Add what only the list knows: its place, and whether the interval crosses a constraint."""
-    place = {places: "cheapest", 1: "fastest"}.get(one.rank)
-    reasons = [place] if place else []
-    if places == 1:
-        reasons = ["fastest and cheapest"]
+    place = [name for name, rank in (("fastest", fastest), ("cheapest", cheapest))
+             if rank == one.rank]  # fmt: skip
+    reasons = [" and ".join(place)] if place else []
     risks = []
     if request.budget_usd is not None and one.cost_usd.high > request.budget_usd:
         risks.append(f"may cost up to {one.cost_usd.high:,.2f} USD")
-    late = None if request.deadline_h is None else one.training_time_h.above(request.deadline_h)
+    late = one.late_probability
+    if late is None and request.deadline_h is not None:
+        late = one.training_time_h.above(request.deadline_h)
     if late is not None and one.training_time_h.high > (request.deadline_h or math.inf):
         risks.append(f"may take up to {one.training_time_h.high:,.1f} h, late in {late:.0%}")
     return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)

@@ -93,6 +93,26 @@ class Rows:
             factors.append(np.nan_to_num(factor, nan=1.0))
         return self.time_h * factors[0], self.cost_usd * factors[1]
 
+    def is_late(self, deadline_h: float, confidence: float | None, coverage: float) -> Booleans:
+        """Say which rows miss a deadline: expected (None), or with the confidence asked for.
+
+        A row that is planned by the deadline says itself with which probability it misses it.
+        """
+        late = self.with_confidence(confidence, coverage)[0] > deadline_h
+        for number, completion in enumerate(self.completions if confidence is not None else ()):
+            mine = np.flatnonzero(self.completed_by == number)
+            fraction = completion.late_fraction[self.completed_at[mine]]
+            is_planned = np.isfinite(fraction)
+            late[mine[is_planned]] = fraction[is_planned] > 1.0 - (confidence or 0.0)
+        return np.asarray(late)
+
+    def is_planned(self, rows: Integers) -> Booleans:
+        """Say which rows follow a plan by the deadline."""
+        late = [one.late_fraction for one in self.completions]
+        begin = np.cumsum([0, *(one.size for one in late)])
+        place = begin[self.completed_by[rows]] + self.completed_at[rows]
+        return np.asarray(np.isfinite(np.concatenate(late)[place]))
+
     def with_completions(self, further: Sequence[Further]) -> Rows:
         """Return the rows with other ways to complete some of them behind."""
         columns: dict[str, list[Any]] = {}

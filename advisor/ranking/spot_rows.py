@@ -25,8 +25,10 @@ from advisor.predict.completion import (
     restart_s,
 )
 from advisor.predict.data_costs import SideCosts
+from advisor.predict.spot_by_deadline import late_fractions, on_spot_by_deadline
 from advisor.predict.spot_ways import elastic_workers, on_elastic_spot, on_spot_with_fallback
 from advisor.ranking.front import bar_of, pareto_front
+from advisor.ranking.picks import CONFIDENCE
 from advisor.ranking.request import Request
 from advisor.ranking.rows import Further, Rows
 from advisor.records.traces import packaged_spot_history
@@ -36,6 +38,8 @@ Integers = NDArray[np.int64]
 
 # Rows replayed before the front is drawn anew.
 _CHUNK: Final = 8
+# Plans by the deadline that are replayed, at half a second each.
+_PLANS: Final = 3
 
 
 def with_spot_ways(
@@ -61,15 +65,17 @@ def with_spot_ways(
     usable = np.flatnonzero(rows.is_in_quota & ~rows.is_hopeless)
     front = _Front(rows.time_h[usable], rows.cost_usd[usable])
     case = _Case(job, request, predictor, offers, side, columns, rows.offer, rows.column, spot)
+    planned = _by_deadline(case, rows)
     # No way takes less time than the work, or less money than that on the type's best count.
     is_open = front.is_open(case.least_h, case.least_machine_h() * case.price + case.once)
     if not is_open.any():
-        return rows
+        return rows.with_completions(planned)
     case = _Case(
         job, request, predictor, offers, side, columns, rows.offer, rows.column, spot[is_open]
     )
     case.plain = _plain_spot(case, rows)
-    return rows.with_completions([*_with_fallback(case, front), *_elastic(case, front)])
+    further = [*_with_fallback(case, front), *_elastic(case, front), *planned]
+    return rows.with_completions(further)
 
 
 def _plain_spot(case: _Case, rows: Rows) -> dict[int, tuple[float, float]]:
@@ -160,11 +166,7 @@ def _with_fallback(case: _Case, front: _Front) -> list[Further]:
 
     Such a job is always rented, and on spot no more often than spot machines are there.
     """
-    history = packaged_spot_history()
-    kinds, of_kind = np.unique(
-        np.stack([case.count, hazards(case.band)], axis=1), axis=0, return_inverse=True
-    )
-    up = np.array([availability(history, *kind) for kind in kinds.tolist()])[of_kind.reshape(-1)]
+    up = _availability(case)
     mean_price = up * case.price + (1.0 - up) * case.on_demand_price
     least_usd = case.least_h * mean_price + case.once
     ratio = case.price / case.on_demand_price
@@ -177,6 +179,71 @@ def _with_fallback(case: _Case, front: _Front) -> list[Further]:
         )  # fmt: skip
 
     return _replayed(case, front, places, least_usd, case.on_demand_price, complete)
+
+
+def _by_deadline(case: _Case, rows: Rows) -> list[Further]:
+    """Return the row whose plan by the deadline costs least, if it costs less than all else.
+
+    Of the rows that can keep the deadline with the confidence, those that would cost least if
+    spot machines were there as often as in the records, the job on demand meanwhile.
+    """
+    request, deadline_h = case.request, case.request.deadline_h
+    if deadline_h is None:
+        return []
+    confidence = request.confidence or CONFIDENCE
+    bar = _surest_usd(rows, deadline_h, confidence, request.coverage)
+    least_usd = case.least_h * case.price + case.once
+    is_open = (case.price < case.on_demand_price) & (case.least_h < deadline_h)
+    places = case.cheapest(np.flatnonzero(is_open & (least_usd < bar)), least_usd)
+    if not places.size:
+        return []
+    late = late_fractions(
+        case.job, case.columns, case.column[places], case.band[places], deadline_h
+    )
+    places = places[late <= 1.0 - confidence]
+    up = _availability(case)[places]
+    on_spot_h = np.minimum(case.least_h[places], up * deadline_h)
+    usd = case.price[places] * on_spot_h
+    usd += case.on_demand_price[places] * (case.least_h[places] - on_spot_h)
+    return _cheapest_plan(case, places[np.argsort(usd, kind="stable")][:_PLANS], bar, least_usd)
+
+
+def _cheapest_plan(case: _Case, places: Integers, bar: float, least_usd: Floats) -> list[Further]:
+    """Replay plans one by one while one could cost less than the best so far."""
+    best: list[Further] = []
+    for place in places[least_usd[places] < bar].tolist():
+        at = np.array([place])
+        if least_usd[place] >= bar:
+            continue
+        done = on_spot_by_deadline(
+            case.job, case.columns, case.column[at], case.band[at],
+            (case.price[at], case.on_demand_price[at]), case.request.deadline_h or 0.0,
+            case.request.coverage,
+        )  # fmt: skip
+        billed_h = case.side.charged_h(case.offer[at], done.billed_h[:, 1])
+        cost = billed_h * case.on_demand_price[at] + case.once[at]
+        if cost[0] < bar:
+            bar, best = (
+                float(cost[0]),
+                [Further(completion=done, like=case.row[at], cost_usd=cost)],
+            )
+    return best
+
+
+def _surest_usd(rows: Rows, deadline_h: float, confidence: float, coverage: float) -> float:
+    """Return the least cost of what keeps the deadline anyway [USD]."""
+    able = rows.is_in_quota & ~rows.is_hopeless & np.isfinite(rows.cost_usd)
+    able &= ~rows.is_late(deadline_h, confidence, coverage)
+    return float(rows.cost_usd[able].min()) if able.any() else np.inf
+
+
+def _availability(case: _Case) -> Floats:
+    """Return the share of the time in which each row's spot machines are all there."""
+    history = packaged_spot_history()
+    kinds, of_kind = np.unique(
+        np.stack([case.count, hazards(case.band)], axis=1), axis=0, return_inverse=True
+    )
+    return np.array([availability(history, *kind) for kind in kinds.tolist()])[of_kind.reshape(-1)]
 
 
 def _elastic(case: _Case, front: _Front) -> list[Further]:

@@ -76,9 +76,10 @@ def summary(
         said.append("No accelerator of its family was measured: the interval is wide.")
     within = picks.get("within_deadline")
     if within is not None and within != choice:
-        place = "this machine" if within == "here" else f"#{within}"
         sure = f"{confidence or CONFIDENCE:.0%}"
-        said.append(f"To keep the deadline with {sure} certainty, take {place}.")
+        said.append(
+            f"To keep the deadline with {sure} certainty, take {_surest(by_rank, within)}."
+        )
     elif within is None and isinstance(choice, int) and by_rank[choice].late_probability:
         late = f"{by_rank[choice].late_probability:.0%}"
         said.append(f"It misses the deadline with a chance of {late}.")
@@ -145,14 +146,14 @@ def _beside(chosen: Candidate, front: Sequence[Candidate], picks: Mapping[str, P
     fastest = picks["fastest"]
     faster = by_rank.get(fastest) if isinstance(fastest, int) else None
     if faster is None or faster is chosen:
-        faster = by_rank.get(chosen.rank - 1)
+        faster = _next(front, chosen, -1)
     if faster is not None and faster.rank < chosen.rank:
         speed = chosen.training_time_h.value / faster.training_time_h.value
         money = faster.cost_usd.value / chosen.cost_usd.value
         said.append(
             f"{_factor(speed)} as fast costs {_factor(money).lower()} as much (#{faster.rank})."
         )
-    cheaper = by_rank.get(chosen.rank + 1)
+    cheaper = _next(front, chosen, 1)
     if cheaper is not None:
         share = cheaper.cost_usd.value / chosen.cost_usd.value
         time = cheaper.training_time_h.value / chosen.training_time_h.value
@@ -161,6 +162,28 @@ def _beside(chosen: Candidate, front: Sequence[Candidate], picks: Mapping[str, P
             f"(#{cheaper.rank})."
         )
     return said
+
+
+def _next(front: Sequence[Candidate], chosen: Candidate, way: int) -> Candidate | None:
+    """Return the nearest row before or behind the choice that no plan by a deadline put there."""
+    others = [
+        one for one in front
+        if way * (one.rank - chosen.rank) > 0 and one.completion != "spot-by-deadline"
+    ]  # fmt: skip
+    return min(others, key=lambda one: abs(one.rank - chosen.rank), default=None)
+
+
+def _surest(by_rank: Mapping[int, Candidate], place: Pick) -> str:
+    """Return what keeps the deadline, and by which plan where it follows one."""
+    if not isinstance(place, int):
+        return "this machine"
+    one, late = by_rank[place], by_rank[place].late_probability
+    if one.completion != "spot-by-deadline" or late is None:
+        return f"#{place}"
+    return (
+        f"#{place}, on spot, on demand or waiting as `advisor simulate spot` plans it: late in "
+        f"{'less than 1%' if late < 0.01 else f'{late:.0%}'} of cases"
+    )
 
 
 def _factor(ratio: float) -> str:

@@ -21,6 +21,7 @@ SCREEN_LINES: Final = 24
 _COMPLETIONS: Final = {
     "spot-with-fallback": "spot, else on demand",
     "elastic-spot": "spot, elastic",
+    "spot-by-deadline": "spot, on demand or waiting",
 }
 _CHANGES: Final = 3
 _RANK: Final = 5

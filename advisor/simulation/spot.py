@@ -131,6 +131,7 @@ def _restart_anywhere(history: SpotHistory, question: SpotQuestion) -> SpotOutco
         checkpoint_interval_s=question.checkpoint_interval_s,
         warning_s=question.warning_s,
         deadline_s=question.deadline_s,
+        hazard=question.hazard,
         spot_price_usd_per_h=question.spot_price_usd_per_h,
     )
     dollars = question.nodes * question.spot_price_usd_per_h / HOUR_S

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
-from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace
+from advisor.planners.spot.availability import Column, SpotJob, SpotTrace
 from advisor.planners.spot.controlled import replay_policy
 from advisor.planners.spot.forecast import RECENT_DAYS
+from advisor.planners.spot.planned import replay_plan
 from advisor.planners.spot.policy import SpotPolicy
 from advisor.planners.spot.rentals import scaled_records
 from advisor.planners.spot.replay import SpotHistory
@@ -44,7 +43,14 @@ def plan_on_trace(
     """
     past = trace.recent(RECENT_DAYS, question.nodes).spells(question.nodes)
     hazards = SpellHazards.of(past, [other.spells(question.nodes) for other in others])
-    return _planned([repeated.spells(question.nodes)], [start_s], hazards, job, question)
+    deadline_s = question.deadline_s or 0.0
+    spot_usd, usd = _usd_per_h(question)
+    policy = SpotPolicy.of(
+        hazards, job, deadline_s=deadline_s, spot_price_usd_per_h=spot_usd, price_usd_per_h=usd
+    )
+    spells = repeated.spells(question.nodes)
+    run = replay_policy(spells, job, start_s, deadline_s=deadline_s, choose=policy.choose)
+    return run.finish_s, run.cost_usd(spot_usd, usd)
 
 
 def plan_anywhere(
@@ -57,30 +63,16 @@ def plan_anywhere(
     finish_s, cost_usd : ndarray
         Of starts spread over all records. [s], [USD]
     """
-    records = scaled_records(history, question.nodes, hazard=1.0)
-    each = -(-STARTS // len(records))
-    starts = [(np.arange(each) + 0.5) / each * record.end_s for record in records]
-    deadline_s = question.deadline_s or 0.0
-    lasting = [r.tiled(int(np.ceil(deadline_s / r.end_s)) + 1) for r in records]
-    nothing = np.zeros(0)
-    unknown = Spells(up_start_s=nothing, up_length_s=nothing, end_s=1.0)
-    return _planned(lasting, starts, SpellHazards.of(unknown, records), job, question)
+    records = scaled_records(history, question.nodes, question.hazard)
+    spot_usd, usd = _usd_per_h(question)
+    run = replay_plan(
+        records, job, starts=-(-STARTS // len(records)), deadline_s=question.deadline_s or 0.0,
+        spot_price_usd_per_h=spot_usd, price_usd_per_h=usd,
+    )  # fmt: skip
+    return run.finish_s, run.cost_usd(spot_usd, usd)
 
 
-def _planned(
-    records: Sequence[Spells], starts_s: Sequence[Column], hazards: SpellHazards, job: SpotJob,
-    question: SpotQuestion,
-) -> tuple[Column, Column]:  # fmt: skip
-    """Return finish [s] and cost [USD] of every start in every record."""
-    deadline_s = question.deadline_s or 0.0
+def _usd_per_h(question: SpotQuestion) -> tuple[float, float]:
+    """Return the spot and the on-demand price of all nodes [USD/h]."""
     spot_usd = question.spot_price_usd_per_h * question.nodes
-    usd = question.price_usd_per_h * question.nodes
-    policy = SpotPolicy.of(
-        hazards, job, deadline_s=deadline_s, spot_price_usd_per_h=spot_usd, price_usd_per_h=usd
-    )
-    finish, cost = [], []
-    for spells, start in zip(records, starts_s, strict=True):
-        run = replay_policy(spells, job, start, deadline_s=deadline_s, choose=policy.choose)
-        finish.append(run.finish_s)
-        cost.append(run.cost_usd(spot_usd, usd))
-    return np.concatenate(finish), np.concatenate(cost)
+    return spot_usd, question.price_usd_per_h * question.nodes

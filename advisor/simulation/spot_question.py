@@ -12,7 +12,8 @@ class SpotQuestion:
     """A job on spot nodes, its prices and limits.
 
     Prices are of one node; ``checkpoint_interval_s`` is None for a job that saves nothing;
-    ``least_nodes`` can still run it.
+    ``least_nodes`` can still run it; ``hazard`` is that of a removal, relative to the packaged
+    records.
     """
 
     work_s: float
@@ -25,3 +26,4 @@ class SpotQuestion:
     price_usd_per_h: float = 1.0
     spot_price_usd_per_h: float = 0.3
     least_nodes: int = 1
+    hazard: float = 1.0

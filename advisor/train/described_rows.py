@@ -24,7 +24,6 @@ from advisor.planners.core.nouns import (
 )
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
-from advisor.train.described_columns import DescribedRows, columns
 from advisor.train.described_images import gavel_rows, nvidia_rows, profet_rows
 from advisor.train.layer_steps import UNFUSED, layer_frame, layer_steps
 from advisor.train.measured_step import MeasuredStep, thinned
@@ -46,19 +45,14 @@ _BERT_TOKENS: Final = 384
 APEX: Final = TrainingSetup(attention="unfused", kernels="fused")
 
 
-def read_described(data: Path) -> DescribedRows:
-    """Read every suite that lies under ``data``.
+def read_steps(data: Path) -> list[MeasuredStep]:
+    """Read the steps of every suite that lies under ``data``.
 
     Raises
     ------
     ModelError
         If none is there, or one has other columns.
     """
-    return columns(read_steps(data))
-
-
-def read_steps(data: Path) -> list[MeasuredStep]:
-    """Read the steps of every suite that lies under ``data``; as ``read_described``."""
     rows: list[MeasuredStep] = []
     readers = (
         (LAYERS, "profiles", _layers), (NEUSIGHT, "latencies", neusight_rows),

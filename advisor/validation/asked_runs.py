@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.domain import REACH_90
 from advisor.jobs.described import described_job
 from advisor.machines.fleet import Fleet, one_type
 from advisor.planners.core.layer_latency import Floats
@@ -28,7 +28,6 @@ from advisor.validation.scores import Scores, score
 from advisor.ways.columns import STATUSES
 
 # Half-width of a 90 % interval in standard deviations.
-_REACH: Final = 1.644854
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +65,8 @@ def ask(runs: Sequence[AskedRun], parameters: LayoutParameters) -> Answers:
     step_s, log_sd = found[:, 0], found[:, 1]
     return Answers(
         step_s=step_s,
-        low_s=step_s * np.exp(-_REACH * log_sd),
-        high_s=step_s * np.exp(_REACH * log_sd),
+        low_s=step_s * np.exp(-REACH_90 * log_sd),
+        high_s=step_s * np.exp(REACH_90 * log_sd),
         memory_bytes=found[:, 2],
         status=np.array([STATUSES[int(code)] for code in found[:, 3]]),
     )

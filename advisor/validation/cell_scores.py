@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
 from advisor.validation.device_cells import CellTable, cell_table
@@ -25,7 +26,6 @@ from advisor.validation.scores import (
     score,
 )
 
-Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 # Beyond this ratio to what other devices measured, no device is that fast: the units are wrong.
 # (The worst known slip of a published table is a factor of 14.)
 IMPLAUSIBLE: Final = 50.0
@@ -114,7 +114,7 @@ def _refuse_implausible(table: CellTable, rows: np.ndarray, mean: np.ndarray) ->
 
 def _scores(table: CellTable, mean: np.ndarray, sd: np.ndarray, rows: np.ndarray) -> Scores:
     measured = np.exp(table.cells.log_throughput[rows])
-    low, high = (np.exp(mean[rows] + sign * Z90 * sd[rows]) for sign in (-1, 1))
+    low, high = (np.exp(mean[rows] + sign * REACH_90 * sd[rows]) for sign in (-1, 1))
     return score(np.exp(mean[rows]), measured, low=low, high=high)
 
 

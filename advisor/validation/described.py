@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import Catalogue
+from advisor.domain import REACH_90
 from advisor.machines.devices import suite_device
 from advisor.predict import Predictor
 from advisor.train.described_columns import Array, DescribedRows, columns
@@ -38,7 +39,6 @@ from advisor.validation.device_cells import chip_family
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
 from advisor.ways.constants import constants
 
-Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 # What --blind cannot fit again: each width needs every way of leaving out again, device by device.
 WIDTHS: Final = (
     "the widths of intervals: read off left-out errors of other devices, whose fits had the "
@@ -70,7 +70,7 @@ def run(data: Path) -> Validation:
 
     def scored(mask: np.ndarray) -> Scores:
         good = mask & everything
-        half = np.exp(Z90 * log_sd[good])
+        half = np.exp(REACH_90 * log_sd[good])
         return score(
             value[good], np.exp(rows.log_s[good]), low=value[good] / half, high=value[good] * half
         )

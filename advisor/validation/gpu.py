@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from advisor.domain import REACH_90
 from advisor.measurements import LAMBDA
 from advisor.validation.device_cells import CellTable, cell_table, ratio_baselines
 from advisor.validation.known_jobs import SEEN, left_out
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
-Z90 = 1.6449  # half of a 90 % interval of a normal distribution
 COPIED_SYSTEM = "V100"
 MISLABELLED_SYSTEM = "Ada A6000"
 SLIP = ("RTX-A4000", "fp16", "waveglow")
@@ -122,7 +122,7 @@ def _scores(table: CellTable, mean: np.ndarray, sd: np.ndarray | None, mask: np.
     measured = np.exp(table.cells.log_throughput[rows])
     low = high = None
     if sd is not None:
-        low, high = (np.exp(mean[rows] + sign * Z90 * sd[rows]) for sign in (-1, 1))
+        low, high = (np.exp(mean[rows] + sign * REACH_90 * sd[rows]) for sign in (-1, 1))
     return score(np.exp(mean[rows]), measured, low=low, high=high)
 
 

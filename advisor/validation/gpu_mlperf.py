@@ -8,18 +8,17 @@ accelerators (``known_jobs``).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from advisor.domain import REACH_90
 from advisor.machines.devices import suite_device
 from advisor.measurements import MLPERF
 from advisor.validation.device_cells import cell_table, ratio_baselines
 from advisor.validation.known_jobs import SEEN, left_out
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 
-Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 # Tinygrad's submissions: 2 to 2.4 times slower than the boards' other software.
 UNUSUAL_SOFTWARE = frozenset({"RTX-4090", "RX-7900XTX", "MI325X"})
 
@@ -37,7 +36,7 @@ def run(data: Path) -> Validation:
     gpu = table.frame["gpu"]
     rows = np.isfinite(mean)
     predicted, measured = np.exp(mean), np.exp(table.cells.log_throughput)
-    low, high = (np.exp(mean + sign * Z90 * sd) for sign in (-1, 1))
+    low, high = (np.exp(mean + sign * REACH_90 * sd) for sign in (-1, 1))
 
     def scored(mask: np.ndarray) -> Scores:
         return score(predicted[mask], measured[mask], low=low[mask], high=high[mask])

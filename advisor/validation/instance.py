@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.jobs.actuals import Actual
 from advisor.jobs.described import described_job
@@ -32,7 +33,6 @@ from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, co
 
 Array = np.ndarray
 ANCHOR: Final = "T4"
-Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 SEEN: Final = (
     "the equation, its priors and the shapes of the process: chosen with these rows in sight",
 )
@@ -58,7 +58,7 @@ def run(data: Path) -> Validation:
     with_run, log_sd, without_run = _answers(data, scored, known)
     measured = np.array([s.seconds for s in scored])
     device = np.array([s.device.name for s in scored])
-    half = np.exp(Z90 * log_sd)
+    half = np.exp(REACH_90 * log_sd)
 
     def scores(mask: Array) -> Scores:
         return score(

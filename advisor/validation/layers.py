@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from advisor.domain import REACH_90
 from advisor.measurements import LAYERS
 from advisor.predict import Predictor
 from advisor.train.described_columns import DescribedRows, columns
@@ -29,7 +30,6 @@ from advisor.validation.described import asking_with, rules
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, compare, score
 
 Array = np.ndarray
-Z90: Final = 1.6449  # half of a 90 % interval of a normal distribution
 SEEN: Final = (
     "the equation, its priors and the shapes of the process: chosen with these rows in sight",
     "whether a model's attention is asked as fused",
@@ -67,7 +67,7 @@ def _validation(scored: list[MeasuredStep], known: list[MeasuredStep]) -> Valida
 
     def scores(log_s: Array, mask: Array, *, has_interval: bool = True) -> Scores:
         good = mask & np.isfinite(log_s)
-        value, half = np.exp(log_s[good]), np.exp(Z90 * log_sd[good])
+        value, half = np.exp(log_s[good]), np.exp(REACH_90 * log_sd[good])
         if not has_interval:
             return score(value, measured[good])
         return score(value, measured[good], low=value / half, high=value * half)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.machines.devices import suite_device
 from advisor.measurements import NEUSIGHT
@@ -22,7 +23,7 @@ from advisor.train.described_rows import NEUSIGHT_MODELS, read_steps
 from advisor.train.efficiencies import StepModel
 from advisor.train.measured_step import MeasuredStep
 from advisor.validation.asked_steps import Answer, answer
-from advisor.validation.described import WIDTHS, Z90, asking_with, rules
+from advisor.validation.described import SEEN, WIDTHS, asking_with, rules
 from advisor.validation.scores import THE_PRODUCT, Blind, Group, Scores, Validation, compare, score
 
 # Name in the table -> name here.
@@ -31,10 +32,6 @@ OTHERS: Final = {"neusight": "NeuSight itself", "roofline": "NeuSight's roofline
 # Of two models of one family, the correlation of their errors on a device that was left out (273
 # pairs of layers and Lambda's BERT, 22 November 2026); of two families nil (371 pairs: -0.04).
 SHARED_ON_A_DEVICE: Final = 0.63
-SEEN: Final = (
-    "the equation and its classes of operators: chosen with these rows in sight",
-    "medians and widths of the constants' priors, and the noise of a row",
-)
 
 
 def run(data: Path) -> Validation:
@@ -56,7 +53,7 @@ def run(data: Path) -> Validation:
     answers, zero, equation = _left_out(steps, rows, ours)
     measured, device = np.exp(rows.log_s[ours]), rows.device[ours]
     predicted, log_sd = (np.array([getattr(a, n) for a in answers]) for n in ("step_s", "log_sd"))
-    half = np.exp(Z90 * log_sd)
+    half = np.exp(REACH_90 * log_sd)
 
     def scored(mask: np.ndarray) -> Scores:
         value = predicted[mask]

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.jobs.actuals import Actual
 from advisor.jobs.described import described_job
@@ -37,7 +38,6 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.bool_]
 FEW: Final = 4  # GPUs of which everything is known
 FAR: Final = 3  # times the largest known size: beyond, what grows with scale is not seen
-Z90: Final = 1.6449  # standard normal quantile: half of a 90 % interval
 # Machines of the clusters as --cluster takes them, devices in front: SOURCE.md, Sia's section 4.2.
 MACHINES: Final = {
     "aws": "T4:pcie@50Gbps",
@@ -220,7 +220,7 @@ def _ruled(
 def _scores(scored: Sequence[Scored]) -> Scores:
     predicted = np.concatenate([s.predicted_s for s in scored])
     measured = np.concatenate([s.measured_s for s in scored])
-    half = np.exp(Z90 * np.concatenate([s.log_sd for s in scored]))
+    half = np.exp(REACH_90 * np.concatenate([s.log_sd for s in scored]))
     if np.all(half == 1.0):
         return score(predicted, measured)
     return score(predicted, measured, low=predicted / half, high=predicted * half)

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.measurements import SIA
 from advisor.planners.links.data_parallel import DataParallelColumns, ScalingParameters
@@ -24,7 +25,7 @@ from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.train.scaling import fit_without_each
 from advisor.train.scaling_errors import KNOWN_CLUSTERS, one_device_s, uncalibrated
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
-from advisor.validation.scaling import FEW, Z90
+from advisor.validation.scaling import FEW
 from advisor.validation.scaling_baselines import nominal_links, perfect_scaling
 from advisor.validation.scores import Group, Scores, Validation, compare, score
 from advisor.ways import parameters
@@ -139,7 +140,7 @@ def _rules(
 
 def _scores(asked: Sequence[_Asked]) -> Scores:
     step = np.concatenate([a.columns.step_s for a in asked])
-    half = np.exp(Z90 * np.concatenate([a.columns.log_sd for a in asked]))
+    half = np.exp(REACH_90 * np.concatenate([a.columns.log_sd for a in asked]))
     measured = np.concatenate([a.measured_s for a in asked])
     return score(step, measured, low=step / half, high=step * half)
 

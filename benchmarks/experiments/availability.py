@@ -5,9 +5,9 @@
 
 Nodes are the virtual clusters of Helios' Earth (``datasets/measurements/helios``): what is free of
 each, half hour by half hour, in May 2020. The first half of the month is learnt from. In the
-second a job of some workers arrives every two hours, one worker goes to each of as many nodes, and
-all wait for the slowest. How long it takes is read off what was really free.
-``planners.availability`` stands beside the nodes that are freest now, the mean of random nodes,
+second a job of some workers arrives every four hours, one worker goes to each of as many nodes,
+and all wait for the slowest. How long it takes is read off what was really free.
+``planners.availability`` stands beside the nodes that are freest now, the mean of all choices,
 and a policy: a network that scores nodes, trained by the gradient of its reward in a gymnasium
 environment over the first half.
 """
@@ -31,7 +31,8 @@ from advisor.planners.availability.sas import choose, completion_slots
 
 DAY = 48
 HORIZON = 4 * DAY  # what is looked at of a job that does not end
-EVERY = 4  # slots between arrivals
+EVERY = 8  # slots between arrivals
+FREE = 0.05  # of a node that is not full
 AHEAD = (1, 6, 24)  # slots, of the forecasts that the policy sees
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -135,12 +136,12 @@ def judged(
     half = len(seen) // 2 // DAY * DAY
     history = learn(seen[:half], day_slots=DAY)
     policy = trained(history, workers, work, updates)
-    draw = np.random.default_rng(0)
     every = list(itertools.combinations(range(seen.shape[1]), workers))
     took: dict[str, list[float]] = {}
     for slot in range(half, len(seen) - HORIZON, EVERY):
         now, path = seen[slot], seen[slot + 1 :]
-        ahead = futures(history, now, slot=slot, horizon=HORIZON, draws=draws, seed=slot)
+        horizon = min(HORIZON, int(8 * work))
+        ahead = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
         expected = history.forecast(now, slot, max(int(4 * work), 1)).mean(axis=0)
         with torch.no_grad():
             looked = torch.tensor(features(history, now, slot), dtype=torch.float32)
@@ -154,13 +155,14 @@ def judged(
         }
         for name, nodes in ways.items():
             took.setdefault(name, []).append(slots_of(path, nodes, work))
-        some = [every[k] for k in draw.integers(0, len(every), 40)]
-        took.setdefault("random", []).append(
-            float(np.mean([slots_of(path, nodes, work) for nodes in some]))
+        together = path[:HORIZON, every].min(axis=2).T[:, :, None]
+        of_all = completion_slots(together, [0], work)
+        is_free = (now[np.array(every)] > FREE).all(axis=1)
+        took.setdefault("random", []).append(float(of_all.mean()))
+        took.setdefault("random, none full now", []).append(
+            float(of_all[is_free].mean() if is_free.any() else of_all.mean())
         )
-        took.setdefault("best of all, known afterwards", []).append(
-            min(slots_of(path, nodes, work) for nodes in every)
-        )
+        took.setdefault("best of all, known afterwards", []).append(float(of_all.min()))
     return took
 
 
@@ -168,10 +170,10 @@ def main() -> None:
     """Print mean slots by way, over the time on whole nodes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 6])
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--work", type=float, nargs="+", default=[6.0, 24.0], help="half hours")
-    parser.add_argument("--updates", type=int, default=300)
-    parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("--updates", type=int, default=150)
+    parser.add_argument("--draws", type=int, default=30)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)

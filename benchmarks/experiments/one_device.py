@@ -28,7 +28,7 @@ import numpy as np
 from advisor.planners.colocation.interference import shared_rates, sharer
 from advisor.planners.colocation.switchflow import Tenant, round_s
 
-SIDE = 160  # of the matrices that are multiplied
+SIDE = 320  # of the matrices that are multiplied
 LEARNING_RATE = 1e-6
 WAYS = ("sessions", "switchflow", "kernels")
 
@@ -134,10 +134,10 @@ def predicted(alone: list[tuple[float, float, float]], way: str) -> list[float]:
 
 
 PAIRS = {
-    "equal, loading": (Shape(0.04, 12, 2), Shape(0.04, 12, 2)),
-    "equal, no loading": (Shape(0.0, 12, 2), Shape(0.0, 12, 2)),
-    "small kernels beside large": (Shape(0.0, 12, 2), Shape(0.0, 12, 12)),
-    "loading beside computing": (Shape(0.08, 12, 2), Shape(0.0, 12, 2)),
+    "equal, loading": (Shape(0.1, 20, 2), Shape(0.1, 20, 2)),
+    "equal, no loading": (Shape(0.0, 20, 2), Shape(0.0, 20, 2)),
+    "small kernels beside large": (Shape(0.0, 20, 2), Shape(0.0, 20, 20)),
+    "loading beside computing": (Shape(0.2, 20, 2), Shape(0.0, 20, 2)),
 }
 
 

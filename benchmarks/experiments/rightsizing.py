@@ -23,7 +23,7 @@ import numpy as np
 from advisor import data, measurements
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import Escra
-from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes
+from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
 from advisor.planners.rightsizing.policies import Autopilot, Fixed, Oracle, Vpa
 from advisor.planners.rightsizing.replay import replay
@@ -155,7 +155,7 @@ def slack() -> None:
     runs = [(p.recorded, o) for p in pairs() for o in p.others]
     print(f"{len(runs)} runs left out")
     static = [replay(o, Fixed.peak_of(u)) for u, o in runs]
-    for name, policy in RIVALS.items():
+    for name, policy in (RIVALS | {"ours, as shipped": _limited}).items():
         found = [replay(o, policy(u, o)) for u, o in runs]
         less = statistics.mean(
             float(a.slack_core_h < b.slack_core_h) for a, b in zip(found, static, strict=True)
@@ -167,6 +167,11 @@ def slack() -> None:
             f"{statistics.mean(one.throttled_fraction for one in found):6.1%}  slowdown median "
             f"{slowdown[0]:.3f}, p90 {slowdown[1]:.3f}"
         )
+
+
+def _limited(recorded: RecordedUsage, other: RecordedUsage) -> Policy:
+    del other
+    return Fixed(limits=right_size(recorded).limits)
 
 
 def quota(rounds: int) -> None:

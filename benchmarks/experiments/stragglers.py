@@ -1,6 +1,7 @@
 """What the stragglers room says, beside what is true: published workers, and two real ranks.
 
     python -m benchmarks.experiments.stragglers published
+    python -m benchmarks.experiments.stragglers default
     python -m benchmarks.experiments.stragglers ranks     # root: one of two gloo ranks has a quota
 
 ``ranks`` profiles two ranks of one script under torchrun (``advisor profile --workers 2``), the
@@ -17,14 +18,18 @@ import os
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from advisor import data, measurements
+from advisor import data, measurements, validation
 from advisor.collectors.minicloud.limits import cpu_group
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import read_recording
+from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.planners.stragglers.mending import (
     UnlikeRanks,
     asynchronous,
@@ -33,6 +38,7 @@ from advisor.planners.stragglers.mending import (
     rebalanced,
 )
 from advisor.planners.stragglers.spread import measured_spread, own_times
+from advisor.validation import scaling_nominal
 from benchmarks.zoo import advisor
 
 SCRIPT = Path(__file__).with_name("unlike_ranks.py")
@@ -67,6 +73,26 @@ def published() -> None:
             f"job {job}: stays {found.staying_fraction:.1%}, passes {found.passing_fraction:.1%}, "
             f"lag-1 {found.lag1:.2f}, last step's error {last:.2f} of the mean's; "
             f"samples/s {words}"
+        )
+
+
+def default() -> None:
+    """Print the errors on clusters left out with other spreads than the fitted one."""
+    fitted = scaling_nominal.fit_without_each
+    for spread in (None, 0.0, 0.031, 0.086):
+
+        def fit(*asked: Any, spread: float | None = spread) -> dict[str, ScalingParameters]:
+            found = fitted(*asked)
+            if spread is None:
+                return found
+            return {k: replace(one, straggler_sd_fraction=spread) for k, one in found.items()}
+
+        with mock.patch.object(scaling_nominal, "fit_without_each", fit):
+            record = validation.run("scaling-nominal", data.root("datasets")).to_record()
+        errors = record["overall"]
+        print(
+            f"spread {'fitted' if spread is None else spread}: mean "
+            f"{errors['mape_fraction']:.1%}, median {errors['median_ape_fraction']:.1%}"
         )
 
 
@@ -138,13 +164,13 @@ def measured(batches: Sequence[int], groups: Sequence[str]) -> tuple[float, Reco
 def main() -> None:
     """Run one of the two."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("published", "ranks"))
+    parser.add_argument("what", choices=("published", "default", "ranks"))
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     if asked.what == "ranks":
         ranks(asked.rounds)
     else:
-        published()
+        {"published": published, "default": default}[asked.what]()
 
 
 if __name__ == "__main__":

@@ -123,6 +123,9 @@ class Storages:
     def frontier(self, fixed: set[int]) -> list[tuple[int, int, int]]:
         """Return the moments of the step that can be its peak for some size of the batch.
 
+        What is left at the step's end (a loop's variables) lived in it from the step before, up to
+        the moment at which it was made anew.
+
         Parameters
         ----------
         fixed : set of int
@@ -144,6 +147,12 @@ class Storages:
             changes[min(born, self._looks)][2] += 1
             changes[died][kind] -= size
             changes[died][2] -= 1
+        for key, (_, size, _, born) in self._living.items():
+            if key not in fixed and born:
+                changes[0][1] += size
+                changes[0][2] += 1
+                changes[min(born + 1, self._looks)][1] -= size
+                changes[min(born + 1, self._looks)][2] -= 1
         moments = []
         now = [0, 0, 0]
         for change in changes:

@@ -125,7 +125,7 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     nodes = possible.shape[2]
     if not 1 <= workers <= nodes or not work > 0:
         raise PlanningError(
-            f"{workers} workers on {nodes} nodes for {work:g} slots make no sense",
+            f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
             hint="give as many workers as there are nodes, or fewer",
             exit_code=2,
         )

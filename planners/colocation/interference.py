@@ -116,7 +116,7 @@ def sharer(busy_fraction: float, kernel_s: float) -> Sharer:
     check_positive("job on a shared device", busy_fraction=busy_fraction, kernel_s=kernel_s)
     if busy_fraction > 1.0:
         raise PlanningError(
-            f"a device busy for {busy_fraction:g} of the time makes no sense",
+            f"a device busy for {busy_fraction:g} of the time is out of range",
             hint="give a share between 0 and 1",
             exit_code=2,
         )

@@ -105,7 +105,7 @@ def round_s(tenants: Sequence[Tenant], sharing: Sharing) -> float:
     """
     if not 1 <= len(tenants) <= MOST_JOBS:
         raise PlanningError(
-            f"{len(tenants)} jobs on one device make no sense",
+            f"{len(tenants)} jobs on one device are out of range",
             hint=f"share a device between up to {MOST_JOBS}",
             exit_code=2,
         )

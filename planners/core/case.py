@@ -13,7 +13,7 @@ from advisor.planners.core.layer_table import LayerTable
 from advisor.planners.core.layout_parameters import LayoutParameters
 
 # Share of the datasheet's bandwidth that streaming kernels reach (measured, A100 and H100).
-_STREAM_SHARE: Final = 0.856
+STREAM_SHARE: Final = 0.856
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,4 +46,4 @@ class LayoutCase:
     @property
     def stream_bytes_per_s(self) -> Floats:
         """Memory bandwidth that elementwise kernels reach [bytes/s]."""
-        return _STREAM_SHARE * np.asarray(self.machines.memory_bytes_per_s, float)
+        return STREAM_SHARE * np.asarray(self.machines.memory_bytes_per_s, float)

@@ -67,7 +67,7 @@ class Feeding:
         check_positive("loader", compute_s=self.compute_s, cores=self.cores)
         if not math.isfinite(self.compute_s):
             raise PlanningError(
-                f"loader: compute_s of {self.compute_s:g} makes no sense",
+                f"loader: compute_s of {self.compute_s:g} is out of range",
                 hint="give seconds",
                 exit_code=2,
             )
@@ -99,7 +99,7 @@ class Feeding:
         """
         if echo < 1:
             raise PlanningError(
-                f"an echo factor of {echo} makes no sense", hint="give 1 or more", exit_code=2
+                f"an echo factor of {echo} is out of range", hint="give 1 or more", exit_code=2
             )
         upstream = self.batch_s / echo
         return upstream + self.compute_s if self.workers == 0 else max(upstream, self.compute_s)

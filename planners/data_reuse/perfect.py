@@ -77,7 +77,7 @@ def freshness(echo: int, rho: float) -> float:
     """
     if not (0.0 <= rho <= 1.0 and echo >= 1):
         raise PlanningError(
-            f"an echo of {echo} worth {rho:g} makes no sense",
+            f"an echo of {echo} worth {rho:g} is out of range",
             hint="give 1 or more, and a worth between 0 and 1",
             exit_code=2,
         )
@@ -132,7 +132,7 @@ def repeat_then_fresh_s(
     """
     if not 0.0 <= share <= 1.0:
         raise PlanningError(
-            f"repeating for {share:g} of the time makes no sense",
+            f"repeating for {share:g} of the time is out of range",
             hint="give a share between 0 and 1",
             exit_code=2,
         )

@@ -87,7 +87,7 @@ def _checked(times: Sequence[ArrayLike]) -> list[Column]:
     workers = [np.asarray(one, float).ravel() for one in times]
     if not workers or any(one.size == 0 or not np.all(np.isfinite(one)) for one in workers):
         raise PlanningError(
-            "the slowest worker of none, or of one without times, makes no sense",
+            "the slowest worker of none, or of workers without times, is not defined",
             hint="give each worker at least one time",
             exit_code=2,
         )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from advisor.planners.queueing.nouns import JobTable, Placement, SharedCluster
 
+ROUNDING_S = 1e-6  # times this close are one
 NEVER = math.inf
 
 

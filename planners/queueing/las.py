@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from advisor.planners.queueing.engine import NEVER, Engine
+from advisor.planners.queueing.engine import NEVER, ROUNDING_S, Engine
 from advisor.planners.queueing.nouns import JobTable, QueueParameters, SharedCluster
 
-ROUNDING_S = 1e-6
 Event = Literal["end", "demote", "promote"]
 
 

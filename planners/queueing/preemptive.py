@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.queueing.engine import NEVER, Engine
+from advisor.planners.queueing.engine import NEVER, ROUNDING_S, Engine
 from advisor.planners.queueing.nouns import (
     Column,
     JobTable,
@@ -25,7 +25,6 @@ from advisor.planners.queueing.nouns import (
 
 # Rows of the array.
 JOB, DEVICES, LEFT_S, DONE_S, WAITED_S, RUNS, QUEUE, SUBMIT = range(8)
-ROUNDING_S = 1e-6  # times this close are one
 
 
 class Ordered(Engine):

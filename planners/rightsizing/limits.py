@@ -15,12 +15,14 @@ slope                   growth over the settled half, where it never fell back. 
 
 CPU: set aside is the 95th percentile of the seconds' largest usage, the quota the least with which
 the recorded run would have taken at most 1 % longer (``replay``). The probability of going over
-the memory limit draws the settled half's changes in blocks and adds them up over the rest.
+the memory limit is that of readings about a level, or, where memory wanders, of the settled half's
+changes, drawn in blocks and added up over the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -156,10 +158,11 @@ def _slowdown(recorded: RecordedUsage, cores: float) -> float:
 def oom_probability(
     recorded: RecordedUsage, limit_bytes: float, *, rest_s: float, seed: int = 0, draws: int = 400
 ) -> float:
-    """Return how likely memory goes over a limit in the rest of a run.
+    """Return how likely memory goes over a limit in the rest of a run; 1 where it did already.
 
-    Blocks of the settled half's changes are drawn and added up; 1 where the recorded run went over
-    it already.
+    Memory that comes back to its level (a change tends to be undone by the next one) goes over it
+    where the normal distribution of its readings does. Otherwise blocks of the settled half's
+    changes are drawn and added up.
     """
     if recorded.peak_bytes > limit_bytes:
         return 1.0
@@ -168,6 +171,11 @@ def oom_probability(
     ticks = int(np.ceil(rest_s / recorded.step_s))
     if not ticks or not len(changes):
         return 0.0
+    if _is_undone(changes):
+        level = float(np.median(settled))
+        sigma = _MAD_TO_SD * float(np.median(np.abs(settled - level)))
+        below = NormalDist().cdf((limit_bytes - level) / sigma) if sigma > 0 else 1.0
+        return 1.0 - float(below**ticks)
     size = max(1, len(changes) // _BLOCKS)
     starts = np.arange(0, len(changes) - size + 1)
     sums = np.array([changes[i : i + size].sum() for i in starts])
@@ -177,6 +185,12 @@ def oom_probability(
     before = np.cumsum(sums[drawn], axis=1) - sums[drawn]
     most = float(settled[-1]) + np.max(before + peaks[drawn], axis=1)
     return float(np.mean(most > limit_bytes))
+
+
+def _is_undone(changes: Array) -> bool:
+    """Whether changes go back: white noise about a level has a correlation of -1/2."""
+    squares = float(np.sum(changes**2))
+    return squares == 0 or float(np.sum(changes[1:] * changes[:-1])) < -0.25 * squares
 
 
 def _peaks_by_second(recorded: RecordedUsage) -> Array:

@@ -33,8 +33,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, Replay, Spells, SpotJob, replay
+from advisor.planners.spot.table import MAXIMUM_TILES
 
-MAXIMUM_TILES = 200
 # Availability drifts, and a fortnight forgets: the pinball loss on first halves is 0.142 with it,
 # 0.149 with a week (``benchmarks/spot_constants.py --days 7``, levels as they are).
 RECENT_DAYS = 14.0

@@ -34,7 +34,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.checks import check_not_negative
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.links.data_parallel import expected_maximum
 
@@ -65,11 +64,10 @@ class RankSpread:
     steps: int
 
     def __post_init__(self) -> None:
-        check_not_negative(
-            "spread",
-            staying_fraction=self.staying_fraction,
-            passing_fraction=self.passing_fraction,
-        )
+        parts = (self.staying_fraction, self.passing_fraction)
+        is_known = all(0 <= one < float("inf") for one in parts) and -1 <= self.lag1 <= 1
+        if not (is_known and self.ranks > 1 and self.steps > 0):
+            raise ValueError(f"impossible spread of ranks: {self}")
 
     @property
     def sd_fraction(self) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.minicloud.journal import Journal, unpack
-from advisor.collectors.minicloud.summary import least_disturbed
+from advisor.collectors.minicloud.summary import SCHEMA, least_disturbed
 from advisor.errors import RunError
 from advisor.records import AnchorRun, Fact, Instances, JobFacts, ResourceSeries, RunRecord
 from advisor.records.importers.series import gauge, grid, resource_series
@@ -28,7 +28,6 @@ from advisor.records.nouns import Role
 
 Row = dict[str, Any]
 
-SCHEMA: Final = "minicloud/1"
 FILES: Final = ("runs.jsonl.gz", "runs.jsonl")
 _INTERVAL_S: Final = 0.1
 _LONGEST_S: Final = 6.0  # of a kept series: partial runs last about two seconds

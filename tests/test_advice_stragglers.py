@@ -1,0 +1,74 @@
+"""Stragglers as advice: said of recorded ranks that are unlike, and of no others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from advised import recorded
+
+from advisor.advice import stragglers
+from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.facts import Facts
+from advisor.collectors.series import RankSeries
+from advisor.jobs.job import Job
+from advisor.jobs.recorded import rank_spread
+from advisor.predict import Predictor
+
+MakeJob = Callable[..., Job]
+
+
+def series(levels: list[float], steps: int = 60) -> tuple[RankSeries, ...]:
+    """Ranks that compute for so long: all steps take the slowest one's time."""
+    rng = np.random.default_rng(0)
+    own = np.array(levels) * (1 + 0.01 * rng.normal(size=(steps, len(levels))))
+    whole = own.max(axis=1)
+    return tuple(
+        RankSeries(
+            rank=rank, pid=100 + rank, step_s=tuple(whole), wait_s=tuple(whole - own[:, rank]),
+            sent_bytes_per_step=None, received_bytes_per_step=None, payload_bytes_per_step=None,
+        )
+        for rank in range(len(levels))
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def facts(make_job: MakeJob) -> Facts:
+    found = facts_here(Predictor(), make_job(), price_usd_per_h=1.0)
+    assert found is not None
+    return found
+
+
+def test_a_slow_rank_gets_fewer_samples_and_the_job_ends_earlier(facts: Facts) -> None:
+    told = recorded(facts, ranks=series([0.1, 0.1, 0.2]), world_size=3)
+    found = {one.name: one for one in stragglers.advise(told)}
+    assert {"uneven-batches", "drop-near-duplicates", "asynchronous"} <= set(found)
+    # 32 samples each: 38, 38 and 19 or 20 end together; three fifths of 0.2 s.
+    even = found["uneven-batches"]
+    assert even.time_factor == pytest.approx(0.6, abs=0.03)
+    assert even.is_model_kept
+    assert "batch = (38, 39, 19)" in even.how.text or "batch = (39, 38, 19)" in even.how.text
+    dropped = found["drop-near-duplicates"]
+    assert not dropped.is_model_kept
+    assert "choosing them takes less than 0.1 s" in dropped.condition
+
+
+def test_equal_ranks_and_ranks_elsewhere_get_no_advice(facts: Facts, make_job: MakeJob) -> None:
+    assert list(stragglers.advise(recorded(facts, ranks=series([0.1, 0.1]), world_size=2))) == []
+    assert list(stragglers.advise(recorded(facts, ranks=series([0.1]), world_size=1))) == []
+    predictor, job = Predictor(), make_job()
+    away = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+    assert list(stragglers.advise(recorded(away, ranks=series([0.1, 0.3]), world_size=2))) == []
+
+
+def test_the_spread_of_ranks_is_read_where_nobody_else_used_the_machine(facts: Facts) -> None:
+    unlike = series([0.1, 0.3])
+    calm = recorded(facts, ranks=unlike, world_size=2).recording
+    assert calm is not None
+    found = rank_spread(calm)
+    assert found is not None
+    # 0.1 and 0.3 are half their mean away from it: a deviation of 1 / sqrt(2).
+    assert found.staying_fraction == pytest.approx(0.707, abs=0.02)
+    assert rank_spread(replace(calm, contention=0.3)) is None
+    assert rank_spread(replace(calm, ranks=unlike[:1])) is None
+    assert rank_spread(replace(calm, ranks=series([0.1, 0.3], steps=20))) is None
