@@ -164,7 +164,7 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         The catalogue's row of the device: its own link, or its PCIe generation.
     """
     link = row.link_bytes_per_s if row is not None else None
-    through_host = pcie_bytes_per_s(row and row.pcie_generation) * THROUGH_HOST
+    through_host = pcie_bytes_per_s(None if row is None else row.pcie_generation) * THROUGH_HOST
     is_cpu = device.kind == "cpu"
     return one_type(
         device,

@@ -15,12 +15,12 @@ LEVELS: Final = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 
 def percentiles(samples: ArrayLike) -> tuple[float, ...]:
     """Return the values at ``LEVELS``, between two samples where need be."""
-    return tuple(np.quantile(samples, list(LEVELS.values())).tolist())
+    return tuple(np.quantile(np.asarray(samples, float), list(LEVELS.values())).tolist())
 
 
 def sample_percentiles(samples: ArrayLike) -> tuple[float, ...]:
     """Return samples themselves at ``LEVELS``, since some may be infinite."""
-    found = np.quantile(samples, list(LEVELS.values()), method="inverted_cdf")
+    found = np.quantile(np.asarray(samples, float), list(LEVELS.values()), method="inverted_cdf")
     return tuple(found.tolist())
 
 
