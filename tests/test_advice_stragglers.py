@@ -8,9 +8,10 @@ import pytest
 from advised import recorded
 
 from advisor.advice import stragglers
-from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.asking import facts_here
 from advisor.advice.facts import Facts
 from advisor.collectors.series import RankSeries
+from advisor.domain import Configuration
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import rank_spread
 from advisor.predict import Predictor
@@ -54,11 +55,12 @@ def test_a_slow_rank_gets_fewer_samples_and_the_job_ends_earlier(facts: Facts) -
     assert "choosing them takes less than 0.1 s" in dropped.condition
 
 
-def test_equal_ranks_and_ranks_elsewhere_get_no_advice(facts: Facts, make_job: MakeJob) -> None:
+def test_equal_ranks_and_ranks_elsewhere_get_no_advice(facts: Facts) -> None:
     assert list(stragglers.advise(recorded(facts, ranks=series([0.1, 0.1]), world_size=2))) == []
     assert list(stragglers.advise(recorded(facts, ranks=series([0.1]), world_size=1))) == []
-    predictor, job = Predictor(), make_job()
-    away = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+    ((offer, count),) = facts.now.configuration.parts
+    rented = Configuration(parts=((replace(offer, pricing="on-demand"), count),))
+    away = replace(facts, now=replace(facts.now, configuration=rented))
     assert list(stragglers.advise(recorded(away, ranks=series([0.1, 0.3]), world_size=2))) == []
 
 

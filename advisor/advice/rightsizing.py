@@ -90,10 +90,10 @@ def pasted(found: RightSize) -> str:
     memory = math.ceil(found.memory_bytes / MIB)
     request, limit = (math.ceil(1000 * one) for one in (found.cpu_request, found.cpu_limit))
     return (
+        f"# docker run --cpus {limit / 1000:g} --memory {memory}m ...\n"
         "resources:\n"
         f'  requests: {{cpu: "{min(request, limit)}m", memory: "{memory}Mi"}}\n'
-        f'  limits: {{cpu: "{limit}m", memory: "{memory}Mi"}}\n'
-        f"# docker run --cpus {limit / 1000:g} --memory {memory}m ..."
+        f'  limits: {{cpu: "{limit}m", memory: "{memory}Mi"}}'
     )
 
 
