@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from advised import recorded
 
 from advisor.advice import stragglers
 from advisor.advice.asking import facts_here, facts_on
@@ -13,7 +14,7 @@ from advisor.collectors.series import RankSeries
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import rank_spread
 from advisor.predict import Predictor
-from tests.test_advice_limits import recorded
+from advisor.question import Constraints
 
 MakeJob = Callable[..., Job]
 
@@ -34,7 +35,7 @@ def series(levels: list[float], steps: int = 60) -> tuple[RankSeries, ...]:
 
 @pytest.fixture(scope="module")
 def facts(make_job: MakeJob) -> Facts:
-    found = facts_here(Predictor(), make_job(), price_usd_per_h=1.0)
+    found = facts_here(Predictor(), make_job(), constraints=Constraints(here_usd_per_h=1.0))
     assert found is not None
     return found
 

@@ -224,9 +224,9 @@ def test_runs_that_are_far_off_are_met_and_not_passed() -> None:
             problem=on.problem,
             layout=layout_columns(pipeline.layout_of(run, on)),
             device=accelerator_devices()["V100-SXM2-16GB"],
-            step_s=0.6 * float(run.step_s),
+            step_s=0.6 * step_s,
         )
-        for run in few.itertuples()
+        for run, step_s in zip(few.itertuples(), few.step_s.to_numpy(float), strict=True)
     ]
     known = predictor().constants
     own = own_layouts(runs, known.layout.log_spread(), known.calibration)

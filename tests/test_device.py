@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from advisor.machines import devices
+from advisor.machines.processors import cpu_device
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
 from advisor.planners.step.calibration import calibrate
@@ -78,8 +79,7 @@ def test_a_job_without_forward_operators_is_refused(parameters: DeviceParameters
 
 def test_cpu_devices_scale_with_their_cores() -> None:
     small, big = (
-        devices.cpu_device(name="c6i", vcpus=n, memory_bytes=1e9, cpu_model="Xeon 8375C")
-        for n in (8, 16)
+        cpu_device(name="c6i", vcpus=n, memory_bytes=1e9, cpu_model="Xeon 8375C") for n in (8, 16)
     )
     assert big.fp32_flop_per_s == 2 * (small.fp32_flop_per_s or 0)
     assert small.memory_bytes_per_s < big.memory_bytes_per_s <= 2 * small.memory_bytes_per_s
@@ -88,8 +88,8 @@ def test_cpu_devices_scale_with_their_cores() -> None:
 def test_a_cpu_calibration_carries_over_to_cpus_and_not_to_gpus(
     sheet: dict[str, Device],
 ) -> None:
-    host = devices.cpu_device(name="h", vcpus=2, memory_bytes=8e9, cpu_model="AMD EPYC 9R45")
-    target = devices.cpu_device(name="c6i", vcpus=8, memory_bytes=8e9, cpu_model="Xeon 8375C")
+    host = cpu_device(name="h", vcpus=2, memory_bytes=8e9, cpu_model="AMD EPYC 9R45")
+    target = cpu_device(name="c6i", vcpus=8, memory_bytes=8e9, cpu_model="Xeon 8375C")
     factor, sd = calibrate(
         1.0, 2.0, 0.01, [host], 0.3, [target, sheet["T4"]], [0.3, 0.3],
         devices.calibration_parameters(),

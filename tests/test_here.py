@@ -19,9 +19,9 @@ from advisor.collectors import host as hosts
 from advisor.collectors.limits import Limits, limits_of
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
-from advisor.machines.devices import cpu_device
 from advisor.machines.host import is_same_machine
 from advisor.machines.limited import limited_processor
+from advisor.machines.processors import cpu_device
 from advisor.predict import Predictor
 from advisor.question import LayoutRequest, Question
 

@@ -288,7 +288,8 @@ def test_autoscalers_stand_fifteen_percent_above_what_they_learned() -> None:
         assert 1.15 <= first.cores <= 1.15 * 1.06
         assert 1.15 * GIB <= first.memory_bytes <= 1.15 * 1.06 * GIB + 2e7
     krr = Fixed.krr_of(learned).limits
-    assert (krr.cores, krr.is_quota) == (pytest.approx(1.0), False)
+    assert krr.cores == pytest.approx(1.0)
+    assert not krr.is_quota
     assert krr.memory_bytes == pytest.approx(1.15 * GIB)
 
 
@@ -318,8 +319,10 @@ def test_the_limits_hold_the_run_that_they_were_made_from(
 
 
 def test_growth_is_carried_on_over_the_rest_and_noise_is_not() -> None:
-    t = np.arange(400)
-    growing = RecordedUsage(step_s=0.1, cores=np.ones(400), memory_bytes=GIB + MIB * t)
+    t = np.arange(400.0)
+    growing = RecordedUsage(
+        step_s=0.1, cores=np.ones(400), memory_bytes=GIB + MIB * t.astype(float)
+    )
     assert growth_bytes_per_s(growing) == pytest.approx(10 * MIB)
     found = right_size(growing, rest_s=100.0, headroom=Headroom(fraction=0.1, least_bytes=0.0))
     assert found.memory_bytes == pytest.approx(1.1 * growing.peak_bytes + 1000 * MIB)

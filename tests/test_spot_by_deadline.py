@@ -106,6 +106,7 @@ def test_the_pick_by_the_deadline_is_a_plan_and_says_how_sure_it_is(
     assert one.completion == "spot-by-deadline"
     assert one.late_probability is not None
     assert one.late_probability <= 0.1
+    assert not one.alternatives
     sure = [
         other for other in answer.front
         if other is not one and other.late_probability is not None

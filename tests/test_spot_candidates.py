@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from advisor import ranking
 from advisor.catalogue import parse_gpus
 from advisor.domain import Candidate, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
-from advisor.ranking import Request, recommend, spot_rows
+from advisor.ranking import Request, ranked, recommend, spot_rows
 
 MakeJob = Callable[..., Job]
 
@@ -56,7 +55,7 @@ def test_both_ways_are_found_where_spot_comes_and_goes(answer: Recommendation) -
 def test_the_front_with_further_ways_leaves_nothing_of_the_front_without(
     job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranking, "with_spot_ways", lambda *args: args[-1])
+    monkeypatch.setattr(ranked, "with_spot_ways", lambda *args: args[-1])
     without = recommend(job, REQUEST, predictor=predictor)
     assert len(without.front) < len(answer.front)
     for old in without.front:

@@ -214,6 +214,7 @@ def test_command_line_python_and_json_have_one_estimate(
     job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "load_job", lambda *_, **__: job)
+    monkeypatch.setattr(api, "recording_of", lambda *_: None)
     options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
     shell = CliRunner().invoke(
         app, ["recommend", "--json", "--spot", *options], catch_exceptions=False

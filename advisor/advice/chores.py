@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from advisor.advice.edits import cut_of, without
 from advisor.advice.facts import Facts, saved
@@ -64,7 +64,7 @@ def _checkpoints(facts: Facts) -> Iterator[Advice | None]:
     save_s = saves.seconds if facts.is_here else max(checkpoint_s(job), saves.seconds)
     if work_s < 2 * interval_s:
         return
-    usual = {
+    usual: dict[str, Any] = {
         "devices": now.layout.devices,
         "nodes": sum(count for _, count in now.configuration.parts),
         "checkpoint_s": save_s,

@@ -110,7 +110,7 @@ class Facts:
         return Advice(
             name=name, source=source, change=change, evidence=evidence, rests_on=rests_on,
             condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
-            cost_factor=cost_factor, job=job, then=then,
+            cost_factor=cost_factor, job=job, then=then if base is None else None,
             time_saved_h=saved(self.now.training_time_h, time_factor, sd),
             cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
         )  # fmt: skip

@@ -69,7 +69,8 @@ class Advice:
     job : Job or None
         With the change; None where no change of the job stands for it.
     then : Candidate or None
-        That job on the machines it is judged on.
+        That job on the machines it is judged on; None where it is held against another than
+        ``now``.
     """
 
     name: str

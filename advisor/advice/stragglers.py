@@ -106,8 +106,8 @@ def _advice(
     return Advice(
         name=name, source=_SOURCE, change=change, evidence="measured", rests_on=seen,
         condition=condition, how=How(kind="lines", text=how), is_model_kept=is_model_kept,
-        time_saved_h=saved(now.training_time_h, now.training_time_h.scaled(factor), _EFFECT_SD),
-        cost_saved_usd=saved(now.cost_usd, now.cost_usd.scaled(factor), _EFFECT_SD),
+        time_saved_h=saved(now.training_time_h, factor, _EFFECT_SD),
+        cost_saved_usd=saved(now.cost_usd, factor, _EFFECT_SD),
         time_factor=factor, cost_factor=factor,
     )  # fmt: skip
 

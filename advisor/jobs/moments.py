@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.collectors.recording import DeepStep
+from advisor.collectors.recording import DeepStep, Loading
 from advisor.planners.core.nouns import PRECISION_BYTES, Moment
 
 
@@ -41,3 +41,13 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
         growing_bytes_per_sample=0.0, is_update=True,
     )  # fmt: skip
     return (*found, update) if found else ()
+
+
+def input_bytes(loading: Loading | None, micro_batch: int) -> float:
+    """Return what is loaded for a pass over ``micro_batch`` samples [bytes].
+
+    A loader's batch at least: several passes may share one (the losses of a GAN).
+    """
+    if loading is None or loading.sample_bytes is None:
+        return 0.0
+    return loading.sample_bytes * max(micro_batch, loading.batch or 0)

@@ -24,7 +24,7 @@ from advisor.collectors.work import length_hint
 from advisor.domain import REACH_90
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.job import Feed, Job, Measured
-from advisor.jobs.moments import moments_of
+from advisor.jobs.moments import input_bytes, moments_of
 from advisor.jobs.programs import length_log_sd, rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
@@ -282,7 +282,7 @@ def recorded_work(deep: DeepStep, loading: Loading | None) -> Work:
         parameter_bytes=deep.parameter_bytes,
         optimizer_state_bytes=deep.optimizer_state_bytes,
         saved_bytes_per_sample=deep.saved_bytes / micro_batch,
-        input_bytes_per_sample=(loading.sample_bytes or 0.0) if loading else 0.0,
+        input_bytes_per_sample=input_bytes(loading, micro_batch) / micro_batch,
         layers=tuple(
             Layer(
                 name=layer.name,

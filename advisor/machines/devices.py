@@ -1,8 +1,7 @@
-"""Devices of the planners from facts: the accelerator sheet and the processor sheet.
+"""Accelerators as devices of the planners: ``datasets/devices/accelerators.csv``.
 
-``datasets/devices/accelerators.csv`` holds the peaks and, where measured, the sustained rates of
-accelerators; ``datasets/devices/cpus.csv`` what a core of a processor generation does per cycle
-and what bandwidth its machines have. Constants come from ``trained_models/device_model``.
+The sheet holds their peaks and, where measured, their sustained rates. Constants come from
+``trained_models/device_model``.
 """
 
 from __future__ import annotations
@@ -226,76 +225,12 @@ def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device |
         )  # fmt: skip
     if share >= 1.0:
         return device
-    scaled = {
+    shared = {
         f.name: value * share
         for f in fields(Device)
         if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
     }
-    return replace(device, name=f"{row.name}/{1 / share:.3g}", **scaled)
-
-
-def cpu_device(
-    *,
-    name: str,
-    vcpus: float,
-    memory_bytes: float,
-    core_speed: float | None = None,
-    cpu_model: str = "",
-    cpu_arch: str = "",
-    reference_core_speed: float | None = None,
-) -> Device:
-    """Return all virtual CPUs of a machine as one device.
-
-    Parameters
-    ----------
-    name : str
-        The instance type.
-    vcpus : float
-        Virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones.
-    memory_bytes : float
-    core_speed : float or None
-        CoreMark per virtual CPU; NaN or None where unknown. [1/s]
-    cpu_model, cpu_arch : str
-        As the provider or ``/proc/cpuinfo`` names them; a generic row serves what is unknown.
-    reference_core_speed : float or None
-        CoreMark that a virtual CPU of this generation usually reaches: throttled and
-        shared-core machines fall below it and are scaled down.
-    """
-    row = _cpu_row(cpu_model, cpu_arch)
-    speed = None if core_speed is None or math.isnan(core_speed) else float(core_speed)
-    cores = vcpus / _threads_per_core(row, speed)
-    share = min(1.0, speed / reference_core_speed) if speed and reference_core_speed else 1.0
-    cycles = cores * row["clock_ghz"] * 1e9 * share
-    bf16 = row["bf16_flop_per_cycle"]
-    return Device(
-        name=name,
-        kind="cpu",
-        vendor=row["name"],
-        architecture=row["architecture"],
-        memory_bytes=float(memory_bytes),
-        memory_bytes_per_s=_cpu_bandwidth(row, vcpus),
-        fp32_flop_per_s=cycles * row["fp32_flop_per_cycle"],
-        bf16_flop_per_s=cycles * bf16 if bf16 else None,
-        cores=max(1, round(vcpus)),
-        core_speed=speed,
-    )
-
-
-def threads_per_core(generation: str) -> float:
-    """Return the virtual CPUs of a core of a processor generation: a row of the sheet."""
-    return float(_generation(generation)["threads_per_core"])
-
-
-def processor_bytes_per_s(generation: str, vcpus: float) -> float:
-    """Return the memory bandwidth that so many virtual CPUs of a generation reach [bytes/s]."""
-    return _cpu_bandwidth(_generation(generation), vcpus)
-
-
-@cache
-def _generation(name: str) -> dict[str, Any]:
-    """Return the row of that name, the generic one of no architecture else."""
-    rows = (facts for _, facts in _cpu_rows() if facts["name"] == name)
-    return next(rows, _cpu_rows()[-1][1])
+    return replace(device, name=f"{row.name}/{1 / share:.3g}", **shared)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -334,7 +269,7 @@ def _first_years(rows: list[dict[str, str]]) -> dict[str, float]:
     """Return the year of each chip family's first card."""
     found: dict[str, float] = {}
     for row in rows:
-        year = _scaled(row["release_year"], 1.0)
+        year = scaled(row["release_year"], 1.0)
         if year is not None:
             found[row["architecture"]] = min(year, found.get(row["architecture"], year))
     return found
@@ -349,7 +284,7 @@ def _family_year(row: Accelerator) -> float | None:
 
 def _sheet_device(row: Mapping[str, str], year: float | None) -> Device:
     rates = {
-        f"{p}_flop_per_s": _scaled(row[f"{p}_tflop_s"], TERA)
+        f"{p}_flop_per_s": scaled(row[f"{p}_tflop_s"], TERA)
         for p in (
             "fp32", "tf32", "bf16", "fp16", "fp8", "sustained_fp32", "sustained_fp16", "best_fp16",
         )
@@ -361,65 +296,15 @@ def _sheet_device(row: Mapping[str, str], year: float | None) -> Device:
         architecture=row["architecture"],
         memory_bytes=device_memory_bytes()[row["name"]],
         memory_bytes_per_s=float(row["bandwidth_gb_s"]) * GB,
-        tdp_w=_scaled(row["tdp_w"], 1.0),
+        tdp_w=scaled(row["tdp_w"], 1.0),
         release_year=year,
         **cast(Any, rates),
     )
 
 
-def _scaled(text: Any, unit: float) -> float | None:
+def scaled(text: Any, unit: float) -> float | None:
     """Return a number in SI units, None where the cell is empty or not a number."""
     if text is None or text == "":
         return None
     value = float(text) * unit
     return None if math.isnan(value) else value
-
-
-@cache
-def _cpu_rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
-    path = data.root("datasets") / "devices" / "cpus.csv"
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(bounded.csv_tables(file))
-        return tuple((re.compile(row["pattern"]), _cpu_facts(row)) for row in rows)
-    except (OSError, KeyError, ValueError, re.error) as error:
-        raise CatalogueError(
-            f"cannot read the processor sheet {path}: {error}", hint="install the package again"
-        ) from error
-
-
-def _cpu_facts(row: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {k: _scaled(v, 1.0) for k, v in row.items() if k not in _CPU_WORDS}
-    return {"name": row["name"], "architecture": row["architecture"], **numbers}
-
-
-_CPU_WORDS: Final = ("pattern", "name", "architecture")
-
-
-@cache
-def _cpu_row(cpu_model: str, cpu_arch: str) -> dict[str, Any]:
-    """Return the first row that the model matches, the architecture's generic one else."""
-    for text in (cpu_model, cpu_arch):
-        plain = re.sub(r"\((R|TM)\)", "", text or "").upper()
-        plain = re.sub(r"\s+", " ", plain)
-        for pattern, facts in _cpu_rows():
-            if plain.strip() and pattern.pattern and pattern.search(plain):
-                return facts
-    return _cpu_rows()[-1][1]
-
-
-def _threads_per_core(row: Mapping[str, Any], core_speed: float | None) -> float:
-    """Return virtual CPUs per core: one where CoreMark shows that hyper-threading is off."""
-    return float(row["threads_per_core"])
-
-
-def _cpu_bandwidth(row: Mapping[str, Any], vcpus: float) -> float:
-    """Return the least of what cores, chiplets and sockets let through [bytes/s]."""
-    limits = [vcpus * row["vcpu_gb_s"], _steps(vcpus, row["socket_vcpus"]) * row["socket_gb_s"]]
-    if row["slice_vcpus"]:
-        limits.append(_steps(vcpus, row["slice_vcpus"]) * row["slice_gb_s"])
-    return float(min(limits)) * GB
-
-
-def _steps(vcpus: float, per: float) -> float:
-    return float(math.ceil(vcpus / per))

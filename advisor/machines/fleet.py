@@ -17,6 +17,7 @@ from advisor.catalogue import Accelerator, Catalogue
 from advisor.catalogue.assumed_networks import assumed_networks
 from advisor.machines import devices
 from advisor.machines.pcie import THROUGH_HOST, pcie_bytes_per_s
+from advisor.machines.processors import cpu_device
 from advisor.planners.core.nouns import Device
 
 Floats = NDArray[np.float64]
@@ -163,7 +164,7 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         The catalogue's row of the device: its own link, or its PCIe generation.
     """
     link = row.link_bytes_per_s if row is not None else None
-    through_host = pcie_bytes_per_s(row and row.pcie_generation) * THROUGH_HOST
+    through_host = pcie_bytes_per_s(None if row is None else row.pcie_generation) * THROUGH_HOST
     is_cpu = device.kind == "cpu"
     return one_type(
         device,
@@ -232,7 +233,7 @@ def _device(
     )  # fmt: skip
     if key in known:
         return key, None
-    return key, devices.cpu_device(
+    return key, cpu_device(
         name=str(types.name[i]),
         vcpus=int(types.vcpus[i]),
         memory_bytes=float(types.memory_bytes[i]),

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from advisor.collectors.recording import DeviceSheet, Host
-from advisor.machines.devices import cpu_device, suite_device
+from advisor.machines.devices import suite_device
+from advisor.machines.processors import cpu_device
 from advisor.planners.core.case import STREAM_SHARE
 from advisor.planners.core.nouns import Device
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from advisor.jobs.job import Job
-from advisor.machines.devices import processor_bytes_per_s, threads_per_core
 from advisor.machines.fleet import Fleet
+from advisor.machines.processors import processor_bytes_per_s, threads_per_core
 from advisor.planners.core.nouns import Device
 
 

@@ -124,6 +124,8 @@ class Ranked:
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             steady=rows.steady,
         )  # fmt: skip
+        if rows.is_planned(np.array([row]))[0]:
+            return found  # what costs and lasts as much does not keep the deadline as surely
         others = alternatives(
             self.beliefs, rows, self.columns, self.feasible, row, request.least_gain_fraction,
             self.predictor, self.offers,

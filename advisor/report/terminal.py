@@ -49,7 +49,7 @@ def text(
     head = [(line, False) for line in _wrapped(job_line(recommendation), width)]
     head += _choice(recommendation, width)
     shared = _wrapped(_shared(recommendation), width)
-    foot = [line for one in _foot(recommendation) for line in _wrapped(one, width)]
+    foot = [line for one in _foot(recommendation) for line in _hanging(one, width)]
     rows = _rows(recommendation, width)
     if most is not None:
         rows = _fitting(recommendation, rows, most - len(head) - len(shared) - len(foot) - 3)
@@ -250,6 +250,14 @@ def _change(change: ProposedChange) -> str:
         hours_text(change.pick.training_time_h.value), usd_text(change.pick.cost_usd.value)
     )  # fmt: skip
     return f"{line}; then rent {pick} ({time}, {cost})"
+
+
+def _hanging(words: str, width: int) -> list[str]:
+    """Return a line wrapped; what is indented goes on further in."""
+    rest = "    " if words.startswith("  ") else ""
+    return textwrap.wrap(
+        words, width, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _wrapped(words: str, width: int, *, indent: str = "") -> list[str]:

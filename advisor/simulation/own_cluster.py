@@ -21,7 +21,7 @@ from advisor.machines.cluster import ClusterGroup
 from advisor.machines.cluster_text import read_cluster
 from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.queueing.nouns import POLICIES, SharedCluster
+from advisor.planners.queueing.nouns import POLICIES, Policy, SharedCluster
 from advisor.planners.queueing.wait import RentOrWait
 from advisor.predict import STATUSES, Predictor
 from advisor.predict.completion import on_demand
@@ -159,9 +159,7 @@ def compare_with_cluster(
         If the cluster cannot hold the job (exit code 3) or its own past.
     """
     predictor = predictor or Predictor()
-    known = next((p for p in POLICIES if p == policy), None)
-    if known is None:
-        raise UsageError(f"no policy named {policy!r}", hint=f"one of {', '.join(POLICIES)}")
+    known = _policy(policy)
     if not price_usd_per_device_h >= 0:
         raise UsageError(
             f"the price is out of range: {price_usd_per_device_h}",
@@ -183,19 +181,7 @@ def compare_with_cluster(
     for count in wanted:
         step, duration_h = _estimates(job, group, count, predictor, coverage)
         queue = queue_answer(own, devices=count, duration_h=duration_h, deadline_h=deadline_h)
-        bill = price_usd_per_device_h * count * duration_h.value
-        ways.append(
-            OwnWay(
-                devices=count,
-                nodes=-(-count // group.node.devices),
-                step_time_s=step,
-                queue=queue,
-                cost_usd=bill,
-                rents=tuple(
-                    queue.rent_or_wait(c.training_time_h, c.cost_usd.value, bill) for c in rented
-                ),
-            )
-        )
+        ways.append(_own_way(count, step, queue, price_usd_per_device_h, rented))
     return ClusterComparison(
         recommendation=recommendation,
         accelerator=group.part.name,
@@ -206,6 +192,30 @@ def compare_with_cluster(
             for way in ways
         ),
     )
+
+
+def _own_way(
+    devices: int, step: Estimate, queue: QueueAnswer, price_usd_per_device_h: float,
+    rented: Sequence[Candidate],
+) -> OwnWay:  # fmt: skip
+    bill = price_usd_per_device_h * devices * queue.duration_h.value
+    return OwnWay(
+        devices=devices,
+        nodes=-(-devices // queue.cluster.cluster.devices_per_node),
+        step_time_s=step,
+        queue=queue,
+        cost_usd=bill,
+        rents=tuple(
+            queue.rent_or_wait(one.training_time_h, one.cost_usd.value, bill) for one in rented
+        ),
+    )
+
+
+def _policy(name: str) -> Policy:
+    known = next((one for one in POLICIES if one == name), None)
+    if known is None:
+        raise UsageError(f"no policy named {name!r}", hint=f"one of {', '.join(POLICIES)}")
+    return known
 
 
 def _group(text: str, predictor: Predictor) -> ClusterGroup:

@@ -21,9 +21,9 @@ from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_
 from advisor.shown.charts import Chart, Series
 from advisor.simulation.policies import PolicyOutcome, side_by_side
 from advisor.simulation.queue_now import OwnCluster, StartNow, start_now
+from advisor.simulation.samples import ended, named, percentiles
 
 SAMPLES = 500
-LEVELS = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ class QueueAnswer:
     def wait_record(self) -> dict[str, Any]:
         """Return what the job met."""
         return {
-            "delay_h": _named(self.delay_h),
-            "completion_h": _named(self.completion_h),
+            "delay_h": named(self.delay_h),
+            "completion_h": named(self.completion_h),
             "miss_probability": self.miss_probability,
             "beyond_trace_fraction": self.beyond_trace_fraction,
             "submitted_now": None if self.now is None else self.now.to_record(),
@@ -148,6 +148,33 @@ def queue_answer(
             hint="give the time from now on, e.g. 12h",
             exit_code=2,
         )
+    wait, simulated_delay_h = _waited(own, devices, duration_h)
+    recorded = own.trace.waited_s[np.isfinite(own.trace.waited_s)]
+    rent = None
+    if rent_completion_h is not None:
+        rent = _rent_or_wait(own, wait, rent_completion_h, rent_cost_usd, own_cost_usd)
+    return QueueAnswer(
+        cluster=own,
+        devices=devices,
+        duration_h=duration_h,
+        # Completion less computing: rounding may leave it below 0.
+        delay_h=percentiles(np.maximum(wait.delay_s, 0.0) / HOUR_S),
+        completion_h=percentiles(wait.completion_s / HOUR_S),
+        miss_probability=None if deadline_h is None else wait.late(deadline_h * HOUR_S),
+        load=wait.load,
+        beyond_trace_fraction=wait.beyond_trace_fraction,
+        simulated_delay_h=simulated_delay_h,
+        recorded_delay_h=float(recorded.mean()) / HOUR_S if recorded.size else None,
+        now=start_now(own, devices),
+        rent=rent,
+        wait=wait,
+        policies=side_by_side(own, _parameters(own)) if with_policies else (),
+        charts=_charts(own, wait, deadline_h, rent_completion_h),
+    )
+
+
+def _waited(own: OwnCluster, devices: int, duration_h: Estimate) -> tuple[Wait, float]:
+    """Return what the job meets, and the mean delay of the trace's own jobs [h]."""
     parameters = _parameters(own)
     wait = wait_on_cluster(
         own.trace.jobs,
@@ -163,28 +190,7 @@ def queue_answer(
     everyone = simulate_queue(
         own.trace.jobs, own.cluster, own.policy, placement=own.placement, parameters=parameters
     )
-    recorded = own.trace.waited_s[np.isfinite(own.trace.waited_s)]
-    rent = None
-    if rent_completion_h is not None:
-        rent = _rent_or_wait(own, wait, rent_completion_h, rent_cost_usd, own_cost_usd)
-    return QueueAnswer(
-        cluster=own,
-        devices=devices,
-        duration_h=duration_h,
-        # Completion less computing: rounding may leave it below 0.
-        delay_h=_levels(np.maximum(wait.delay_s, 0.0) / HOUR_S),
-        completion_h=_levels(wait.completion_s / HOUR_S),
-        miss_probability=None if deadline_h is None else wait.late(deadline_h * HOUR_S),
-        load=wait.load,
-        beyond_trace_fraction=wait.beyond_trace_fraction,
-        simulated_delay_h=float(everyone.delay_s.mean()) / HOUR_S,
-        recorded_delay_h=float(recorded.mean()) / HOUR_S if recorded.size else None,
-        now=start_now(own, devices),
-        rent=rent,
-        wait=wait,
-        policies=side_by_side(own, parameters) if with_policies else (),
-        charts=_charts(own, wait, deadline_h, rent_completion_h),
-    )
+    return wait, float(everyone.delay_s.mean()) / HOUR_S
 
 
 def samples_of(estimate: Estimate, count: int, seed: int = 0) -> Column:
@@ -220,32 +226,15 @@ def _parameters(own: OwnCluster) -> QueueParameters:
     )
 
 
-def _levels(samples: Column) -> tuple[float, ...]:
-    return tuple(np.quantile(samples, LEVELS).tolist())
-
-
-def _named(values: Sequence[float]) -> dict[str, float]:
-    return dict(zip(("p10", "p50", "p90"), values, strict=True))
-
-
 def _charts(
     own: OwnCluster, wait: Wait, deadline_h: float | None, rent: Estimate | None
 ) -> list[Chart]:
-    hours = np.sort(wait.completion_s) / HOUR_S
-    share = (np.arange(hours.size) + 1) / hours.size
     curves = [
-        Series(name="own cluster", x=hours.tolist(), y=share.tolist(), shape="steps"),
-        Series(
-            name="computing alone",
-            x=(np.sort(wait.duration_s) / HOUR_S).tolist(),
-            y=share.tolist(),
-            shape="steps",
-        ),
+        ended("own cluster", wait.completion_s / HOUR_S),
+        ended("computing alone", wait.duration_s / HOUR_S),
     ]
     if rent is not None:
-        rented = np.sort(samples_of(rent, SAMPLES))
-        levels = (np.arange(SAMPLES) + 1) / SAMPLES
-        curves.append(Series(name="rented", x=rented.tolist(), y=levels.tolist(), shape="steps"))
+        curves.append(ended("rented", samples_of(rent, SAMPLES)))
     if deadline_h is not None:
         curves.append(Series(name="deadline", x=[deadline_h], shape="vertical"))
     times, busy = _busy(own)

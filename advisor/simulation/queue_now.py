@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from advisor.planners.core.units import HOUR_S
 from advisor.planners.queueing.nouns import Placement, Policy, SharedCluster
 from advisor.planners.queueing.start import POLICIES_OF_START, start_delays_s
 from advisor.records.job_tables import ClusterTrace
-
-_LEVELS: Final = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+from advisor.simulation.samples import LEVELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +74,6 @@ def start_now(own: OwnCluster, devices: int) -> StartNow | None:
         waiting=open_jobs.devices.size - running,
         within_hour_probability=float(np.mean(delays_s <= HOUR_S)),
         delay_h={
-            name: float(np.quantile(delays_s, level)) / HOUR_S for name, level in _LEVELS.items()
+            name: float(np.quantile(delays_s, level)) / HOUR_S for name, level in LEVELS.items()
         },
     )

@@ -11,9 +11,8 @@ import numpy as np
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, SpotTrace
 from advisor.shown.charts import Chart, Series
+from advisor.simulation.samples import ended, finite, named, sample_percentiles
 from advisor.simulation.spot_question import STARTS, SpotQuestion
-
-LEVELS = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +53,9 @@ class SpotAnswer:
             "ways": [
                 {
                     "name": way.name,
-                    "finish_h": _quantiles(way.finish_h),
-                    "cost_usd": None if way.cost_usd is None else _quantiles(way.cost_usd),
-                    "mean_cost_usd": _finite(way.mean_cost_usd),
+                    "finish_h": named(way.finish_h),
+                    "cost_usd": None if way.cost_usd is None else named(way.cost_usd),
+                    "mean_cost_usd": finite(way.mean_cost_usd),
                     "miss_probability": way.miss_probability,
                 }
                 for way in self.ways
@@ -72,25 +71,12 @@ def outcome(
     deadline = question.deadline_s
     return SpotOutcome(
         name=name,
-        finish_h=_levels(hours),
-        cost_usd=None if cost is None else _levels(cost),
+        finish_h=sample_percentiles(hours),
+        cost_usd=None if cost is None else sample_percentiles(cost),
         mean_cost_usd=None if cost is None else float(cost.mean()),
         miss_probability=None if deadline is None else float(np.mean(hours > deadline / HOUR_S)),
         samples_h=np.sort(hours).tolist(),
     )
-
-
-def _levels(samples: Column) -> tuple[float, ...]:
-    """Return the percentiles as actual samples, since some may be infinite."""
-    return tuple(np.quantile(samples, LEVELS, method="inverted_cdf").tolist())
-
-
-def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
-    return dict(zip(("p10", "p50", "p90"), map(_finite, values), strict=True))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and np.isfinite(value) else None
 
 
 def charts_of(
@@ -113,15 +99,7 @@ def charts_of(
 def _ended(ways: Sequence[SpotOutcome], question: SpotQuestion) -> Chart:
     shown = [way for way in ways if len(way.samples_h) > 1]
     finite = [h for way in shown for h in way.samples_h if np.isfinite(h)]
-    curves = [
-        Series(
-            name=way.name,
-            x=way.samples_h,
-            y=((np.arange(len(way.samples_h)) + 1) / len(way.samples_h)).tolist(),
-            shape="steps",
-        )
-        for way in shown
-    ]
+    curves = [ended(way.name, way.samples_h) for way in shown]
     if question.deadline_s is not None:
         at = question.deadline_s / HOUR_S
         curves.append(Series(name="deadline", x=[at], shape="vertical"))

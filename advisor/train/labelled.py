@@ -9,6 +9,7 @@ from typing import Final
 
 from advisor import data
 from advisor.collectors import bounded, store
+from advisor.collectors.minicloud.summary import SCHEMA
 from advisor.errors import RunError, UsageError
 from advisor.measurements import reads
 from advisor.records import RunRecord
@@ -91,5 +92,5 @@ def _format(path: Path, fmt: str) -> str:
             first = bounded.parse_json(rows.readline())
     except (OSError, EOFError, ValueError):
         return "records"  # its reader says what is wrong with it
-    is_collected = isinstance(first, dict) and first.get("schema") == minicloud.SCHEMA
+    is_collected = isinstance(first, dict) and first.get("schema") == SCHEMA
     return "minicloud" if is_collected else "records"

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from advisor.machines.devices import cpu_device
+from advisor.machines.processors import cpu_device
 from advisor.measurements import MLPERF
 from advisor.planners.core.nouns import Precision, TrainingSetup, Transformer, Work
 from advisor.planners.core.units import GIB

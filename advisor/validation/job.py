@@ -136,6 +136,6 @@ def _rules(table: CellTable) -> dict[str, Floats]:
 
 def _slope(jobs: NDArray[np.int64], x: Floats, y: Floats) -> float:
     """Return the slope of y over x that is common to all jobs, each with its own level."""
-    count = np.bincount(jobs)[jobs]
+    count = np.bincount(jobs)[jobs].astype(float)
     within = [values - (np.bincount(jobs, values)[jobs] / count) for values in (x, y)]
     return float(within[0] @ within[1] / max(within[0] @ within[0], 1e-12))

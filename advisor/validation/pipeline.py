@@ -9,6 +9,7 @@ fits no GPU otherwise, it recomputes: nobody says so, the product decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ MODELS: Final = {
 }
 PRECISION: Final[Precision] = "fp16"
 SETUP: Final = TrainingSetup(attention="unfused")  # no fused attention runs on a V100
+_COLUMNS: Final = ("dp", "pp", "micro_batch", "global_batch")
 NOTES: Final = (
     f"runs on at most {MOST_GPUS} GPUs are known, the rest is scored; in the layout that ran",
     "bert on 18 and 20 GPUs took up to twice as long as its neighbours: no function of the layout",
@@ -148,9 +150,9 @@ def asked(name: str, known: pd.DataFrame, wanted: pd.DataFrame) -> Floats:
 
 def layout_of(run: object, on: OnMachine) -> Layout:
     """Return the layout of a run; recomputed where nothing fits otherwise."""
-    values = {name: int(getattr(run, name)) for name in ("dp", "pp", "micro_batch")}
-    share = getattr(run, "global_batch") / values["micro_batch"] / values["dp"]  # noqa: B009
-    plain = Layout(**values, accumulation_steps=int(np.ceil(share - 1e-9)))
+    dp, pp, micro, batch = (int(getattr(run, name)) for name in _COLUMNS)
+    steps = math.ceil(batch / micro / dp - 1e-9)
+    plain = Layout(dp=dp, pp=pp, micro_batch=micro, accumulation_steps=steps)
     used = float(on.problem.used_bytes(layout_columns(plain)))
     return plain if used <= on.problem.capacity_bytes else replace(plain, recompute="full")
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+_COLUMNS: Final = ("accelerators", "global_batch", "samples_per_s")
 SERIES: Final = ["round", "organisation", "benchmark", "accelerator"]
 BANDS: Final = ((1, 2), (2, 4), (4, 8), (8, 32), (32, np.inf))
 SEEN: Final = (
@@ -131,7 +132,7 @@ def run(data: Path) -> Validation:
 def read_pairs(table: pd.DataFrame) -> Iterator[Pair]:
     """Yield the smallest system of each series with every larger one."""
     table = table[table.division.isna() | (table.division == "closed")]
-    table = table[(table[["accelerators", "samples_per_s", "global_batch"]] > 0).all(axis=1)]
+    table = table[(table[list(_COLUMNS)] > 0).all(axis=1)]
     for (_, _, benchmark, accelerator), series in table.sort_values("accelerators").groupby(
         SERIES
     ):
@@ -141,11 +142,11 @@ def read_pairs(table: pd.DataFrame) -> Iterator[Pair]:
         systems = [
             System(
                 device=device,
-                accelerators=int(row.accelerators),
-                batch=int(row.global_batch),
-                samples_per_s=float(row.samples_per_s),
+                accelerators=int(accelerators),
+                batch=int(batch),
+                samples_per_s=float(rate),
             )
-            for row in series.itertuples()
+            for accelerators, batch, rate in series[list(_COLUMNS)].to_numpy(float)
         ]
         systems = [s for s in systems if s.batch >= s.accelerators > 1]
         for large in systems[1:]:

@@ -17,6 +17,7 @@ import argparse
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,9 @@ Outcome = tuple[float, float]  # memory slack, share of runs that went over
 def published() -> None:
     """Print how often Escra gained in the authors' load tests, and where it lost."""
     table = measurements.ESCRA.read("load_tests", data.root("datasets"))
-    cells = {(r.application, r.load, r.policy): r for r in table.itertuples()}
+    cells: dict[tuple[str, str, str], Any] = {
+        (str(r.application), str(r.load), str(r.policy)): r for r in table.itertuples()
+    }
     print(f"{len(cells)} cells")
     for ours, theirs in PAIRED:
         found = [

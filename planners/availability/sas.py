@@ -77,7 +77,7 @@ def completion_slots(possible: Shares, nodes: Sequence[int], work: float) -> NDA
     ended = done[row, -1] >= work
     inside = last + (work - before) / np.where(ended, progress[row, last], 1.0)
     rate = np.maximum(progress.mean(axis=1), LEAST_SHARE)
-    return np.where(ended, inside, horizon + (work - done[row, -1]) / rate)
+    return np.asarray(np.where(ended, inside, horizon + (work - done[row, -1]) / rate))
 
 
 def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
@@ -90,7 +90,7 @@ def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
         Groups.
     """
     features = np.stack([possible.mean(axis=(0, 1)), possible.std(axis=(0, 1))], axis=1)
-    found = [(k,) for k in range(len(features))]
+    found: list[tuple[int, ...]] = [(k,) for k in range(len(features))]
     while len(found) > max(count, 1):
         pairs = [(i, j) for i in range(len(found)) for j in range(i + 1, len(found))]
         i, j = min(pairs, key=lambda ij: _ward(features, found[ij[0]], found[ij[1]]))

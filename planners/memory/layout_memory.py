@@ -230,7 +230,8 @@ def _passing_bytes(
 
 def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
     """Return where kernels are fused by hand and the stack is not one of 2020-2022."""
-    return (np.asarray(software.fusion) == 1) & ~np.asarray(software.is_launch_heavy, bool)
+    is_fused = np.asarray(software.fusion) == 1
+    return np.asarray(is_fused & ~np.asarray(software.is_launch_heavy, bool))
 
 
 def sent_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:

@@ -253,9 +253,9 @@ def largest_micro_batch(
         )
 
     room = np.asarray(device_memory_bytes, float) * (1.0 - np.asarray(margin_fraction))
+    apart: list[tuple[Moment, ...]] = [(moment,) for moment in work.moments] or [()]
     found = [
-        _last_that_fits(room, needed(1, only), needed(largest, only), largest)
-        for only in [(moment,) for moment in work.moments] or [()]
+        _last_that_fits(room, needed(1, only), needed(largest, only), largest) for only in apart
     ]
     return np.asarray(np.minimum.reduce(found), np.int64)
 

@@ -116,7 +116,8 @@ class _Work:
     def __init__(self, usage: RecordedUsage) -> None:
         self._usage = usage
         self._ends_s: Array = usage.step_s * np.arange(len(usage.cores) + 1)
-        self._done_s: Array = np.append(0.0, np.cumsum(usage.cores * usage.step_s))
+        done = np.append(0.0, np.cumsum(usage.cores * usage.step_s))
+        self._done_s: Array = np.asarray(done, np.float64)
         self._at_s = 0.0  # in recorded time
         self._backlog_s = 0.0
         self._memory = usage.memory_bytes.tolist()

@@ -110,4 +110,4 @@ def late_probability(
     sure = np.where(room >= 1.0, np.inf, -np.inf)
     reach = np.where((sd > 0) & ~np.isnan(reach), reach, sure)
     tail = NormalDist()
-    return np.vectorize(lambda z: 1.0 - tail.cdf(z), otypes=[float])(reach)
+    return np.asarray(np.vectorize(lambda z: 1.0 - tail.cdf(z), otypes=[float])(reach))

@@ -106,7 +106,7 @@ def own_times(
     waited = np.array([wait_s[r][-count:] for r in ranks]).T
     if is_wall:
         whole = whole.max(axis=1, keepdims=True)
-    return np.maximum(whole - waited, 0.0)
+    return np.asarray(np.maximum(whole - waited, 0.0))
 
 
 def measured_spread(own_s: ArrayLike) -> RankSpread:
