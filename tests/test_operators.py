@@ -1,14 +1,18 @@
 """Every operator that PyTorch's training steps are made of finds its class."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from collecting import hooked
+from hypothesis import given
+from hypothesis import strategies as st
 
 from advisor.collectors.tracing import deep_step
 from advisor.jobs.recorded import recorded_work
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.planners.core.nouns import Work
+from advisor.planners.step.describe_updates import over_lists
 from advisor.planners.step.device import step_time
 from advisor.planners.step.operators import kernels_in_call, operator_kind
 
@@ -73,3 +77,33 @@ def test_a_call_is_one_kernel_unless_it_is_a_recurrence() -> None:
     assert kernels_in_call("aten::mm", "35x20x128,35x128x20") == 1
     assert kernels_in_call("aten::mkldnn_rnn_layer_backward", "7x1x2,8x2") == 14
     assert kernels_in_call("aten::mkldnn_rnn_layer", "140x128,512x128") == 1  # a packed batch
+
+
+def test_an_update_traced_on_a_cpu_runs_over_lists_on_accelerators(tmp_path: Path) -> None:
+    """PyTorch's own optimizers do, by themselves; here they go from tensor to tensor."""
+    import torch
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(30)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with hooked(tmp_path) as hooks:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+        deep = deep_step([hooks.deep()], None)
+    assert deep is not None
+    known, strange = (recorded_work(deep, None, [one]) for one in ("AdamW", "Lion"))
+    sheet, parameters = accelerator_devices(), device_parameters()
+    devices = [sheet["V100-SXM2-16GB"], replace(sheet["V100-SXM2-16GB"], kind="cpu", cores=8.0)]
+    listed, single = (step_time(one, devices, [4], parameters) for one in (known, strange))
+    assert listed.optimizer_s[0] < 0.1 * single.optimizer_s[0]
+    assert listed.optimizer_s[1] == single.optimizer_s[1]
+    assert (listed.micro_batch_s == single.micro_batch_s).all()
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(1.0, 1e6), min_size=1, max_size=20))
+def test_lists_save_calls_and_never_the_last(calls: dict[str, float]) -> None:
+    shrinks = over_lists(calls)
+    for name, count in calls.items():
+        assert shrinks[name] <= 1.0
+        assert shrinks[name] * count >= 1.0 - 1e-9

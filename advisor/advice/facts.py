@@ -73,7 +73,7 @@ class Facts:
         self, job: Job, *, name: str, source: str, change: str, rests_on: str, condition: str,
         how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
         pricing: Pricing | None = None, space: SearchSpace | None = None,
-        devices: int | None = None, base: Job | None = None, is_model_kept: bool = True,
+        devices: int | None = None, is_model_kept: bool = True,
     ) -> Advice | None:  # fmt: skip
         """Return the advice to make the job this one, priced by the one estimate.
 
@@ -92,16 +92,13 @@ class Facts:
             What a layout may be, where that is the change.
         devices : int, optional
             Of this machine, where that is the change.
-        base : Job, optional
-            What the change is held against, where the job as it is was recorded in other kernels
-            than it would run in there.
 
         Returns
         -------
         Advice, or None where the changed job cannot run there.
         """
         then = self.ask(job, pricing=pricing, space=space, devices=devices)
-        before = self._before(job, space, devices) if base is None else self.ask(base)
+        before = self._before(job, space, devices)
         if then is None or before is None or not math.isfinite(then.training_time_h.value):
             return None
         sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
@@ -110,7 +107,7 @@ class Facts:
         return Advice(
             name=name, source=source, change=change, evidence=evidence, rests_on=rests_on,
             condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
-            cost_factor=cost_factor, job=job, then=then if base is None else None,
+            cost_factor=cost_factor, job=job, then=then,
             time_saved_h=saved(self.now.training_time_h, time_factor, sd),
             cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
         )  # fmt: skip

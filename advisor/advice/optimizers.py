@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from advisor.advice.edits import cut_of, without
@@ -12,10 +11,8 @@ from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript, argument, has_argument
 from advisor.advice.software import MODEL, moved_once
 from advisor.collectors.recording import OperatorCount
-from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
 from advisor.machines.host import host_device
-from advisor.planners.step.describe_updates import update
 from advisor.question import JobSpec, SetupRequest
 
 _SOURCE: Final = "optimizers"
@@ -90,7 +87,6 @@ def _eight_bits(facts: Facts) -> Iterator[Advice | None]:
         return
     yield facts.priced(
         job_of(JobSpec(), SetupRequest(optimizer="adamw-8bit"), job=facts.job),
-        base=_over_lists(facts),
         name="8-bit-optimizer",
         source=_SOURCE,
         change="Keep Adam's moments in 8 bits: bitsandbytes.optim.AdamW8bit.",
@@ -103,20 +99,6 @@ def _eight_bits(facts: Facts) -> Iterator[Advice | None]:
         ),
         is_model_kept=False,
     )
-
-
-def _over_lists(facts: Facts) -> Job | None:
-    """Return the job with PyTorch's update over lists of tensors; None where it was traced so."""
-    job, recording = facts.job, facts.recording
-    deep = None if recording is None else recording.deep_step
-    if job.work is None or job.measured is None or (deep is not None and deep.device != "cpu"):
-        return None
-    work = job.work
-    listed = update(
-        work.trainable_parameters, work.setup, work.precision, tensors=2 * len(work.layers)
-    )
-    kept = tuple(one for one in work.operators if one.phase != "optimizer")
-    return replace(job, work=replace(work, operators=(*kept, listed)))
 
 
 def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:

@@ -59,6 +59,8 @@ class Operator:
         The part of ``bytes`` that does not grow with the batch (parameters, gradients). [bytes]
     dtype : str
         Element type of the main operand as a precision name, e.g. ``"fp32"``.
+    listed : float or None
+        Calls on accelerators, where the framework runs it over lists of tensors; None: ``count``.
     """
 
     name: str
@@ -69,8 +71,16 @@ class Operator:
     bytes: float
     fixed_bytes: float = 0.0
     dtype: str = "fp32"
+    listed: float | None = None
+
+    @property
+    def kernels(self) -> float:
+        """Calls in the step on an accelerator."""
+        return self.count if self.listed is None else self.listed
 
     def __post_init__(self) -> None:
+        if self.listed is not None and not 0 < self.listed <= self.count:
+            raise ValueError(f"impossible calls over lists in {self}")
         if not (self.count > 0 and self.flop >= 0 and 0 <= self.fixed_bytes <= self.bytes):
             raise ValueError(f"impossible sizes in {self}")
 
@@ -144,6 +154,8 @@ class Work:
         Where the job is known to be one: tensor, context and expert parallel layouts need it.
     moments : tuple of Moment
         Of a recorded step, those that are its peak of memory for some micro-batch.
+    call_s : float or None
+        What the host takes to start a call on an accelerator; None: as the device model says. [s]
     """
 
     operators: tuple[Operator, ...]
@@ -159,6 +171,7 @@ class Work:
     setup: TrainingSetup = DEFAULT_SETUP
     transformer: Transformer | None = None
     moments: tuple[Moment, ...] = ()
+    call_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.micro_batch < 1:

@@ -156,6 +156,7 @@ class _OperatorTable:
     kind: tuple[str, ...]
     dtype: tuple[str, ...]
     count: NDArray[np.float64]
+    kernels: NDArray[np.float64]
     flop: NDArray[np.float64]
     fixed_bytes: NDArray[np.float64]
     grown_bytes: NDArray[np.float64]
@@ -169,6 +170,7 @@ class _OperatorTable:
             kind=tuple(o.kind for o in operators),
             dtype=tuple(_dtype(o.dtype, o.kind, work) for o in operators),
             count=np.array([o.count for o in operators], float),
+            kernels=np.array([o.kernels for o in operators], float),
             flop=np.array([o.flop for o in operators], float),
             fixed_bytes=fixed,
             grown_bytes=np.array([o.bytes for o in operators], float) - fixed,
@@ -191,6 +193,7 @@ class _Rates:
     latency_s: NDArray[np.float64]  # (n_devices,)
     dispatch_s: NDArray[np.float64]  # (n_devices,)
     cores: NDArray[np.float64]  # (n_devices,); 1 for accelerators, which split calls finely
+    is_cpu: NDArray[np.bool_]  # (n_devices,)
     unhidden: float
 
     @classmethod
@@ -213,9 +216,15 @@ class _Rates:
             compute=by_pair[:, index, 0],
             memory=by_pair[:, index, 1],
             latency_s=np.array([parameters.latency_s[d.kind] for d in devices]) * launches,
-            dispatch_s=np.array([d.call_s or parameters.dispatch_s[d.kind] for d in devices])
+            dispatch_s=np.array(
+                [
+                    d.call_s or (d.kind != "cpu" and work.call_s) or parameters.dispatch_s[d.kind]
+                    for d in devices
+                ]
+            )
             * launches,
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
+            is_cpu=np.array([d.kind == "cpu" for d in devices]),
             unhidden=parameters.unhidden_fraction,
         )
 
@@ -255,7 +264,7 @@ def _phase(
         t = np.maximum(c, m) + rates.unhidden * np.minimum(c, m)
         compute[:, j] = np.where(is_compute_bound, t, 0.0).sum(axis=1)
         memory[:, j] = np.where(is_compute_bound, 0.0, t).sum(axis=1)
-    calls = table.count[rows].sum()
+    calls = np.where(rates.is_cpu, table.count[rows].sum(), table.kernels[rows].sum())
     busy = compute + memory + (calls * rates.latency_s)[:, None]
     total = np.maximum(busy, (calls * rates.dispatch_s)[:, None])
     return compute, memory, total - compute - memory

@@ -155,7 +155,7 @@ def job_features(work: Work) -> Floats:
             flop["attention"] += one.flop
         moved += one.bytes
         reduced += one.bytes * (one.kind == "reduction")
-        calls += one.count
+        calls += one.kernels
     whole, moved, calls = max(flop["all"], 1.0), max(moved, 1.0), max(calls, 1.0)
     return np.array([
         math.log(whole / calls) / _CALL_SCALE,
