@@ -380,7 +380,7 @@ def test_configurations_of_model_families_are_read(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": 8}'])
 def test_configurations_without_dimensions_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UsageError):
+    with pytest.raises((UsageError, PlanningError)):
         read_model(tmp_path)
 
 
