@@ -75,6 +75,17 @@ def test_a_cure_is_priced_by_the_one_estimate(facts: Facts, predictor: Predictor
     )
 
 
+def test_cards_without_bf16_are_advised_fp16_with_a_scaler(
+    predictor: Predictor, make_job: MakeJob
+) -> None:
+    job = make_job()
+    for machine, half in (("verda:1V100.6V", "fp16"), ("aws:g5.xlarge", "bf16")):
+        facts = facts_on(predictor, job, predictor.predict(job, machine))
+        found = {one.name: one for one in advise(facts)}["mixed-precision"]
+        assert f"Train in {half}:" in found.change
+        assert ("GradScaler" in found.how.text) == (half == "fp16")
+
+
 def test_what_is_done_already_is_not_advised(facts: Facts, predictor: Predictor) -> None:
     assert "mixed-precision" in {one.name for one in advise(facts)}
     half = job_of(JobSpec(precision="bf16"), job=facts.job)

@@ -94,7 +94,7 @@ def test_an_update_traced_on_a_cpu_runs_over_lists_on_accelerators(tmp_path: Pat
     assert deep is not None
     known, strange = (recorded_work(deep, None, [one]) for one in ("AdamW", "Lion"))
     sheet, parameters = accelerator_devices(), device_parameters()
-    devices = [sheet["V100-SXM2-16GB"], replace(sheet["V100-SXM2-16GB"], kind="cpu", cores=8.0)]
+    devices = [sheet["V100-SXM2-16GB"], replace(sheet["V100-SXM2-16GB"], kind="cpu", cores=8)]
     listed, single = (step_time(one, devices, [4], parameters) for one in (known, strange))
     assert listed.optimizer_s[0] < 0.1 * single.optimizer_s[0]
     assert listed.optimizer_s[1] == single.optimizer_s[1]

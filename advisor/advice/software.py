@@ -14,12 +14,20 @@ from advisor.collectors.recording import OperatorCount
 from advisor.domain import QUANTILES
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
+from advisor.machines.devices import accelerator_devices
 from advisor.planners.core.nouns import Operator, Precision
+from advisor.planners.step.device_rates import runs_as
 from advisor.question import JobSpec, SetupRequest
 
 _SOURCE: Final = "software"
 MODEL: Final = "the device model, asked with the recorded operators"
-_AUTOCAST: Final = 'with torch.autocast(device_type="{}", dtype=torch.bfloat16):'
+_AUTOCAST: Final = """\
+with torch.autocast(device_type="{}", dtype=torch.{}):
+    loss = ...  # forward and loss"""
+_SCALER: Final = """
+scaler.scale(loss).backward()  # scaler = torch.amp.GradScaler("cuda")
+scaler.step(optimizer)
+scaler.update()"""
 _CONVOLUTIONS: Final = ("convolution", "winograd", "depthwise")
 # How many times as fast: ResNet-50, and the least and the most of the networks tried, V100, 16
 # bits (docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html, 2025-07-09).
@@ -42,18 +50,26 @@ def _half_precision(facts: Facts) -> Iterator[Advice | None]:
     if facts.job.work.precision not in ("fp32", "tf32"):
         return
     device = "cuda" if facts.has_accelerators else "cpu"
+    half = _half(facts)
+    dtype, after = ("float16", _SCALER) if half == "fp16" else ("bfloat16", "")
     yield facts.priced(
-        _in(facts, "bf16"),
+        _in(facts, half),
         name="mixed-precision",
         source=_SOURCE,
-        change="Train in bf16: torch.autocast(..., dtype=torch.bfloat16).",
+        change=f"Train in {half}: torch.autocast(..., dtype=torch.{dtype}).",
         rests_on=MODEL,
         condition="The loss must be watched: some models need fp32 in a layer or two.",
-        how=How(
-            kind="lines", text=f"{_AUTOCAST.format(device)}\n    loss = ...  # forward and loss"
-        ),
+        how=How(kind="lines", text=_AUTOCAST.format(device, dtype) + after),
         is_model_kept=False,
     )
+
+
+def _half(facts: Facts) -> Precision:
+    """Return the 16-bit numbers that the machine computes in: some cards have no bf16."""
+    sheet = accelerator_devices()
+    name = facts.now.configuration.parts[0][0].accelerator
+    is_older = name in sheet and runs_as(sheet[name], "bf16") == "fp16"
+    return "fp16" if is_older else "bf16"
 
 
 def _full_precision(facts: Facts) -> Iterator[Advice | None]:
