@@ -315,7 +315,7 @@ def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     job = make_job()
-    answer = recommend(job, predictor=predictor)
+    answer = recommend(job, predictor=predictor, with_changes=True)
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     by_name = {change.name: change for change in answer.changes}
     assert "batch" in by_name
@@ -337,7 +337,7 @@ def test_the_strongest_change_says_what_is_best_after_it(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     job = make_job()
-    answer = recommend(job, predictor=predictor, with_changes=False)
+    answer = recommend(job, predictor=predictor)
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     asked: list[Job] = []
 
@@ -361,7 +361,7 @@ def test_a_script_is_told_what_the_choice_assumes_of_it(
     told = Told(reason="--no-cuda", change="leave --no-cuda out")
     job = replace(make_job(), told=told)
     here = at_hand(predictor, job)
-    answer = recommend(job, predictor=predictor, here=here)
+    answer = recommend(job, predictor=predictor, here=here, with_changes=True)
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     named = {change.name: change for change in answer.changes}
     assert here is not None
@@ -370,14 +370,17 @@ def test_a_script_is_told_what_the_choice_assumes_of_it(
     assert ("ddp" in named) == (
         chosen.layout.devices > 1 and any(one.layout.devices == 1 for one in answer.front)
     )
-    able = recommend(replace(job, told=Told(spreads=("DDP",))), predictor=predictor, here=here)
+    ddp = replace(job, told=Told(spreads=("DDP",)))
+    able = recommend(ddp, predictor=predictor, here=here, with_changes=True)
     assert not {"ddp", "device"} & {change.name for change in able.changes}
 
 
 def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Predictor) -> None:
-    free = recommend(make_job(), predictor=predictor, with_changes=False)
+    free = recommend(make_job(), predictor=predictor, with_changes=True)
     budget = sorted(one.cost_usd.value for one in free.front)[0] * 1.5
-    bound = recommend(make_job(), Request(budget_usd=budget), predictor=predictor)
+    bound = recommend(
+        make_job(), Request(budget_usd=budget), predictor=predictor, with_changes=True
+    )
     more = recommend(make_job(), Request(budget_usd=2 * budget), predictor=predictor)
     change = next(one for one in bound.changes if one.name == "budget")
     assert change.training_time_h == more.front[0].training_time_h

@@ -154,7 +154,7 @@ def test_without_a_deadline_or_checkpoints_nothing_is_planned(
         replace(REQUEST, deadline_h=None), replace(REQUEST, saves_checkpoints=False),
         replace(REQUEST, pricings=("on-demand",)),
     ):  # fmt: skip
-        found = recommend(job, request, predictor=predictor, with_changes=False)
+        found = recommend(job, request, predictor=predictor)
         assert all(one.completion != "spot-by-deadline" for one in found.front)
 
 

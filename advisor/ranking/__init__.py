@@ -27,7 +27,7 @@ def recommend(
     predictor: Predictor | None = None,
     here: Candidate | None = None,
     prunes: bool = True,
-    with_changes: bool = True,
+    with_changes: bool = False,
     recording: Recording | None = None,
 ) -> Recommendation:
     """Rank what could be rented for ``job`` by training time and cost.
@@ -43,7 +43,7 @@ def recommend(
         The job on this machine, which takes part where it keeps the constraints.
     prunes : bool, default True
         False searches the best layout of every row, those that cannot be on the front too.
-    with_changes : bool, default True
+    with_changes : bool, default False
         Also say what would change the answer, which asks a few more questions.
     recording : Recording, optional
         What was seen of the job: more can be said of what would change the answer.
@@ -95,10 +95,10 @@ def _changes(
     """Return what would change the answer: the script, how it is paid, the limits that bind."""
 
     def limited(other: Request) -> Recommendation:
-        return recommend(job, other, predictor=predictor, with_changes=False)
+        return recommend(job, other, predictor=predictor)
 
     def changed(other: Job) -> Recommendation:
-        return recommend(other, request, predictor=predictor, with_changes=False)
+        return recommend(other, request, predictor=predictor)
 
     return (
         *changes(
