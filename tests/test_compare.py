@@ -149,6 +149,7 @@ def test_the_verb_shows_each_and_warns_of_drift(runs: Path) -> None:
 
 def test_recommending_warns_where_the_latest_drift(runs: Path) -> None:
     words = ["recommend", "--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "10M"]
+    words += ["--gpus", "A100:1"]
     kept(runs, [1.0] * 3)
     assert "real runs ended outside" not in runner.invoke(app, words).output
     kept(runs, [3.0] * 4)

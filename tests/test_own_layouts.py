@@ -43,7 +43,7 @@ from advisor.predict import Predictor
 from advisor.ranking.given import PlanQuestion, plan
 from advisor.train.layout_tables import read_all
 from advisor.train.step_feedback import note_layout_run
-from advisor.validation.own_layouts import after_runs
+from advisor.validation.own_layouts import SEEDS, after_runs
 from advisor.ways.answer import Choice
 from advisor.ways.layout_model import load
 
@@ -160,11 +160,14 @@ def test_shapes_that_do_not_match_are_a_programmers_mistake() -> None:
 # The tables -----------------------------------------------------------------------------------
 
 
-def test_three_rows_never_make_a_table_worse_and_most_better() -> None:
-    """Issue 13.8, over all layout tables; a tenth of a point is what nine seeds cannot tell."""
-    found = after_runs(read_all(data.measurements(None)), load())
+@pytest.mark.parametrize(
+    ("seeds", "noise"), [(2, 0.01), pytest.param(SEEDS, 0.001, marks=pytest.mark.slow)]
+)
+def test_three_rows_never_make_a_table_worse_and_most_better(seeds: int, noise: float) -> None:
+    """Over all layout tables; a tenth of a point is what nine seeds cannot tell, two a whole."""
+    found = after_runs(read_all(data.measurements(None)), load(), seeds=seeds)
     assert len(found) >= 15
-    worse = {t.table: t.gain for t in found if t.gain < -0.001}
+    worse = {t.table: t.gain for t in found if t.gain < -noise}
     assert not worse
     assert np.mean([t.gain for t in found]) > 0.01
     (blackwell,) = (t for t in found if t.table == "blackwell")
