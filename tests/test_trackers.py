@@ -166,7 +166,7 @@ class TestKept:
         other = tmp_path / "mine.db"
         sqlite3.connect(other).execute("create table mine (x)").connection.commit()
         before = other.read_bytes()
-        with pytest.raises(RunError, match="no database of MLflow"):
+        with pytest.raises(RunError, match="not an MLflow database"):
             formats.read("mlflow", other)
         assert other.read_bytes() == before
         assert sorted(tmp_path.iterdir()) == [other]
