@@ -76,14 +76,18 @@ quick: $(VENV)/.testing
 
 # Every later Python that is here. Not with torch: CPU builds for all of them are rarely at hand.
 test-pythons:
-	@set -e; for one in $$(.ci/pythons 3.12 3.13 3.14); do \
+	@set -e; found=; pids=; \
+	for one in $$(.ci/pythons 3.12 3.13 3.14); do \
 		place=$(VENV)-$$($$one -c "import sys; print('%d.%d' % sys.version_info[:2])"); \
-		$$one -m venv $$place; \
+		found="$$found $$place"; \
+		( set -e; $$one -m venv $$place; \
 		$$one .ci/requirements.py without-torch > $$place/requirements.txt; \
 		$$place/bin/python -m pip install --quiet --requirement $$place/requirements.txt; \
-		$$place/bin/python -m pip install --quiet --no-deps --editable .; \
-		$(MAKE) RUN=$(CURDIR)/$$place/bin quick-without-torch; \
-	done
+		$$place/bin/python -m pip install --quiet --no-deps --editable . ) & \
+		pids="$$pids $$!"; \
+	done; \
+	for one in $$pids; do wait $$one; done; \
+	for place in $$found; do $(MAKE) RUN=$(CURDIR)/$$place/bin quick-without-torch; done
 
 quick-without-torch:
 	$(PYTEST) $(QUICK)

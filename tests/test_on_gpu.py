@@ -101,6 +101,7 @@ def test_every_part_is_named_once_and_covers_what_was_asked_for(tmp_path: Path) 
     assert scripts <= {script.path.name for script in zoo.scripts()}
 
 
+@pytest.mark.slow
 def test_a_transformer_is_measured_and_said_on_this_machine(tmp_path: Path) -> None:
     """A real run of the smallest part; what it takes is not looked at."""
     command = [
