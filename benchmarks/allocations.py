@@ -24,9 +24,7 @@ from typing import Any, Final
 
 from advisor.collectors import store
 from advisor.collectors.errors import RecordingError
-from advisor.errors import AdvisorError
-from advisor.jobs.recorded import job_from_recording
-from advisor.planners.core.errors import PlanningError
+from advisor.jobs.recorded import recorded_work
 from advisor.planners.core.nouns import Work
 from advisor.planners.memory.training_memory import MemoryParameters, training_memory_bytes
 
@@ -89,15 +87,17 @@ def said(script: Script, folder: Path, seconds: float) -> Row:
     done = advisor(folder, "profile", "--quiet", "--for", f"{seconds:g}s", *script.words)
     try:
         recording = store.read_recording(store.latest_run(folder / "runs"))
-        job = job_from_recording(recording, total_steps=script.steps)
-    except (AdvisorError, PlanningError, RecordingError) as error:
+    except RecordingError as error:
         return replace(row, why=f"{error} (profile: exit {done.returncode})")
-    if job.work is None or recording.deep_step is None or not job.work.moments:
+    # How long a step takes may be unknown, beside others; what it allocates is not.
+    deep = recording.deep_step
+    work = None if deep is None else recorded_work(deep, recording.loading)
+    if deep is None or work is None or not work.moments:
         return replace(row, why="no step was traced")
-    accumulates = recording.deep_step.micro_batches > 1
-    bare = replace(job.work, moments=())
+    accumulates = deep.micro_batches > 1
+    bare = replace(work, moments=())
     return replace(
-        row, said_bytes=tensor_bytes(job.work, accumulates=accumulates),
+        row, said_bytes=tensor_bytes(work, accumulates=accumulates),
         without_replay_bytes=tensor_bytes(bare, accumulates=accumulates),
     )  # fmt: skip
 
