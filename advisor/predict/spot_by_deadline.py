@@ -68,9 +68,13 @@ def late_fractions(
 ) -> Floats:
     """Return the probability that each row misses a deadline by its plan."""
     jobs = planned_jobs(job, columns, rows, bands)
+    return _late(jobs, deadline_h, _error(job, columns, rows))
+
+
+def _late(jobs: list[SpotJob], deadline_h: float, error: Floats) -> Floats:
     return late_probability(
         [with_saves_s(one) for one in jobs], [one.restart_s for one in jobs],
-        deadline_h * HOUR_S, _error(job, columns, rows),
+        deadline_h * HOUR_S, error,
     )  # fmt: skip
 
 
@@ -102,7 +106,7 @@ def on_spot_by_deadline(
             rows, jobs, hazards(bands), *usd_per_h, strict=True
         )
     ]  # fmt: skip
-    return _completion(job, columns, rows, bands, jobs, runs, usd_per_h, deadline_h, coverage)
+    return _completion(job, columns, rows, jobs, runs, usd_per_h, deadline_h, coverage)
 
 
 def _error(job: Job, columns: TimeColumns, rows: Integers) -> Floats:
@@ -110,8 +114,8 @@ def _error(job: Job, columns: TimeColumns, rows: Integers) -> Floats:
 
 
 def _completion(
-    job: Job, columns: TimeColumns, rows: Integers, bands: Floats, jobs: list[SpotJob],
-    runs: list[FallbackRun], usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float,
+    job: Job, columns: TimeColumns, rows: Integers, jobs: list[SpotJob], runs: list[FallbackRun],
+    usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float,
 ) -> Completion:  # fmt: skip
     error, ratio = _error(job, columns, rows), usd_per_h[0] / usd_per_h[1]
     work_s = np.array([one.work_s for one in jobs])
@@ -140,7 +144,7 @@ def _completion(
         spot_h=spot_h,
         on_demand_h=on_demand_h,
         rented_h=spot_h + on_demand_h,
-        late_fraction=late_fractions(job, columns, rows, bands, deadline_h),
+        late_fraction=_late(jobs, deadline_h, error),
         parts_h=parts_h(
             job, columns, finish_h[:, 1], saves_s, work_s * (1.0 - 1.0 / factor), rows=rows
         ),
