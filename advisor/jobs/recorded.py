@@ -60,9 +60,9 @@ _UNSEEN_ENDS_LOG_SD = 0.2 / 3 / REACH_90
 # Neighbours on the recording machine make ranks unlike that would be alike on one of their own.
 _CALM = 0.1
 # What a call of a script takes on the host, Python included. The device model's 8 us are those of
-# kernels alone, which its suites measured. Six small models with their updates over lists take 8
-# to 14 us a call on this project's machine, without a driver (torch 2.13 on one thread, least of
-# 15 runs, load 9, 2026-11-22): the geometric mean, until a GPU says more.
+# kernels alone, which its suites measured. Six small steps with their updates over lists take 8.7
+# to 14.0 us a call on this project's machine, without a driver (benchmarks/eager_calls.py,
+# 2026-11-22): their geometric mean, until a GPU says more.
 _CALL_S = 11e-6
 # Traced as one call already, or no work at all.
 _KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")

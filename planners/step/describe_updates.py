@@ -39,8 +39,8 @@ OVER_LISTS: Final = frozenset({
 # What a kernel over lists takes: 64 tensors of two lists, 48 of three
 # (ATen/native/cuda/MultiTensorApply.cuh).
 _TENSORS_A_KERNEL: Final = 48.0
-# Python walks the parameters and groups them all the same: 1.1 us a tensor for AdamW and SGD, 1.8
-# for Adadelta and RMSprop (torch 2.13, 2026-11-22), of the 8 us that a call takes.
+# Python walks the parameters and groups them all the same: 0.7 us a tensor (SGD) to 1.5 (Adadelta)
+# of the 8 to 14 that a call takes (benchmarks/eager_calls.py, 2026-11-22), and some to spare.
 _WALK: Final = 0.2
 
 
