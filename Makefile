@@ -52,7 +52,7 @@ demo: $(VENV)/.installed
 	$(RUN)/advisor recommend --budget 50
 
 test: $(VENV)/.testing
-	$(PYTEST) -m "not slow and not frameworks"
+	$(PYTEST) -m "not slow and not frameworks and not browser and not exports"
 
 test-frameworks: $(VENV)/.frameworks
 	$(PYTEST) -m "frameworks and not slow"

@@ -1,0 +1,1 @@
+"""A recommendation in the words of the tools that run it."""

@@ -1,0 +1,1 @@
+"""The report as a local web application on loopback."""
