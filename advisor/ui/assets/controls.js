@@ -9,6 +9,7 @@
   // Least and most of a slider, until an answer says what things cost and take.
   const limits = { budget: [1, 10000], deadline: [0.1, 1000], max_nodes: [1, 64] };
   const fitted = new Set();
+  const UNITS = { USD: " in USD", duration: " as 90m, 6h or 2d", share: " as 90%" };
   const SUFFIX = { deadline: "h" };
   const controls = new Map();
   let changed = () => {};
@@ -142,9 +143,10 @@
     const help = element("span", { class: "help", id: `${id}-help` }, one.help);
     const wrong = element("span", { class: "wrong", id: `${id}-wrong`, role: "alert" });
     control.field.setAttribute("aria-describedby", `${id}-help ${id}-wrong`);
+    const unit = UNITS[one.unit] ? element("span", { class: "unit" }, UNITS[one.unit]) : null;
     const label = one.kind === "names"
       ? element("span", { class: "label" }, one.label)
-      : element("label", { class: "label", for: id }, one.label);
+      : element("label", { class: "label", for: id }, one.label, unit);
     controls.set(one.name, { ...control, wrong });
     const kind = control.field.type === "checkbox" ? "check" : one.kind;
     return element("div", { class: `control ${kind}`, "data-control": one.name },

@@ -14,6 +14,7 @@
   let abort = null;
   let now = null;
   let pin = null;
+  let started = "";
 
   // --- asking
 
@@ -67,7 +68,7 @@
   // --- what is said of it
 
   function working(isOn) {
-    $("progress").hidden = !isOn;
+    $("progress").classList.toggle("idle", !isOn);
     document.documentElement.dataset.answered = String(!isOn);
     $("report").setAttribute("aria-busy", String(isOn));
     if (isOn) say("Pricing the job on every offer …");
@@ -146,12 +147,14 @@
     );
   }
 
-  // --- the state in the address
+  // --- the state in the address: what differs from the command line's question
 
   function remember() {
-    const state = { q: question.values(), ...(pin && { p: pin.asked.answers }),
-      ...(compare.chosen() && { c: compare.chosen() }) };
-    history.replaceState(null, "", `${location.pathname}#${encodeURIComponent(JSON.stringify(state))}`);
+    const asked = question.values();
+    const state = { ...(JSON.stringify(asked) !== started && { q: asked }),
+      ...(pin && { p: pin.asked.answers }), ...(compare.chosen() && { c: compare.chosen() }) };
+    const text = Object.keys(state).length ? `#${encodeURIComponent(JSON.stringify(state))}` : "";
+    history.replaceState(null, "", location.pathname + text);
   }
 
   function remembered() {
@@ -205,7 +208,7 @@
     $("fold").addEventListener("click", () => {
       const isOpen = $("fold").getAttribute("aria-expanded") === "true";
       $("fold").setAttribute("aria-expanded", String(!isOpen));
-      $("asking").hidden = isOpen;
+      $("question").hidden = isOpen;
     });
     if (matchMedia("(max-width: 60rem)").matches) $("fold").click();
   }
@@ -215,7 +218,9 @@
     history.replaceState(null, "", location.pathname + location.hash); // without the token
     document.documentElement.dataset.app = "true";
     build();
-    question.show(state.q || live.asked.answers);
+    question.show(live.asked.answers);
+    started = JSON.stringify(question.values());
+    if (state.q) question.show(state.q);
     if (Array.isArray(state.c)) compare.choose(state.c.map(String));
     if (state.q) ask();
     else {
