@@ -110,6 +110,7 @@ def _derive(run: Path) -> Recording:
         run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
+        folder=str(log.header.get("cwd", "")),
         status=log.end.get("status", "running"),
         stop_reason=log.end.get("stop_reason", ""),
         exit_code=log.end.get("exit_code"),

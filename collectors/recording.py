@@ -361,7 +361,7 @@ class Recording:
     ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
     ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
-    ``"wrapped"``, ``"refused: ..."``.
+    ``"wrapped"``, ``"refused: ..."``. ``folder`` is where the command was started, ``""`` unknown.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
@@ -414,6 +414,7 @@ class Recording:
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
     wrapping: str = ""
+    folder: str = ""
 
     @property
     def steps_by_rank(self) -> dict[int, tuple[float, ...]]:
