@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from advisor.api import advise as advise
     from advisor.api import load_job as load_job
     from advisor.api import recommend as recommend
+    from advisor.api import report_page as report_page
     from advisor.catalogue import Catalogue as Catalogue
     from advisor.collectors.callbacks import hugging_face_callback as hugging_face_callback
     from advisor.collectors.callbacks import lightning_callback as lightning_callback
@@ -50,6 +51,7 @@ _HOME = {
     "load_job": "advisor.api",
     "profile": "advisor.collectors.runner",
     "recommend": "advisor.api",
+    "report_page": "advisor.api",
     "step": "advisor.collectors.marker",
 }
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "load_job",
     "profile",
     "recommend",
+    "report_page",
     "step",
 ]
 
