@@ -20,8 +20,8 @@ from advisor.planners.elastic.hydrozoa import (
     WorkerScaling,
     billed_cost_usd,
     elastic_plan,
-    noise_scale,
 )
+from advisor.planners.elastic.noise import noise_scale
 from advisor.predict import Predictor
 from advisor.simulation.elastic import figures_of
 

@@ -20,8 +20,8 @@ only the workers of each phase remain to be chosen: a label-setting dynamic prog
 workers keeps every (time, bill) that no other one beats, and so gives the whole trade-off.
 
 Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
-McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps), appendix A.1 (noise
-scale from two batch sizes).
+McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); module ``noise``
+measures the noise scale.
 """
 
 from __future__ import annotations
@@ -178,34 +178,6 @@ class ElasticPlan:
     def saving_fraction(self) -> float | None:
         """Return the share of the fixed bill that the schedule saves; None without a fixed one."""
         return None if self.fixed is None else 1.0 - self.elastic.cost_usd / self.fixed.cost_usd
-
-
-def noise_scale(
-    small_batch: float, small_norm2: float, large_batch: float, large_norm2: float
-) -> float:
-    """Return the gradient noise scale [samples] from squared gradient norms at two batch sizes.
-
-    ``E|G_B|^2 = |G|^2 + tr(S) / B``, solved for both unknowns (McCandlish, appendix A.1).
-
-    Raises
-    ------
-    PlanningError
-        If the norms contradict that (too few gradients were averaged).
-
-    Examples
-    --------
-    >>> noise_scale(32, 1.0 + 640 / 32, 256, 1.0 + 640 / 256)
-    640.0
-    """
-    signal = (large_batch * large_norm2 - small_batch * small_norm2) / (large_batch - small_batch)
-    noise = (small_norm2 - large_norm2) / (1.0 / small_batch - 1.0 / large_batch)
-    if not (signal > 0 and noise > 0):
-        raise PlanningError(
-            f"gradient norms {small_norm2:g} and {large_norm2:g} at batches {small_batch:g} and "
-            f"{large_batch:g} give no noise scale",
-            hint="average the squared norms over more steps",
-        )
-    return noise / signal
 
 
 def elastic_plan(
