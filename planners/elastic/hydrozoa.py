@@ -8,7 +8,8 @@ here                 in papers     meaning, unit
 ``batch``            B             global batch. [samples]
 needed samples       E             ``E_min (1 + B / B_noise)``.
 ``steps``            S             ``E / B``.
-step                 t             ``t0 + t1 B / w + sync(w)``. [s]
+``spread_fraction``  sigma         of the workers' compute, over its mean.
+step                 t             ``(t0 + t1 B / w) (1 + sigma E[max_w]) + sync(w)``. [s]
 ``resize_s``         C_resize      standstill when workers join or leave. [s]
 ``quantum_s``                      the provider bills rented time in whole multiples. [s]
 ===================  ============  =============================================================
@@ -36,6 +37,7 @@ from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.elastic.labels import worker_paths
+from advisor.planners.links.data_parallel import expected_maximum
 
 Column = NDArray[np.float64]
 
@@ -85,12 +87,16 @@ class WorkerScaling:
         Time a sample on one worker. [s]
     sync_s : tuple of float
         Exposed communication of a step, by count of workers. [s]
+    spread_fraction : float, default 0
+        Standard deviation over workers of what they compute in a step, over its mean: all wait
+        for the slowest, the longer the more they are.
     """
 
     workers: tuple[int, ...]
     step_s: float
     sample_s: float
     sync_s: tuple[float, ...]
+    spread_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.workers or len(self.workers) != len(self.sync_s):
@@ -103,12 +109,14 @@ class WorkerScaling:
             )
 
         check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
-        check_not_negative("workers", sample_s=self.sample_s)
+        check_not_negative("workers", sample_s=self.sample_s, spread_fraction=self.spread_fraction)
 
     def steps_s(self, batch: Column) -> Column:
         """Return the step time, shape (batches, workers) [s]."""
-        share = batch[:, None] / np.asarray(self.workers)
-        steps: Column = self.step_s + self.sample_s * share + np.asarray(self.sync_s)
+        counts = np.asarray(self.workers)
+        waiting = 1.0 + self.spread_fraction * expected_maximum(counts)
+        computing = self.step_s + self.sample_s * batch[:, None] / counts
+        steps: Column = computing * waiting + np.asarray(self.sync_s)
         return steps
 
 
