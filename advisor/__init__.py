@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from advisor.domain import Estimate as Estimate
     from advisor.domain import Offer as Offer
     from advisor.domain import Recommendation as Recommendation
+    from advisor.export.targets import export_to as export_to
     from advisor.jobs.job import Job as Job
     from advisor.predict import Predictor as Predictor
     from advisor.question import Question as Question
@@ -44,6 +45,7 @@ _HOME = {
     "Recommendation": "advisor.domain",
     "advise": "advisor.api",
     "compare_with_cluster": "advisor.simulation.own_cluster",
+    "export_to": "advisor.export.targets",
     "hugging_face_callback": "advisor.collectors.callbacks",
     "lightning_callback": "advisor.collectors.callbacks",
     "load_job": "advisor.api",
@@ -66,6 +68,7 @@ __all__ = [
     "Recommendation",
     "advise",
     "compare_with_cluster",
+    "export_to",
     "hugging_face_callback",
     "lightning_callback",
     "load_job",
