@@ -28,11 +28,11 @@
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw Object.assign(new Error("the server does not answer"), {
-        hint: "start advisor ui again, and open the address that it prints",
+        isTold: true, hint: "start advisor ui again, and open the address that it prints",
       });
     }
     const found = await reply.json();
-    if (!reply.ok) throw Object.assign(new Error(found.error.what), { hint: found.error.hint });
+    if (!reply.ok) throw Object.assign(new Error(found.error.what), found.error, { isTold: true });
     return found;
   }
 
@@ -80,6 +80,10 @@
   }
 
   function refuse(error) {
+    if (!error.isTold) {
+      say("This page failed. Reload it; the question is kept in its address.", true);
+      throw error;
+    }
     const [name] = error.message.split(/[:\s]/);
     question.mark(name, "");
     const hint = error.hint ? ` ${error.hint}.` : "";
@@ -106,9 +110,9 @@
     const before = window.advisorReport.selected;
     const machines = (from) => JSON.stringify(from.answer.front.find(
       (row) => String(row.rank) === before)?.configuration);
-    const isThere = machines(window.advisorReport.data) === machines(data);
+    const shown = machines(window.advisorReport.data);
     window.advisorReport.draw(data);
-    if (before && isThere) window.advisorReport.select(before);
+    if (shown && shown === machines(data)) window.advisorReport.select(before);
   }
 
   function fit(record) {
