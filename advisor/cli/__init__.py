@@ -29,6 +29,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "predict": ("predict", "Estimate one job on one configuration."),
     "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
     "plan": ("plan", "Lay a job out on machines you name; print what to run."),
+    "gate": ("gate", "Judge machines before they are submitted, by exit code."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
     "validate": ("validate", "Score the models against published measurements."),
     "data": ("data", "List the published measurements, and fetch those not included."),
