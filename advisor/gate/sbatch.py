@@ -275,7 +275,7 @@ def time_limit_h(text: str) -> float | None:
         return None
     match = _TIME.fullmatch(text)
     if match is None:
-        raise UsageError(f"--time {text[:20]!r} is no time limit", hint="write e.g. 1-12:00:00")
+        raise UsageError(f"cannot read --time {text[:20]!r}", hint="write e.g. 1-12:00:00")
     if match["days"] is not None:
         days, hours, minutes, seconds = (int(match[x] or 0) for x in ("days", "h", "m", "s"))
     else:
