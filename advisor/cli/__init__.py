@@ -25,10 +25,12 @@ from advisor.collectors.system_errors import explain  # now: later there may be 
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "profile": ("profile", "Record a training script for a short while."),
     "recommend": ("recommend", "Recommend what to rent for a job, by time and cost."),
+    "report": ("report", "Write the answer as one interactive HTML page."),
     "advise": ("advise", "Say what to change in a job, and what it saves."),
     "predict": ("predict", "Estimate one job on one configuration."),
     "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
     "plan": ("plan", "Lay a job out on machines you name; print what to run."),
+    "export": ("export", "Write a recommendation as a file that another tool runs."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
     "validate": ("validate", "Score the models against published measurements."),
     "data": ("data", "List the published measurements, and fetch those not included."),

@@ -41,6 +41,7 @@ class Noting(ProcessState):
     def be_quick(self, optimizer: Any) -> None:
         """Have the next steps only noted, if nothing can be due in them."""
         is_plain = self.deep is None and self.clock == fmt.CLOCK_OPTIMIZER and not self._flags
+        is_plain = is_plain and not self.gradients.is_open
         if is_plain and self._chores.due_step <= self.steps < self.last_step - MOST_HELD:
             self.quick_id = id(optimizer)
             self._quick_until_ns = time.monotonic_ns() + HOLD_NS
