@@ -21,7 +21,7 @@ from advisor.planners.elastic.hydrozoa import (
     elastic_plan,
 )
 from advisor.predict import Predictor
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
