@@ -48,7 +48,11 @@ def application(session: Session, keys: Keys) -> Guard:
     async def answer(request: Request) -> Response:
         body = await read_object(request)
         slot, is_whole = body.get("slot", ""), body.get("whole", True)
-        if not isinstance(slot, str) or len(slot) > _LONGEST_SLOT or not isinstance(is_whole, bool):
+        if (
+            not isinstance(slot, str)
+            or len(slot) > _LONGEST_SLOT
+            or not isinstance(is_whole, bool)
+        ):
             hint = "slot is a short text, whole is true or false"
             raise Unreadable(Refusal(400, "cannot read the request", hint, 2))
         question = changed(session.question, body.get("question"))
@@ -101,4 +105,6 @@ def _report_defect(error: Exception) -> None:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return refused(request, Refusal(status, "there is no such page", "open the page of the address"))
+    return refused(
+        request, Refusal(status, "there is no such page", "open the page of the address")
+    )
