@@ -265,7 +265,10 @@ def test_it_listens_on_loopback_only_and_a_taken_port_is_told() -> None:
     with listening(0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(AdvisorError, match=f"port {port} is in use") as raised, listening(port):
+        with (
+            pytest.raises(AdvisorError, match=f"port {port} is in use") as raised,
+            listening(port),
+        ):
             pass
         assert "--port" in raised.value.hint
         # The machine's other addresses do not answer.

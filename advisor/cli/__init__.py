@@ -32,6 +32,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
     "plan": ("plan", "Lay a job out on machines you name; print what to run."),
     "export": ("export", "Write a recommendation as a file that another tool runs."),
+    "gate": ("gate", "Judge machines before they are submitted, by exit code."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
     "validate": ("validate", "Score the models against published measurements."),
     "data": ("data", "List the published measurements, and fetch those not included."),

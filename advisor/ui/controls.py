@@ -142,7 +142,8 @@ def changed(base: Question, posted: Any) -> Question:
 def _check_text(text: str, name: str) -> None:
     if len(text) > _LONGEST or not text.isprintable():
         raise UsageError(
-            f"{name[:40]!r}: cannot read this text", hint=f"{_LONGEST} printable characters at most"
+            f"{name[:40]!r}: cannot read this text",
+            hint=f"{_LONGEST} printable characters at most",
         )
 
 

@@ -147,7 +147,7 @@ def _is_loopback(headers: Headers) -> bool:
     """Whether there is one Host, a loopback name; the port may be that of a tunnel."""
     given = headers.getlist("host")
     name, _, port = given[0].partition(":") if len(given) == 1 else ("", "", "")
-    return name in HOSTS and (not port or port.isascii() and port.isdigit())
+    return name in HOSTS and (not port or (port.isascii() and port.isdigit()))
 
 
 def _is_own_origin(headers: Headers, method: str) -> bool:

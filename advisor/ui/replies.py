@@ -76,4 +76,3 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Unreadable(Refusal(400, "the body is not a JSON object", "send an object", 2))
     return content
-
