@@ -77,7 +77,16 @@ document.getElementById("theme").addEventListener("click", (event) => {
   event.currentTarget.textContent = `Theme: ${next}`;
 });
 document.getElementById("print").addEventListener("click", () => window.print());
-window.addEventListener("beforeprint", () => fitPaper(680));
-window.addEventListener("afterprint", () => fitPaper(null));
+// What to paste is printed too; model cards are opened by whoever wants them on paper.
+let opened = [];
+window.addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll(".advice details:not([open])")];
+  for (const node of opened) node.open = true;
+  fitPaper(true);
+});
+window.addEventListener("afterprint", () => {
+  for (const node of opened) node.open = false;
+  fitPaper(false);
+});
 
 drawReport();
