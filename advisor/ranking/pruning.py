@@ -170,11 +170,12 @@ class _Search:
         time_h, cost = self.known
         if np.any((time_h <= deadline_h) & (cost <= budget_usd)):
             return
-        over = np.maximum(self.time_h / deadline_h, 1.0)
-        over *= np.maximum(self.cost_usd / budget_usd, 1.0)
         late = [CODE["over_deadline"], CODE["over_budget"]]
-        rows = np.flatnonzero(np.isin(self.columns.status, late) & np.isfinite(over))
-        order = rows[np.lexsort(((self.time_h * self.cost_usd)[rows], over[rows]))]
+        is_late = np.isin(self.columns.status, late)
+        rows = np.flatnonzero(is_late & np.isfinite(self.time_h) & np.isfinite(self.cost_usd))
+        hours, usd = self.time_h[rows], self.cost_usd[rows]
+        over = np.maximum(hours / deadline_h, 1.0) * np.maximum(usd / budget_usd, 1.0)
+        order = rows[np.lexsort((hours * usd, over))]
         first = np.sort(np.unique(self.type_index[order], return_index=True)[1])
         # Bounds scale without loss: of these machines every number is looked at.
         nearest = self.type_index[order[first][:_AT_ONCE]]
