@@ -15,7 +15,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "report.png"
 PAGE: Final = ROOT / "docs" / "report.md"
-WIDTH: Final, HEIGHT: Final = 1100, 1180
+WIDTH: Final = 1100  # [px]
+HEIGHT: Final = 1180
 
 
 def command(text: str) -> list[str]:
