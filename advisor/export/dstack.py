@@ -59,8 +59,8 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
         run=f"dstack apply -f {_FILE}",
         notes=(
             *others,
-            "dstack tries its lists in any combination and takes the cheapest offer below "
-            "max_price, the dearest machine here; its run ends after the time's interval",
+            "dstack combines its lists freely and takes the cheapest offer up to max_price, the "
+            "price of the most expensive machine among them",
         ),
     )
 
