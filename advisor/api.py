@@ -240,7 +240,7 @@ def ranked(
 
 def report_data(
     question: Question, *, job: Job | None = None, predictor: Predictor | None = None,
-    made: str = "",
+    made: str = "", with_changes: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Answer a question with all that ``advisor report`` shows, as plain JSON.
 
@@ -253,6 +253,8 @@ def report_data(
         Keeps a loaded catalogue between calls.
     made : str
         When; ISO 8601.
+    with_changes : bool, default True
+        Also what would change the answer, and the advice, each of which asks more questions.
 
     Returns
     -------
@@ -271,9 +273,10 @@ def report_data(
     )
     found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
     recording = None if job is not None else recording_of(question.job)
-    given = ranked(found, question, predictor=known, recording=recording, in_full=True)
+    given = ranked(found, question, predictor=known, recording=recording, in_full=True,
+                   with_changes=with_changes)  # fmt: skip
     said = None
-    if given.here is not None or given.front or given.nearest:
+    if with_changes and (given.here is not None or given.front or given.nearest):
         said = advised(found, question, recording, predictor=known, answer=given)
     asked = {name: one for name, one in question.to_record().items() if name != "schema_version"}
     return page_data(given, recording=recording, advice=said, asked=asked, made=made)

@@ -12,8 +12,9 @@ from typing import Literal
 
 from advisor.collectors.gradients import GradientNorms
 from advisor.collectors.limits import Limits
+from advisor.collectors.routing import Routing
 from advisor.collectors.saves import Saves
-from advisor.collectors.series import ProcessSeries, RankSeries, Throttling
+from advisor.collectors.series import ProcessSeries, RankSeries, Throttling, TouchedReading
 from advisor.collectors.told import Told
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
@@ -365,6 +366,9 @@ class Recording:
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
     ``"wrapped"``, ``"refused: ..."``. ``folder`` is where the command was started, ``""`` unknown.
 
+    ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
+    experts the tokens of a mixture were sent to.
+
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
     All times are those without neighbours (module ``contention``), what the clock said beside them
@@ -417,6 +421,8 @@ class Recording:
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
     wrapping: str = ""
+    touched: tuple[TouchedReading, ...] = ()
+    routing: Routing | None = None
     folder: str = ""
 
     @property

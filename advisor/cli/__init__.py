@@ -26,6 +26,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "profile": ("profile", "Record a training script for a short while."),
     "recommend": ("recommend", "Recommend what to rent for a job, by time and cost."),
     "report": ("report", "Write the answer as one interactive HTML page."),
+    "ui": ("ui", "Show the recommendation in the browser, with controls."),
     "advise": ("advise", "Say what to change in a job, and what it saves."),
     "predict": ("predict", "Estimate one job on one configuration."),
     "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),

@@ -231,6 +231,7 @@ class Session(Noting):
         self._chores.end_deep()
         self.gradients.close()
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
+        self._chores.routing.remove()
         self.loaders.flush()
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True
@@ -288,6 +289,7 @@ class Session(Noting):
             self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0
             if is_due:
                 chores.run(now_ns)
+                self.gradients.run(now_ns)
 
     # Stopping and forking.
 
