@@ -27,6 +27,7 @@ from advisor.domain import Candidate
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
+from advisor.planners.elastic.noise import NoiseScale
 from advisor.predict import Predictor
 
 app = typer.Typer()
@@ -253,3 +254,19 @@ def applied(source: str, diff: str) -> str:
         if line[0] in " +":
             out.append(line[1:])
     return "".join([*out, *rows[at:]])
+
+
+def test_a_larger_batch_costs_the_samples_that_the_recorded_noise_scale_says(
+    facts_of: Callable[..., Facts],
+) -> None:
+    plain = facts_of()
+    batch = plain.job.global_batch
+    noise = NoiseScale(samples=2.0 * batch, low=1.5 * batch, high=None, steps=40)
+    unknown = named(batches, plain)["batch"]
+    known = named(batches, facts_of({"noise": noise}))["batch"]
+    # (N + 2 B) / (N + B) at N = 2 B.
+    assert known.time_factor == pytest.approx(unknown.time_factor * 4 / 3)
+    assert "33% more samples" in known.rests_on
+    assert "no upper end" in known.rests_on
+    assert "noise scale is unknown" in unknown.condition
+    assert "unknown" not in known.condition

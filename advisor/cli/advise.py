@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
 from advisor.cli.waiting import waiting
-from advisor.errors import UsageError
 from advisor.question import JobSpec, Question
 
 
@@ -64,7 +62,7 @@ def command(
     from advisor.predict import Predictor
     from advisor.report import advice as report
 
-    asked = _naming(question, recorded)
+    asked = with_run(question, recorded)
     with waiting("pricing the job with each change", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
         job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
@@ -85,12 +83,3 @@ def command(
         typer.echo("\n".join(lines))
     if not found.meets_constraints:
         raise typer.Exit(3)
-
-
-def _naming(question: Question, recorded: str | None) -> Question:
-    """Return the question about the run that is named without a flag."""
-    if recorded is None:
-        return question
-    if question.job.run is not None:
-        raise UsageError("two runs are given", hint="leave --run out")
-    return replace(question, job=replace(question.job, run=recorded))

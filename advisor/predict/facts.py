@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from advisor.domain import Fact
 from advisor.jobs.job import Job
 from advisor.jobs.setup_words import setup_words
 from advisor.machines import devices
@@ -21,18 +20,6 @@ from advisor.planners.step.device_rates import (
 from advisor.predict import Predictor, TimeColumns
 from advisor.ways.columns import SWAPPING
 from advisor.ways.swapping_columns import swapping_reasons
-
-Source = Literal["measured", "looked up", "computed", "learned", "given", "assumed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A number the estimate rests on: what it is, its value in words, and where it is from."""
-
-    what: str
-    value: str
-    source: Source
-    note: str = ""
 
 
 class StepFacts:

@@ -134,7 +134,7 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
         )  # fmt: skip
     parts: list[Text | Table] = [table]
     if record["source"] != "given":
-        parts.insert(0, Text(_taken(record)))
+        parts[:0] = [Text(_taken(record)), Text(_noise(record))]
     if record["saving_fraction"] is not None:
         parts.append(Text(f"saved: {100 * record['saving_fraction']:.1f} % of the fixed bill"))
     return parts
@@ -143,15 +143,24 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
 def _taken(record: Mapping[str, Any]) -> str:
     """Say which figures were taken from a recording."""
     scaling, batch = record["scaling"], record["batch"]
-    steps = ", ".join(
-        seconds_text(scaling["step_s"] + scaling["sample_s"] * batch / count + sync)
-        for count, sync in zip(scaling["workers"], scaling["sync_s"], strict=True)
-    )
+    steps = ", ".join(map(seconds_text, record["step_s"]))
     return (
         f"{record['source']}: {record['phases']} phases of {record['samples_per_phase']:,.0f} "
         f"samples, batch {batch:g}; a step on {', '.join(map(str, scaling['workers']))} workers "
         f"takes {steps}; {usd_text(record['price_usd_per_h'])}/h a worker"
     )
+
+
+def _noise(record: Mapping[str, Any]) -> str:
+    """Say what is known of the gradients, or how to know it."""
+    scales = record["noise_scale_samples"]
+    if scales[0] is None:
+        return (
+            "gradient noise scale: unknown, so the batch stays as it is; profile with "
+            "--workers 2, or a script that accumulates gradients, or give --noise"
+        )
+    ends = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in (scales[0], scales[-1])))
+    return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
 
 
 def failures(record: Mapping[str, Any]) -> list[Text | Table]:
