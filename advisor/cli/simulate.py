@@ -1,10 +1,11 @@
-"""``advisor simulate spot|elastic|queue|failures|peers``: replay a job, for the curious."""
+"""``advisor simulate spot|elastic|queue|...``: replay a job, for the curious."""
 
 from __future__ import annotations
 
 import typer
 
 from advisor.cli import (
+    simulate_availability,
     simulate_elastic,
     simulate_failures,
     simulate_peers,
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("spot")(simulate_spot.command)
 app.command("queue")(simulate_queue.command)
+app.command("availability")(simulate_availability.command)
 app.command("elastic")(simulate_elastic.command)
 app.command("failures")(simulate_failures.command)
 app.command("peers")(simulate_peers.command)
