@@ -32,7 +32,7 @@ def command(
     ] = 1800.0,
     as_json: AsJson = False,
 ) -> None:
-    """Choose nodes of a shared cluster whose free shares were recorded.
+    """Choose nodes of a shared cluster by what was free of each.
 
     All workers wait for the slowest node. The forecast chooses for a job that arrives at the end
     of the record; other ways of choosing stand beside it, each with what past jobs took by it.
