@@ -6,6 +6,7 @@ import typer
 
 from advisor.cli import (
     simulate_aggregation,
+    simulate_availability,
     simulate_elastic,
     simulate_failures,
     simulate_peers,
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("spot", cls=PlotCommand)(simulate_spot.command)
 app.command("queue", cls=PlotCommand)(simulate_queue.command)
+app.command("availability")(simulate_availability.command)
 app.command("elastic", cls=PlotCommand)(simulate_elastic.command)
 app.command("failures", cls=PlotCommand)(simulate_failures.command)
 app.command("peers")(simulate_peers.command)
