@@ -24,10 +24,10 @@ from advisor.question import ENTRIES, Question
 from advisor.ui import controls
 from advisor.ui.desk import Desk, SupersededError
 from advisor.ui.guard import HEADERS, Keys
+from advisor.ui.live_report import LiveReport
 from advisor.ui.replies import LONGEST_BODY
 from advisor.ui.serve import listening
 from advisor.ui.server import application
-from advisor.ui.live_report import LiveReport
 
 HERE = "http://127.0.0.1:8123"
 # A second of computing at most: one provider, two kinds of small GPUs.

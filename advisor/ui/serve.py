@@ -16,8 +16,8 @@ import uvicorn
 from advisor.errors import AdvisorError
 from advisor.question import Question
 from advisor.ui.guard import HOSTS, Keys
-from advisor.ui.server import application
 from advisor.ui.live_report import LiveReport
+from advisor.ui.server import application
 
 # Answers that are still being computed are not waited for. [s]
 _PATIENCE_S: Final = 1

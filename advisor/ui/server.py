@@ -22,8 +22,8 @@ from advisor.collectors.system_errors import explain
 from advisor.ui.controls import changed
 from advisor.ui.desk import Desk, SupersededError
 from advisor.ui.guard import Guard, Keys
-from advisor.ui.replies import Refusal, UnreadableError, read_object, refused
 from advisor.ui.live_report import ExportRequest, LiveReport
+from advisor.ui.replies import Refusal, UnreadableError, read_object, refused
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LONGEST_SLOT: Final = 64
