@@ -87,13 +87,15 @@ class LiveReport:
     Attributes
     ----------
     question : Question
+    predictor : Predictor
+        Kept between two answers.
     first : dict
-        The answer to it, without what takes longer.
+        The answer to the question, without what takes longer.
     """
 
     def __init__(self, question: Question) -> None:
-        self.question = question = _with_name(question)
-        self._predictor = Predictor(
+        self.question = question = with_name(question)
+        self.predictor = Predictor(
             Catalogue.load(question.catalogue, overrides=question.overrides)
         )
         self.first = self.answer(question, False)
@@ -101,7 +103,7 @@ class LiveReport:
     def page(self) -> str:
         """Return the page, with the answer to the command line's question and all controls."""
         first = self.first
-        names = sorted(set(self._predictor.catalogue.types.provider.tolist()))
+        names = sorted(set(self.predictor.catalogue.types.provider.tolist()))
         live = {**first, "groups": controls.controls(tuple(names)), "targets": _targets()}
         return page(
             first["data"],
@@ -127,7 +129,7 @@ class LiveReport:
             As ``advisor recommend``.
         """
         data = api.report_data(
-            question, predictor=self._predictor, made=_now(), with_changes=is_whole
+            question, predictor=self.predictor, made=_now(), with_changes=is_whole
         )
         return {
             "asked": controls.forms(self.question, question),
@@ -159,9 +161,9 @@ class LiveReport:
             As ``advisor export``.
         """
         made = export_to(
-            record, asked.to, rank=asked.rank, values=asked.values, predictor=self._predictor,
+            record, asked.to, rank=asked.rank, values=asked.values, predictor=self.predictor,
             job=api.job_of(
-                question.job, question.setup, catalogue=lambda: self._predictor.catalogue
+                question.job, question.setup, catalogue=lambda: self.predictor.catalogue
             ),
             recording=api.recording_of(question.job),
             space=layout_space(question.layout) or SPACE,
@@ -181,7 +183,7 @@ def _targets() -> list[dict[str, Any]]:
     ]
 
 
-def _with_name(question: Question) -> Question:
+def with_name(question: Question) -> Question:
     """Return the question with the latest run's name: a later one is another job."""
     spec = question.job
     is_run = not (spec.is_described or spec.job_file is not None or spec.is_known_by_runs)
