@@ -155,6 +155,7 @@ function drawRows() {
 }
 
 function drawFrontPlot(rows) {
+  if (!document.getElementById("front-plot")) return Promise.resolve(); // nothing can be rented
   const points = here() ? [...rows, here()] : rows;
   const groups = new Map();
   for (const row of points) {
