@@ -17,7 +17,9 @@ from advisor.collectors.printable import printable
 from advisor.shown.chart import TOGETHER, Axis, Chart, Series
 
 LEAST_WIDTH: Final = 40
-HEIGHT: Final = 20  # of one chart: with title, axis and legend on a screen of 24 lines
+# Lines of a chart: one with its legend on a screen of 24 lines, or two of several.
+_HEIGHT: Final = 20
+_HEIGHT_OF_MANY: Final = 11
 # Of the 256 colours of terminals, those nearest to the pictures': legible on black and on white.
 COLOURS: Final = (33, 166, 35, 169, 178, 74)
 _MINOR: Final = 245
@@ -50,37 +52,38 @@ class Style:
 
 def text(charts: Sequence[Chart], style: Style) -> str:
     """Return the charts one below the other, no line wider than the terminal."""
-    drawn = "\n\n".join("\n".join(_lines(chart, style)) for chart in charts)
+    height = _HEIGHT if len(charts) == 1 else _HEIGHT_OF_MANY
+    drawn = "\n\n".join("\n".join(_lines(chart, style, height)) for chart in charts)
     if style.is_unicode:
         return drawn
     return drawn.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def _lines(chart: Chart, style: Style) -> Iterator[str]:
+def _lines(chart: Chart, style: Style, height: int) -> Iterator[str]:
     """Yield title, what the vertical axis means, the drawing, and what the marks mean."""
     width = max(style.width, LEAST_WIDTH)
     yield from _wrapped(chart.title, width)
     yield from _wrapped(chart.y_label, width)
-    yield from _drawn(chart, style, width)
+    yield from _drawn(chart, style, width, height - 3)
     yield f"{printable(chart.x_label)[:width]:>{width}}"
     yield from _legend(chart, style, width)
     for note in chart.notes:
         yield from _wrapped(note, width)
 
 
-def _drawn(chart: Chart, style: Style, width: int) -> list[str]:
+def _drawn(chart: Chart, style: Style, width: int, height: int) -> list[str]:
     import plotext
 
     figure = plotext.figure
     plotext.terminal.limit(False, False)  # a file or a pipe may be wider than what holds it
     figure.clear()
-    figure.plot_size(width, HEIGHT - 3)
+    figure.plot_size(width, height)
     figure.theme("simple" if style.is_coloured else "colorless")
     for axis, side in (("x", "upper"), ("y", "right")):
         figure.axes(False, axis=axis, side=side)
     across, up = chart.x, chart.y
     _scale(figure.ruler("x"), across, width // _COLUMNS_A_TICK)
-    _scale(figure.ruler("y"), up, HEIGHT // _LINES_A_TICK)
+    _scale(figure.ruler("y"), up, height // _LINES_A_TICK)
     for place, series in _from_behind(chart):
         for signal in _signals(figure, series, _Pen.of(chart, place, style), across, up):
             figure.draw(signal)
