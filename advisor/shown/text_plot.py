@@ -26,7 +26,7 @@ _MINOR: Final = 245
 # Curves without colours: told apart by their mark.
 _MARKS: Final = ("*", "+", "o", "x", "#", "%")
 _COLUMNS_A_TICK: Final = 8
-_LINES_A_TICK: Final = 3
+_LINES_A_TICK: Final = 2
 _TRAILING: Final = re.compile(r"(?: |\x1b\[0m)+$")
 _ASCII: Final = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|+++++++++")
 
