@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import advice
+from advisor.advice import experts
 from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.experts import Serving
 from advisor.advice.record import AdviceList
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
@@ -83,6 +85,7 @@ def advise(
     on: str | None = None,
     count: int = 1,
     beside: str | Path | Job | None = None,
+    serving: Serving | bool = False,
     predictor: Predictor | None = None,
     **asked: Any,
 ) -> AdviceList:
@@ -99,6 +102,8 @@ def advise(
         Of them.
     beside : Job, str or Path, optional
         Another job, or its run: what sharing a device with it would save.
+    serving : Serving or bool, default False
+        In place of all other advice: how many experts a machine that serves the model holds.
 
     Returns
     -------
@@ -119,13 +124,16 @@ def advise(
     recording = None if job is not None else recording_of(question.job)
     if isinstance(beside, str | Path):
         beside = job_of(JobSpec(run=str(beside)))
-    return advised(found, question, recording, on=on, count=count, beside=beside, predictor=known)
+    return advised(
+        found, question, recording, on=on, count=count, beside=beside, predictor=known,
+        serving=(Serving() if serving is True else serving or None),
+    )  # fmt: skip
 
 
 def advised(
     job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
     count: int = 1, beside: Job | None = None, predictor: Predictor,
-    answer: Recommendation | None = None,
+    answer: Recommendation | None = None, serving: Serving | None = None,
 ) -> AdviceList:  # fmt: skip
     """Return the advice on a job that is already what the question says; see ``advise``.
 
@@ -151,6 +159,9 @@ def advised(
             f"{job.name} cannot be estimated on this machine",
             hint="name a machine: --on aws:g5.xlarge",
         )
+    if serving is not None:
+        served = experts.serving(facts, serving, predictor.catalogue)
+        return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
     said = (
         advice.advise(facts)
         if beside is None

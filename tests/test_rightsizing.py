@@ -27,7 +27,7 @@ from advisor.planners.rightsizing.limits import (
     right_size,
 )
 from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
-from advisor.planners.rightsizing.policies import Autopilot, Fixed, Oracle, Vpa
+from advisor.planners.rightsizing.policies import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
 from advisor.planners.rightsizing.replay import replay
 from benchmarks.experiments import recorded_usage
 from benchmarks.experiments.rightsizing import MOST_UNDER, judged, mean, ours
@@ -150,8 +150,8 @@ def test_the_oracle_reserves_what_is_used(cores: list[float]) -> None:
 
 POLICIES: dict[str, Policy] = {
     "fixed": fixed(1.0, 2 * GIB),
-    "vpa": Vpa(asked=ASKED),
-    "autopilot": Autopilot(asked=ASKED),
+    "vpa": Autoscaler(rule=VPA, asked=ASKED),
+    "autopilot": Autoscaler(rule=AUTOPILOT, asked=ASKED),
     "escra": Escra(budget=ASKED),
 }
 
@@ -293,7 +293,8 @@ def test_a_sample_weighs_half_after_a_half_life() -> None:
 
 def test_autoscalers_stand_fifteen_percent_above_what_they_learned() -> None:
     learned = usage([1.0] * 3000, step_s=0.1, memory=GIB)
-    for policy in (Vpa(asked=ASKED, history=learned), Autopilot(asked=ASKED, history=learned)):
+    for rule in (VPA, AUTOPILOT):
+        policy = Autoscaler(rule=rule, asked=ASKED, history=learned)
         first = policy.controller(learned).first()
         assert 1.15 <= first.cores <= 1.15 * 1.06
         assert 1.15 * GIB <= first.memory_bytes <= 1.15 * 1.06 * GIB + 2e7
@@ -305,10 +306,10 @@ def test_autoscalers_stand_fifteen_percent_above_what_they_learned() -> None:
 
 def test_the_pod_autoscaler_has_a_floor_and_doubles_down_after_a_kill() -> None:
     tiny = usage([0.001] * 700, memory=MIB)
-    first = Vpa(asked=ASKED, history=tiny).controller(tiny).first()
+    first = Autoscaler(rule=VPA, asked=ASKED, history=tiny).controller(tiny).first()
     assert (first.cores, first.memory_bytes) == (0.025, 250 * MIB)
     grown = RecordedUsage(step_s=0.1, cores=np.ones(900), memory_bytes=np.full(900, 2.0 * GIB))
-    found = replay(grown, Vpa(asked=ResourceLimits(cores=2.0, memory_bytes=GIB)))
+    found = replay(grown, Autoscaler(rule=VPA, asked=ResourceLimits(cores=2.0, memory_bytes=GIB)))
     assert found.oom == 1
     assert found.memory_limit_bytes[0] == pytest.approx(1.2 * 2 * GIB)
 

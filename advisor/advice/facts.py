@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -50,6 +51,9 @@ class Facts:
         What was asked for.
     modelled : Candidate or None
         The job as it is, as the model answers where ``now`` is what was recorded there.
+    smaller : callable
+        The job as it is on smaller machines of the same family, where it can run; nothing on a
+        machine that is not rented.
     """
 
     job: Job
@@ -58,6 +62,7 @@ class Facts:
     ask: Ask
     constraints: Constraints = field(default_factory=Constraints)
     modelled: Candidate | None = None
+    smaller: Callable[[], Iterable[Candidate]] = tuple
 
     @property
     def is_here(self) -> bool:

@@ -7,10 +7,9 @@ name and arguments; its path is said from the folder that the machines get a cop
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from advisor.collectors.hooks.redaction import HIDDEN
@@ -25,9 +24,9 @@ from advisor.predict import Predictor
 from advisor.ways.case import SPACE
 from advisor.ways.commands import commands
 from advisor.ways.launch.launcher import torchrun
+from advisor.ways.launch.recorded import script_words
 
 PLACEHOLDER: Final = "train.py"
-_PYTHON: Final = re.compile(r"python[\d.]*(\.exe)?")
 
 
 class NotRunnableError(AdvisorError):
@@ -82,7 +81,8 @@ class Launch:
         master : str
             The first machine's address, as a word of a shell.
         """
-        lines = [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
+        lines = ["set -e"]
+        lines += [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
         for name, text in self.files.items():
             if name not in self.by_hand:
                 lines += [f"cat > {name} <<'END_OF_FILE'", text.rstrip(), "END_OF_FILE"]
@@ -127,7 +127,7 @@ def launch_of(
     text, files = _line(words, pick.nodes, per_node), {}
     is_laid_out = job is not None and job.work is not None and pick.rented.provider != HERE
     if job is not None and is_laid_out and (is_placeholder or pick.layout.devices > 1):
-        text, files, words = _laid_out(pick, job, words, predictor, space)
+        text, files = _laid_out(pick, job, words, predictor, space)
     elif job is None and pick.layout.devices > 1:
         notes = (*notes, "the layout's own arguments are left out: name the job to have them")
     if "parallel.py" in files:
@@ -141,8 +141,8 @@ def launch_of(
 
 def _laid_out(
     pick: Pick, job: Job, words: Sequence[str], predictor: Predictor | None, space: SearchSpace
-) -> tuple[str, dict[str, str], Sequence[str]]:
-    """Return the command, its files and its script, in the pick's layout."""
+) -> tuple[str, dict[str, str]]:
+    """Return the command and its files, in the pick's layout."""
     known = predictor or Predictor()
     case = known.case(job, space=space)
     rented = pick.rented
@@ -156,7 +156,7 @@ def _laid_out(
             f"row {pick.rank} has no command: {'; '.join(reasons)}",
             hint="export another row, or fix the layout: --tp 1 --pp 1",
         )
-    return found[0].text, dict(found[0].files), words
+    return found[0].text, dict(found[0].files)
 
 
 def _line(words: Sequence[str], nodes: int, per_node: int) -> str:
@@ -174,8 +174,7 @@ def _script(
     if recording is None:
         return (PLACEHOLDER,), "", ()
     words = list(on_accelerators(recording.command, None if job is None else job.told))
-    if words and _PYTHON.fullmatch(PurePath(words[0]).name):
-        words = words[1:]
+    words = script_words(words)
     if not words:
         return (PLACEHOLDER,), recording.folder, ()
     notes = []

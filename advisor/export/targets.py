@@ -10,7 +10,15 @@ from advisor.collectors import atomic
 from advisor.collectors.recording import Recording
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
-from advisor.export import skypilot
+from advisor.export import (
+    azureml,
+    dstack,
+    kubeflow,
+    kubernetes,
+    sagemaker,
+    skypilot,
+    vertex,
+)
 from advisor.export.launch import launch_of
 from advisor.export.pick import read_pick
 from advisor.export.target import Exported, Target
@@ -23,6 +31,12 @@ TARGETS: Final[Mapping[str, Target]] = {
     one.name: one
     for one in (
         skypilot.TARGET,
+        dstack.TARGET,
+        kubernetes.TARGET,
+        kubeflow.TARGET,
+        sagemaker.TARGET,
+        vertex.TARGET,
+        azureml.TARGET,
     )
 }  # fmt: skip
 

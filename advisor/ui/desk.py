@@ -75,6 +75,17 @@ class Desk:
         _put(self._kept, (key, is_whole), found, _KEPT)
         return found
 
+    async def turn(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns, once whatever is being answered is.
+
+        Raises
+        ------
+        Exception
+            What ``call`` raises.
+        """
+        async with self._turn:
+            return await in_thread(call)
+
 
 def _put(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
     kept[key] = value

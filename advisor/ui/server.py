@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,7 +23,7 @@ from advisor.ui.controls import changed
 from advisor.ui.desk import Desk, Superseded
 from advisor.ui.guard import Guard, Keys
 from advisor.ui.replies import Refusal, Unreadable, read_object, refused
-from advisor.ui.session import Session
+from advisor.ui.session import ExportRequest, Session
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LONGEST_SLOT: Final = 64
@@ -47,25 +47,40 @@ def application(session: Session, keys: Keys) -> Guard:
 
     async def answer(request: Request) -> Response:
         body = await read_object(request)
-        slot, is_whole = body.get("slot", ""), body.get("whole", True)
-        if (
-            not isinstance(slot, str)
-            or len(slot) > _LONGEST_SLOT
-            or not isinstance(is_whole, bool)
-        ):
-            hint = "slot is a short text, whole is true or false"
-            raise Unreadable(Refusal(400, "cannot read the request", hint, 2))
+        slot, is_whole = _slot(body), body.get("whole", True)
+        if not isinstance(is_whole, bool):
+            raise _unreadable("whole is true or false")
         question = changed(session.question, body.get("question"))
         return JSONResponse(await desk.ask(slot, question, is_whole=is_whole))
+
+    async def export(request: Request) -> Response:
+        body = await read_object(request)
+        asked = ExportRequest.read(body)
+        question = changed(session.question, body.get("question"))
+        found = await desk.ask(f"{_slot(body)} export", question, is_whole=False)
+        record = found["data"]["answer"]
+        return JSONResponse(await desk.turn(lambda: session.export(question, record, asked)))
 
     app = Starlette(
         routes=[
             Route("/", _replying(page)),
             Route("/api/answer", _replying(answer), methods=["POST"]),
+            Route("/api/export", _replying(export), methods=["POST"]),
         ],
         exception_handlers={HTTPException: _not_found},
     )
     return Guard(app, keys)
+
+
+def _slot(body: Mapping[str, Any]) -> str:
+    slot = body.get("slot", "")
+    if not isinstance(slot, str) or len(slot) > _LONGEST_SLOT:
+        raise _unreadable("slot is a short text")
+    return slot
+
+
+def _unreadable(hint: str) -> Unreadable:
+    return Unreadable(Refusal(400, "cannot read the request", hint, 2))
 
 
 def _replying(handler: Handler) -> Handler:

@@ -26,7 +26,7 @@ from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
-from advisor.planners.rightsizing.policies import Autopilot, Fixed, Oracle, Vpa
+from advisor.planners.rightsizing.policies import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
 from advisor.planners.rightsizing.replay import replay
 from benchmarks.experiments.recorded_usage import Pair, pairs
 from benchmarks.experiments.under_quota import measured
@@ -146,8 +146,8 @@ RIVALS: dict[str, Callable[[RecordedUsage, RecordedUsage], Policy]] = {
     "peak": lambda u, _: Fixed.peak_of(u),
     "1.5 x peak": lambda u, _: Fixed.peak_of(u, 1.5),
     "KRR": lambda u, _: Fixed.krr_of(u),
-    "VPA": lambda u, _: Vpa(asked=ASKED, history=u),
-    "Autopilot's rule": lambda u, _: Autopilot(asked=ASKED, history=u),
+    "VPA": lambda u, _: Autoscaler(rule=VPA, asked=ASKED, history=u),
+    "Autopilot's rule": lambda u, _: Autoscaler(rule=AUTOPILOT, asked=ASKED, history=u),
     "Escra": lambda u, _: Escra(budget=ASKED),
     "oracle": lambda _, __: Oracle(),
 }
