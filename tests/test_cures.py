@@ -80,7 +80,7 @@ def facts_of(here: Facts, recorded: Recording) -> Callable[..., Facts]:
         seen = replace(recorded, **changes)
         job = replace(job_from_recording(recorded), **(job_changes or {}))
         return replace(
-            here, job=job, recording=seen, now=look(job), ask=look, modelled=None
+            here, job=job, recording=seen, now=look(job), ask=look, modelled=lambda: None
         )  # fmt: skip
 
     return make
