@@ -23,7 +23,7 @@ QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/
 QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_models.py \
 	tests/test_collectors_deep.py tests/test_collectors_cli.py
 
-.PHONY: demo test test-frameworks test-slow test-all test-lowest test-pythons quick \
+.PHONY: demo test test-frameworks test-browser test-slow test-all test-lowest test-pythons quick \
 	quick-without-torch lint clean
 
 $(VENV)/.installed: pyproject.toml
@@ -56,6 +56,11 @@ test: $(VENV)/.testing
 
 test-frameworks: $(VENV)/.frameworks
 	$(PYTEST) -m "frameworks and not slow"
+
+# Pages in a headless Chromium: Debian's, installed where we may; skipped, and said so, without one.
+test-browser: $(VENV)/.testing
+	.ci/chromium
+	$(PYTEST) -m browser
 
 # Half a minute and more each: the zoo's scripts, the built package, compiled models, torchrun.
 test-slow: $(VENV)/.frameworks
@@ -145,6 +150,7 @@ models: $(VENV)/.installed
 ## demo: install into .venv, record an example, recommend machines for it
 ## test: install what the tests need, run them: minutes
 ## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, trackers, ...
+## test-browser: the pages of advisor report and advisor ui, in a headless Chromium
 ## test-slow: the tests that take half a minute and more each
 ## test-all: every test, with ten times as many examples of every law: half an hour
 ## test-lowest: the tests of other people's libraries, on the lowest versions declared

@@ -35,6 +35,7 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.rounds import rounds_of
+from advisor.collectors.routing import routing_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_records import take_all
@@ -112,6 +113,7 @@ def _derive(run: Path) -> Recording:
         run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
+        folder=str(log.header.get("cwd", "")),
         status=log.end.get("status", "running"),
         stop_reason=log.end.get("stop_reason", ""),
         exit_code=log.end.get("exit_code"),
@@ -155,6 +157,8 @@ def _derive(run: Path) -> Recording:
         workers=int(options.get("workers", 1)),
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
+        touched=tuple(log.touched),
+        routing=routing_of(trainer.fact("routers"), trainer.facts.get("routes", [])),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
         told=None
         if deep is None

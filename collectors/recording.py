@@ -12,8 +12,9 @@ from typing import Literal
 
 from advisor.collectors.gradients import GradientNorms
 from advisor.collectors.limits import Limits
+from advisor.collectors.routing import Routing
 from advisor.collectors.saves import Saves
-from advisor.collectors.series import ProcessSeries, RankSeries, Throttling
+from advisor.collectors.series import ProcessSeries, RankSeries, Throttling, TouchedReading
 from advisor.collectors.told import Told
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
@@ -363,7 +364,10 @@ class Recording:
     ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
     ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
-    ``"wrapped"``, ``"refused: ..."``.
+    ``"wrapped"``, ``"refused: ..."``. ``folder`` is where the command was started, ``""`` unknown.
+
+    ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
+    experts the tokens of a mixture were sent to.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
@@ -417,6 +421,9 @@ class Recording:
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
     wrapping: str = ""
+    touched: tuple[TouchedReading, ...] = ()
+    routing: Routing | None = None
+    folder: str = ""
 
     @property
     def steps_by_rank(self) -> dict[int, tuple[float, ...]]:

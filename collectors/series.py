@@ -69,3 +69,23 @@ class Throttling:
     begin_s: float
     end_s: float
     throttled_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedReading:
+    """Memory that the processes touched in one window (``profile --working-set``).
+
+    Attributes
+    ----------
+    t_s, window_s : float
+        Its end, since the start of the recording, and its length. [s]
+    touched_bytes, resident_bytes : int
+        Touched in it, and held at its end; pages that processes share count once for each. [bytes]
+    processes : int
+    """
+
+    t_s: float
+    window_s: float
+    touched_bytes: int
+    resident_bytes: int
+    processes: int

@@ -250,3 +250,30 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
         bounds = f"{hours_text(hours['low'])}-{hours_text(hours['high'])}"
         lines.append(f"whole job {hours_text(hours['value'])} ({bounds})")
     return [Text(line) for line in lines]
+
+
+def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what sharing saves, and what each job's step exchanges in each way."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("job", overflow="fold")
+    for head in ("step", "of a core", "all-reduce", "own core", "shared", "slower"):
+        table.add_column(head, justify="right")
+    for job in record["jobs"]:
+        table.add_row(
+            Text(job["name"]),
+            seconds_text(job["step_s"]),
+            f"{job['demand_cores']:.1%}",
+            *(seconds_text(job[way]) for way in ("all_reduce_s", "dedicated_s", "shared_s")),
+            f"{job['loss_fraction']:.1%}",
+        )
+    cores, own = record["cores"], record["dedicated_cores"]
+    head = (
+        f"{len(record['jobs'])} jobs of {record['workers']} machines need {cores} aggregating "
+        f"{'core' if cores == 1 else 'cores'} instead of {own}: {record['saved_fraction']:.0%} "
+        f"saved, at most {record['most_saved_fraction']:.0%} of equal jobs that never wait"
+    )
+    foot = (
+        "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
+        "of one step. 'slower' is the mean delay by the other jobs over the step, at most."
+    )
+    return [Text(head), table, Text(foot)]

@@ -231,6 +231,7 @@ class Session(Noting):
         self._chores.end_deep()
         self.gradients.close()
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
+        self._chores.routing.remove()
         self.loaders.flush()
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True
