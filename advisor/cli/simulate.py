@@ -1,19 +1,12 @@
-<<<<<<< HEAD
 """``advisor simulate spot|elastic|queue|...``: replay a job, for the curious."""
-=======
-"""``advisor simulate spot|elastic|queue|failures|peers|aggregation``: replay a job."""
->>>>>>> main
 
 from __future__ import annotations
 
 import typer
 
 from advisor.cli import (
-<<<<<<< HEAD
-    simulate_availability,
-=======
     simulate_aggregation,
->>>>>>> main
+    simulate_availability,
     simulate_elastic,
     simulate_failures,
     simulate_peers,
@@ -29,17 +22,10 @@ app = typer.Typer(
     help="Replay a job on spot nodes, on a shared cluster, with elastic workers, with failures, "
     "over peers at several sites, or with aggregation that jobs share.",
 )
-<<<<<<< HEAD
-app.command("spot")(simulate_spot.command)
-app.command("queue")(simulate_queue.command)
-app.command("availability")(simulate_availability.command)
-app.command("elastic")(simulate_elastic.command)
-app.command("failures")(simulate_failures.command)
-=======
 app.command("spot", cls=PlotCommand)(simulate_spot.command)
 app.command("queue", cls=PlotCommand)(simulate_queue.command)
+app.command("availability")(simulate_availability.command)
 app.command("elastic", cls=PlotCommand)(simulate_elastic.command)
 app.command("failures", cls=PlotCommand)(simulate_failures.command)
->>>>>>> main
 app.command("peers")(simulate_peers.command)
 app.command("aggregation")(simulate_aggregation.command)

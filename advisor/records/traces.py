@@ -145,14 +145,8 @@ def packaged_spot_history(instance: str | None = None) -> SpotHistory:
 def _interval_trace(key: tuple[str, ...], rows: Sequence[Row]) -> SpotTrace:
     """Check that the intervals of one trace join, and return it with its clock set to 0."""
     _, nodes, provider, name, zone, instance = key
-<<<<<<< HEAD
     numbers = INTERVAL_COLUMNS[2:]
     table = np.array([[number_at(line, row, c) for c in numbers] for line, row in rows])
-=======
-    table = np.array(
-        [[number_at(line, row, c) for c in INTERVAL_COLUMNS[2:]] for line, row in rows]
-    )
->>>>>>> main
     seam = table[1:, 0] - (table[:-1, 0] + table[:-1, 1])
     # Times are whole seconds: a second is rounding, more is a gap.
     if np.any(np.abs(seam) > 1.0):

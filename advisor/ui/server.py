@@ -120,4 +120,6 @@ def _report_defect(error: Exception) -> None:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return refused(request, Refusal(status, "there is no such page", "open the page of the address"))
+    return refused(
+        request, Refusal(status, "there is no such page", "open the page of the address")
+    )
