@@ -62,4 +62,4 @@ def command(
         jobs, workers=workers, link_bytes_per_s=link, cap=cap,
         most_loss=loss, core_bytes_per_s=core_rate, servers=servers,
     )  # fmt: skip
-    show("Aggregation", found.to_record(), (), None, as_json, "aggregation")
+    show(found.to_record(), (), None, as_json, "aggregation")

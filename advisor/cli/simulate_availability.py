@@ -43,4 +43,4 @@ def command(
     with waiting("playing jobs on the record", is_quiet=as_json):
         record = packaged_node_shares() if trace is None else read_node_shares(trace, slot_s=slot)
         answer = nodes_answer(record, workers=workers, work_h=hours)
-    show("Nodes", answer.to_record(), (), None, as_json, "availability")
+    show(answer.to_record(), (), None, as_json, "availability")
