@@ -22,8 +22,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor import data
-from advisor.measurements import HELIOS
 from advisor.planners.core.units import HOUR_S
 from advisor.records.traces import (
     TIME_COLUMNS,
@@ -65,18 +63,6 @@ class NodeShares:
     def days(self) -> float:
         """How long the record is [days]."""
         return len(self.shares) * self.slot_s / (24 * HOUR_S)
-
-
-def packaged_node_shares() -> NodeShares:
-    """Return the twelve virtual clusters of Helios' Earth, May 2020."""
-    table = HELIOS.read("shares", data.measurements(None))
-    wide = table.pivot(index="time", columns="node", values=_FREE)
-    return NodeShares(
-        source="Helios' virtual clusters, May 2020",
-        names=tuple(map(str, wide.columns)),
-        slot_s=SLOT_S,
-        shares=wide.to_numpy(float),
-    )
 
 
 def read_node_shares(path: Path, *, slot_s: float = SLOT_S, unit_s: float = 1.0) -> NodeShares:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.measurements import HELIOS
+from advisor.measurements.node_shares import published_node_shares
 from advisor.planners.availability.forecast import Shares, learn
 from advisor.planners.availability.sas import completion_slots, placement
 from advisor.planners.availability.ways import BEST, CHOSEN, RANDOM, WAYS, arrivals, judge
@@ -34,8 +34,7 @@ def run(data: Path) -> Validation:
     AbsentDataError
         If the table is not there.
     """
-    frame = HELIOS.read("shares", data)
-    shares = frame.pivot(index="time", columns="node", values="free_fraction").to_numpy(float)
+    shares = published_node_shares(data).shares
     groups: list[Group] = []
     figures: dict[str, float] = {}
     every: dict[str, list[float]] = {"said": [], "took": [], "past": []}

@@ -95,7 +95,9 @@ def sagemaker(text: str, _: list[dict[str, Any]]) -> Any:
         client = boto3.client("sagemaker")
         client.create_training_job(**request)
         name = request["TrainingJobName"]
-        return json.loads(json.dumps(client.describe_training_job(TrainingJobName=name), default=str))
+        return json.loads(
+            json.dumps(client.describe_training_job(TrainingJobName=name), default=str)
+        )
 
 
 def sagemaker_types(_: str, __: list[dict[str, Any]]) -> Any:
