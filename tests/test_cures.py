@@ -287,11 +287,13 @@ def test_cores_that_others_keep_busy_are_no_cores_to_compute_with(
     calm, busy = (
         facts_of(limits, readings=beside(others), contention=0.0) for others in (0.1, 3.5)
     )
+    assert calm.recording is not None
     assert machines.others_cores(calm.recording) == pytest.approx(0.1)
     assert "threads" in named(machines, calm)
     assert "threads" not in named(machines, busy)
     # Not read: the waiting says it.
     unread = tuple(replace(reading, machine_cpu_s=None) for reading in beside(0.0))
     waits = facts_of(limits, readings=unread, contention=0.8)
+    assert waits.recording is not None
     assert machines.others_cores(waits.recording) == pytest.approx(4.0)
     assert "threads" not in named(machines, waits)
