@@ -6,7 +6,7 @@ the catalogue and the models kept between two answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -17,15 +17,20 @@ from advisor import api
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
 from advisor.collectors.printable import shell_line
+from advisor.domain import Recommendation
 from advisor.errors import UsageError
 from advisor.export.targets import TARGETS, export_to
+from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.question import Question
 from advisor.question.layout import layout_space
 from advisor.question.writing import command_words
 from advisor.report.page import page
+from advisor.simulation.own_cluster import ClusterComparison
 from advisor.ui import controls
 from advisor.ways.case import SPACE
+
+Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
 
 _SCRIPTS: Final = ("controls.js", "compare.js", "hand_over.js", "ui.js")
 _STYLES: Final = ("ui.css",)
@@ -78,6 +83,9 @@ class LiveReport:
     ----------
     question : Question
         As the command line asks it.
+    beside : callable, optional
+        From question, job, answer and predictor to the comparison with the user's own cluster;
+        None where the question names none.
 
     Raises
     ------
@@ -93,7 +101,8 @@ class LiveReport:
         The answer to the question, without what takes longer.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, *, beside: Beside | None = None) -> None:
+        self._beside = beside
         self.question = question = with_name(question)
         self.predictor = Predictor(
             Catalogue.load(question.catalogue, overrides=question.overrides)
@@ -128,13 +137,21 @@ class LiveReport:
         AdvisorError, PlanningError
             As ``advisor recommend``.
         """
+        own: ClusterComparison | None = None
+
+        def beside(job: Job, answer: Recommendation, predictor: Predictor) -> Any:
+            nonlocal own
+            own = self._beside and self._beside(question, job, answer, predictor)
+            return own and own.to_record()["own_cluster"]
+
         data = api.report_data(
-            question, predictor=self.predictor, made=_now(), with_changes=is_whole
+            question, predictor=self.predictor, made=_now(), with_changes=is_whole, beside=beside
         )
+        is_met = bool(data["answer"]["picks"]) or (own is not None and own.meets_constraints)
         return {
             "asked": controls.forms(self.question, question),
             "is_whole": is_whole,
-            "exit_code": 0 if data["answer"]["picks"] else 3,
+            "exit_code": 0 if is_met else 3,
             "data": data,
         }
 
