@@ -85,7 +85,7 @@ def advise(
     on: str | None = None,
     count: int = 1,
     beside: str | Path | Job | None = None,
-    serving: Serving | None = None,
+    serving: Serving | bool = False,
     predictor: Predictor | None = None,
     **asked: Any,
 ) -> AdviceList:
@@ -102,7 +102,7 @@ def advise(
         Of them.
     beside : Job, str or Path, optional
         Another job, or its run: what sharing a device with it would save.
-    serving : Serving, optional
+    serving : Serving or bool, default False
         In place of all other advice: how many experts a machine that serves the model holds.
 
     Returns
@@ -126,7 +126,7 @@ def advise(
         beside = job_of(JobSpec(run=str(beside)))
     return advised(
         found, question, recording, on=on, count=count, beside=beside, predictor=known,
-        serving=serving,
+        serving=(Serving() if serving is True else serving or None),
     )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def ranked(
 
 def report_data(
     question: Question, *, job: Job | None = None, predictor: Predictor | None = None,
-    made: str = "",
+    made: str = "", with_changes: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Answer a question with all that ``advisor report`` shows, as plain JSON.
 
@@ -264,6 +264,8 @@ def report_data(
         Keeps a loaded catalogue between calls.
     made : str
         When; ISO 8601.
+    with_changes : bool, default True
+        Also what would change the answer, and the advice, each of which asks more questions.
 
     Returns
     -------
@@ -282,9 +284,10 @@ def report_data(
     )
     found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
     recording = None if job is not None else recording_of(question.job)
-    given = ranked(found, question, predictor=known, recording=recording, in_full=True)
+    given = ranked(found, question, predictor=known, recording=recording, in_full=True,
+                   with_changes=with_changes)  # fmt: skip
     said = None
-    if given.here is not None or given.front or given.nearest:
+    if with_changes and (given.here is not None or given.front or given.nearest):
         said = advised(found, question, recording, predictor=known, answer=given)
     asked = {name: one for name, one in question.to_record().items() if name != "schema_version"}
     return page_data(given, recording=recording, advice=said, asked=asked, made=made)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
 from advisor.cli.quantity_types import BYTES_WITH_UNIT, RATE, SECONDS_WITH_UNIT, quantity
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
@@ -101,7 +100,7 @@ def command(
     from advisor.report import advice as report
     from advisor.report.experts import cache_table
 
-    asked = _naming(question, recorded)
+    asked = with_run(question, recorded)
     wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
     if serving and beside is not None:
         raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
@@ -129,12 +128,3 @@ def command(
         typer.echo("\n".join(lines))
     if not found.meets_constraints:
         raise typer.Exit(3)
-
-
-def _naming(question: Question, recorded: str | None) -> Question:
-    """Return the question about the run that is named without a flag."""
-    if recorded is None:
-        return question
-    if question.job.run is not None:
-        raise UsageError("two runs are given", hint="leave --run out")
-    return replace(question, job=replace(question.job, run=recorded))

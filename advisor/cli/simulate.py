@@ -12,6 +12,7 @@ from advisor.cli import (
     simulate_queue,
     simulate_spot,
 )
+from advisor.cli.plot_option import PlotCommand
 
 app = typer.Typer(
     add_completion=False,
@@ -20,9 +21,9 @@ app = typer.Typer(
     help="Replay a job on spot nodes, on a shared cluster, with elastic workers, with failures, "
     "over peers at several sites, or with aggregation that jobs share.",
 )
-app.command("spot")(simulate_spot.command)
-app.command("queue")(simulate_queue.command)
-app.command("elastic")(simulate_elastic.command)
-app.command("failures")(simulate_failures.command)
+app.command("spot", cls=PlotCommand)(simulate_spot.command)
+app.command("queue", cls=PlotCommand)(simulate_queue.command)
+app.command("elastic", cls=PlotCommand)(simulate_elastic.command)
+app.command("failures", cls=PlotCommand)(simulate_failures.command)
 app.command("peers")(simulate_peers.command)
 app.command("aggregation")(simulate_aggregation.command)

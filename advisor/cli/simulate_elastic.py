@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advisor.cli.plot_option import Plot
 from advisor.cli.quantity_types import COUNT, SECONDS, SHARE, USD, quantity
-from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, show
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 
@@ -165,7 +166,7 @@ def command(
     )
     with waiting("planning", is_quiet=as_json):
         answer = simulation.elastic_answer(question)
-    show("Elastic workers", answer.to_record(), answer.charts, plot, as_json, "elastic")
+    show(answer.to_record(), answer.charts, plot, as_json, "elastic")
 
 
 def _figures(run: str, on: str | None, workers: list[int]) -> JobFigures:

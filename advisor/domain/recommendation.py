@@ -213,10 +213,9 @@ class Recommendation:
         Raises
         ------
         UsageError
-            If matplotlib is not installed, or there is nothing to draw.
+            If there is nothing to draw.
         """
-        shown = self.front or self.nearest
-        return notebook.plot([candidate.to_record() for candidate in shown], axes)
+        return notebook.plot(self.to_record(), axes)
 
     def __repr__(self) -> str:
         """Say what was asked about, what to choose, then the list, a line a candidate."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
-from advisor.domain import Candidate, Configuration, KnownError
+from advisor.domain import Candidate, Configuration, Estimate, KnownError
 from advisor.quantities import hours_interval, hours_text, usd_interval
 from advisor.ranking.picks import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, Pick
 from advisor.ranking.request import Request
@@ -20,15 +20,31 @@ _ROUND_FROM: Final = 10
 
 def keeps(one: Candidate, request: Request) -> bool:
     """Whether a candidate keeps deadline and budget, with the confidence that was asked for."""
+    return not broken(request, one.training_time_h, one.cost_usd)
+
+
+def broken(
+    request: Request, time_h: Estimate, cost_usd: Estimate | None
+) -> tuple[Literal["deadline", "budget"], ...]:
+    """Return which of deadline and budget a job breaks, with the confidence that was asked for.
+
+    Parameters
+    ----------
+    request : Request
+    time_h, cost_usd : Estimate, Estimate or None
+        Of the whole job; what has no price breaks no budget. [h], [USD]
+    """
     confidence = request.confidence
-    for limit, found in (
-        (request.deadline_h, one.training_time_h), (request.budget_usd, one.cost_usd),
-    ):  # fmt: skip
-        if limit is None:
+    found: list[Literal["deadline", "budget"]] = []
+    limits: tuple[tuple[Literal["deadline", "budget"], float | None, Estimate | None], ...] = (
+        ("deadline", request.deadline_h, time_h), ("budget", request.budget_usd, cost_usd),
+    )  # fmt: skip
+    for name, limit, one in limits:
+        if limit is None or one is None:
             continue
-        if found.value > limit if confidence is None else found.above(limit) > 1 - confidence:
-            return False
-    return True
+        if one.value > limit if confidence is None else one.above(limit) > 1 - confidence:
+            found.append(name)
+    return tuple(found)
 
 
 def summary(

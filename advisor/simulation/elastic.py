@@ -23,7 +23,7 @@ from advisor.planners.elastic.hydrozoa import (
 from advisor.planners.elastic.noise import NoiseScale
 from advisor.planners.links.data_parallel import straggling
 from advisor.predict import Predictor
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
 from advisor.ways.constants import constants
 
 

@@ -15,7 +15,7 @@ from advisor.planners.goodput.goodput import (
     ExpectedCompletion,
     expected_completion,
 )
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
 
 SCALES: Final = (1, 8, 64, 512, 4096, 16384)
 

@@ -192,7 +192,7 @@ def main() -> None:
     trace, args = routes(asked.steps, asked.tokens)
     warm = asked.tokens // 2
     print(f"load before {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory(dir=".", prefix="experts-") as folder:
+    with tempfile.TemporaryDirectory(prefix="experts-") as folder:
         shelf = Shelf(folder, args.layers, args.experts, args.hidden, asked.inner)
         print_table(shelf, trace, warm, args, asked.rounds)
     print(f"load after {os.getloadavg()[0]:.1f}")

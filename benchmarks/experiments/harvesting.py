@@ -32,8 +32,9 @@ from advisor.planners.harvesting.working_set import (
     harvest,
 )
 
-HOT, WARM, COLD = 64 * MIB, 48 * MIB, 160 * MIB
-ROUND_S = 6.0  # every page of the warm part is read once in so long
+HOT, WARM, COLD = 64 * MIB, 16 * MIB, 160 * MIB
+ROUND_S = 8.0  # every page of the warm part is read once in so long
+SPARE = 20 * MIB  # the interpreter, and what the kernel keeps in the group
 GROUPS = Path("/sys/fs/cgroup/memory")
 CHILD = f"""
 import mmap, struct, sys, time
@@ -93,11 +94,16 @@ class Watched:
             else:
                 return
 
-    def rate(self, seconds: float) -> float:
-        """Count passes per second."""
-        begin, passes = time.monotonic(), self.passes
+    def rates(self, seconds: float) -> tuple[float, float]:
+        """Count passes, and pages that came from the disk, per second."""
+        begin, passes, pages = time.monotonic(), self.passes, self._faults()
         time.sleep(seconds)
-        return (self.passes - passes) / (time.monotonic() - begin)
+        took_s = time.monotonic() - begin
+        return (self.passes - passes) / took_s, (self._faults() - pages) / took_s
+
+    def _faults(self) -> int:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_bytes()
+        return int(stat.rpartition(b")")[2].split()[9])
 
     def close(self) -> None:
         """End the child and its group."""
@@ -109,7 +115,7 @@ class Watched:
 @contextmanager
 def watched() -> Iterator[Watched]:
     """Run the child for as long as the block lasts."""
-    with tempfile.TemporaryDirectory(dir=".", prefix="harvest-") as folder:
+    with tempfile.TemporaryDirectory(prefix="harvest-") as folder:
         child = Watched(Path(folder))
         try:
             while child.passes < 3:
@@ -153,6 +159,26 @@ def fault_s(folder: Path, pages: int = 400) -> float:
     return took_s / pages
 
 
+def taken(
+    child: Watched, size: float, rounds: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Return what a limit costs in each of some rounds, and the pages per second it brings."""
+    losses, pages = [], []
+    for _ in range(rounds):
+        child.limit(10 * (HOT + WARM + COLD))
+        child.rates(1.5 * ROUND_S)  # everything that it reads is there again
+        before, _ = child.rates(seconds)
+        child.limit(size)
+        child.rates(1.0)
+        bound, returned = child.rates(seconds)
+        child.limit(10 * (HOT + WARM + COLD))
+        child.rates(1.5 * ROUND_S)
+        after, _ = child.rates(seconds)
+        losses.append(1.0 - bound / (0.5 * (before + after)))  # the neighbours come and go
+        pages.append(returned)
+    return losses, pages
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -170,26 +196,20 @@ def main() -> None:
         print(f"a page comes back in {1e6 * one:.0f} us")
         found = harvest(windows, fault_s=one)
         print(f"advised: {found}")
-        resident = max(seen.resident_bytes for seen in windows)
-        limits = {"cold part": HOT + WARM + 24 * MIB, "warm part too": HOT + 24 * MIB}
+        for seen in windows:
+            print(f"  {seen.window_s:5.1f} s: {seen.touched_bytes / MIB:.0f} MiB")
+        limits = {"cold part": HOT + WARM + SPARE, "warm part too": HOT + SPARE}
         if found is not None:
             limits = {"as advised": found.limit_bytes, **limits}
-        growth = WARM / ROUND_S  # of the program as it is written
-        print("| taken | of | left | loss, by the room | measured |")
+        print("| taken | left | pages/s, by the room | measured | loss, by the room | measured |")
         for name, size in limits.items():
-            free, bound = [], []
-            for _ in range(asked.rounds):
-                child.limit(10 * resident)
-                child.rate(2 * ROUND_S)  # everything that it reads is there again
-                free.append(child.rate(asked.seconds))
-                child.limit(size)
-                child.rate(2.0)
-                bound.append(child.rate(asked.seconds))
-            said = growth / PAGE_BYTES * one if size < HOT + WARM else 0.0
-            loss = 1.0 - statistics.median(bound) / statistics.median(free)
-            left = size / MIB
+            # What the warm part brings back, as the program is written.
+            said = WARM / ROUND_S / PAGE_BYTES if size < HOT + WARM else 0.0
+            losses, pages = taken(child, size, asked.rounds, asked.seconds)
             print(
-                f"| {name} | {resident / MIB:.0f} MiB | {left:.0f} MiB | {said:.1%} | {loss:.1%} |"
+                f"| {name} | {size / MIB:.0f} MiB | {said:.0f} | {statistics.median(pages):.0f} "
+                f"| {said * one:.1%} | {statistics.median(losses):.1%} "
+                f"({min(losses):.1%} to {max(losses):.1%}) |"
             )
     print(f"load after {os.getloadavg()[0]:.1f}")
 

@@ -88,7 +88,6 @@ class Chores:
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for
         if state.clock != fmt.CLOCK_LOADER and not is_early:
             self._by_count(state.steps, was_traced)
-            state.gradients.run(now_ns)
 
     def record_communication(self, now_ns: int, *, is_last: bool = False) -> None:
         """Record what training together has cost, where this process does."""

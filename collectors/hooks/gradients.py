@@ -34,7 +34,7 @@ _FIRST = 13
 _LOOKS = 3
 
 
-class GradientNorms:
+class GradientSampler:
     """The norms of the sampled steps of one process.
 
     Attributes

@@ -12,6 +12,7 @@ import time
 
 from . import format as fmt
 from .chores import Chores
+from .gradients import GradientSampler
 from .state import ProcessState
 from .writer import HOLD_NS, MOST_HELD
 
@@ -27,12 +28,14 @@ class Noting(ProcessState):
     ----------
     quick_id : int
         The identity of the one optimizer whose steps are only noted; 0 while none is.
+    gradients : GradientSampler
     """
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self.quick_id = 0
         self._chores = Chores(self, folder)
+        self.gradients = GradientSampler(self)
         self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._noted: list[tuple[int, int, int, int, int, int, Any]] = []

@@ -289,6 +289,7 @@ class Session(Noting):
             self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0
             if is_due:
                 chores.run(now_ns)
+                self.gradients.run(now_ns)
 
     # Stopping and forking.
 

@@ -7,7 +7,6 @@ import os
 from . import format as fmt
 from .communication import Communication
 from .control import NEVER
-from .gradients import GradientNorms
 from .loaders import Loaders
 from .optimizers import Optimizers
 from .writer import Writer
@@ -35,7 +34,6 @@ class ProcessState:
         This process has joined a process group.
     deep : DeepTrace or None
         While a step is traced.
-    gradients : GradientNorms
     clock, rank, steps : int
         The leading clock, its rank, and the training steps it completed.
     backwards : int
@@ -60,7 +58,6 @@ class ProcessState:
         self.communication = Communication(self.writer)
         self.is_together = False
         self.deep: Any = None
-        self.gradients = GradientNorms(self)
         self.clock = self.rank = -1
         self.steps = 0
         self.backwards = 0

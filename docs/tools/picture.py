@@ -26,13 +26,13 @@ def command(text: str) -> list[str]:
 
 def drawn() -> str:
     """Return the picture of what the command answers now."""
-    from advisor.shown.charts import svg
-    from advisor.shown.notebook import chart
+    from advisor.shown.front import front_chart
+    from advisor.shown.picture import svg
 
     words = command(README.read_text(encoding="utf-8"))
     asked = [sys.executable, "-m", "advisor.cli", *words, "--json"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
-    return svg([chart(json.loads(done.stdout), names=True)])
+    return svg(front_chart(json.loads(done.stdout), names=True))
 
 
 def named(picture: str) -> list[str]:

@@ -65,8 +65,9 @@ function markPicks() {
 function drawFoot() {
   const { made, answer } = report.data;
   document.getElementById("foot").replaceChildren(element("p", { class: "quiet" },
-    `Made by advisor report${made ? ` on ${made}` : ""} with prices of ${answer.catalogue.as_of}. `
-    + "This page is one file and asks the network for nothing."));
+    `Made by advisor ${report.live ? "ui" : "report"}${made ? ` on ${made}` : ""} with prices of ${answer.catalogue.as_of}. `
+    + (report.live ? "This page asks nobody but the program that shows it."
+      : "This page is one file and asks the network for nothing.")));
 }
 
 const THEMES = ["system", "light", "dark"];
