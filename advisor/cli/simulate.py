@@ -1,4 +1,4 @@
-"""``advisor simulate spot|elastic|queue|failures|peers|aggregation``: replay a job."""
+"""``advisor simulate spot|elastic|queue|...``: replay a job, for the curious."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from advisor.cli import (
     simulate_aggregation,
+    simulate_availability,
     simulate_elastic,
     simulate_failures,
     simulate_peers,
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("spot", cls=PlotCommand)(simulate_spot.command)
 app.command("queue", cls=PlotCommand)(simulate_queue.command)
+app.command("availability")(simulate_availability.command)
 app.command("elastic", cls=PlotCommand)(simulate_elastic.command)
 app.command("failures", cls=PlotCommand)(simulate_failures.command)
 app.command("peers")(simulate_peers.command)

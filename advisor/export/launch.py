@@ -7,10 +7,9 @@ name and arguments; its path is said from the folder that the machines get a cop
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from advisor.collectors.hooks.redaction import HIDDEN
@@ -20,14 +19,15 @@ from advisor.collectors.told import on_accelerators
 from advisor.errors import AdvisorError
 from advisor.export.pick import HERE, Pick
 from advisor.jobs.job import Job
+from advisor.planners.core.nouns import Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.predict import Predictor
 from advisor.ways.case import SPACE
 from advisor.ways.commands import commands
 from advisor.ways.launch.launcher import torchrun
+from advisor.ways.launch.recorded import script_words
 
 PLACEHOLDER: Final = "train.py"
-_PYTHON: Final = re.compile(r"python[\d.]*(\.exe)?")
 
 
 class NotRunnableError(AdvisorError):
@@ -58,6 +58,8 @@ class Launch:
         The script's name is made up: nothing was recorded.
     notes : tuple of str
         What is left to do by hand.
+    work : Work or None
+        What a step computes; None where the job is not known.
     """
 
     text: str
@@ -68,6 +70,7 @@ class Launch:
     per_node: int = 1
     is_placeholder: bool = False
     notes: tuple[str, ...] = ()
+    work: Work | None = None
 
     @property
     def by_hand(self) -> Mapping[str, str]:
@@ -82,11 +85,34 @@ class Launch:
         master : str
             The first machine's address, as a word of a shell.
         """
-        lines = [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
+        lines = ["set -e"]
+        lines += [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
+        return "\n".join([*lines, *self.settings(), self.text]) + "\n"
+
+    def settings(self) -> list[str]:
+        """Return the lines of a shell that write the command's files of settings."""
+        lines = []
         for name, text in self.files.items():
             if name not in self.by_hand:
                 lines += [f"cat > {name} <<'END_OF_FILE'", text.rstrip(), "END_OF_FILE"]
-        return "\n".join([*lines, self.text]) + "\n"
+        return lines
+
+    def started_by(self, launcher: str, *dropped: str) -> str:
+        """Return the command with another launcher in place of torchrun, or of plain Python.
+
+        Parameters
+        ----------
+        launcher : str
+        dropped : str
+            Arguments that the launcher's own settings stand for.
+        """
+        own = torchrun(self.nodes, self.per_node)
+        before, found, behind = self.text.partition(own)
+        if not found:
+            before, behind = "", " " + self.text.removeprefix("python ")
+        for one in dropped:
+            behind = behind.replace(f" {one}", "")
+        return f"{before}{launcher}{behind}"
 
 
 def launch_of(
@@ -127,7 +153,7 @@ def launch_of(
     text, files = _line(words, pick.nodes, per_node), {}
     is_laid_out = job is not None and job.work is not None and pick.rented.provider != HERE
     if job is not None and is_laid_out and (is_placeholder or pick.layout.devices > 1):
-        text, files, words = _laid_out(pick, job, words, predictor, space)
+        text, files = _laid_out(pick, job, words, predictor, space)
     elif job is None and pick.layout.devices > 1:
         notes = (*notes, "the layout's own arguments are left out: name the job to have them")
     if "parallel.py" in files:
@@ -136,13 +162,14 @@ def launch_of(
     return Launch(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, notes=notes,
+        work=None if job is None else job.work,
     )  # fmt: skip
 
 
 def _laid_out(
     pick: Pick, job: Job, words: Sequence[str], predictor: Predictor | None, space: SearchSpace
-) -> tuple[str, dict[str, str], Sequence[str]]:
-    """Return the command, its files and its script, in the pick's layout."""
+) -> tuple[str, dict[str, str]]:
+    """Return the command and its files, in the pick's layout."""
     known = predictor or Predictor()
     case = known.case(job, space=space)
     rented = pick.rented
@@ -156,7 +183,7 @@ def _laid_out(
             f"row {pick.rank} has no command: {'; '.join(reasons)}",
             hint="export another row, or fix the layout: --tp 1 --pp 1",
         )
-    return found[0].text, dict(found[0].files), words
+    return found[0].text, dict(found[0].files)
 
 
 def _line(words: Sequence[str], nodes: int, per_node: int) -> str:
@@ -174,8 +201,7 @@ def _script(
     if recording is None:
         return (PLACEHOLDER,), "", ()
     words = list(on_accelerators(recording.command, None if job is None else job.told))
-    if words and _PYTHON.fullmatch(PurePath(words[0]).name):
-        words = words[1:]
+    words = script_words(words)
     if not words:
         return (PLACEHOLDER,), recording.folder, ()
     notes = []

@@ -12,7 +12,7 @@ from typing import Any, Final
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
 from advisor.export.target import Exported, Target
-from advisor.export.texts import exchangeable, job_name, yaml_text
+from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
 # The catalogue's providers by SkyPilot's names of clouds.
 CLOUDS: Final[Mapping[str, str]] = {
@@ -61,11 +61,10 @@ def _resources(pick: Pick, same: list[Rented]) -> Iterator[dict[str, Any]]:
 
 
 def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
-    machine, _, cards = one.instance_type.partition("+")  # GCP: cards beside a machine
-    found: dict[str, Any] = {"infra": f"{CLOUDS[one.provider]}/{one.region}"}
-    found["instance_type"] = machine
-    if cards:
-        count, _, card = cards.partition("x")
+    machine, card, count = attached(one)
+    place = f"/{one.region}" if is_in_one_region(one) else ""
+    found: dict[str, Any] = {"infra": CLOUDS[one.provider] + place, "instance_type": machine}
+    if card:
         found["accelerators"] = f"{card}:{count}"
     return found | {"use_spot": is_spot}
 

@@ -10,7 +10,20 @@ from advisor.collectors import atomic
 from advisor.collectors.recording import Recording
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
-from advisor.export import skypilot
+from advisor.export import (
+    accelerate,
+    azureml,
+    deepspeed,
+    dstack,
+    kubeflow,
+    kubernetes,
+    megatron,
+    sagemaker,
+    skypilot,
+    slurm,
+    torchrun,
+    vertex,
+)
 from advisor.export.launch import launch_of
 from advisor.export.pick import read_pick
 from advisor.export.target import Exported, Target
@@ -23,6 +36,17 @@ TARGETS: Final[Mapping[str, Target]] = {
     one.name: one
     for one in (
         skypilot.TARGET,
+        dstack.TARGET,
+        kubernetes.TARGET,
+        kubeflow.TARGET,
+        sagemaker.TARGET,
+        vertex.TARGET,
+        azureml.TARGET,
+        slurm.TARGET,
+        torchrun.TARGET,
+        accelerate.TARGET,
+        deepspeed.TARGET,
+        megatron.TARGET,
     )
 }  # fmt: skip
 
@@ -91,7 +115,7 @@ def export_to(
     made = target.write(pick, launch, filled)
     return Exported(
         target=made.target,
-        files={**made.files, **launch.by_hand},
+        files={**made.files, **{n: t for n, t in launch.by_hand.items() if n not in made.files}},
         run=made.run,
         notes=(*launch.notes, *target.unfilled(given), *made.notes),
     )

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from advisor.collectors.printable import shown
 from advisor.domain import Estimate
 from advisor.export.pick import Pick, Rented
+
+# What the catalogue says where a provider has one price for all its regions.
+ANYWHERE: Final = frozenset({"all-regions", "global"})
+
+# Device plugins' resources by the first letters of the catalogue's accelerators.
+PLUGINS: Final[Mapping[str, str]] = {
+    "MI": "amd.com/gpu",
+    "Radeon": "amd.com/gpu",
+    "TPU": "google.com/tpu",
+    "Trainium": "aws.amazon.com/neuron",
+    "Inferentia": "aws.amazon.com/neuron",
+    "Gaudi": "habana.ai/gaudi",
+}
 
 
 def number(value: float) -> str:
@@ -102,12 +115,39 @@ def job_name(run: str) -> str:
 def exchangeable(pick: Pick) -> tuple[list[Rented], tuple[str, ...]]:
     """Return the alternatives that the pick's command starts as it is, and a note on the others.
 
-    These are as many machines, with as many accelerators in each.
+    These are as many machines, with as many accelerators in each, programmed in the same way.
     """
     own = pick.rented
     alone = [one.machines[0] for one in pick.alternatives if len(one.machines) == 1]
-    same = [o for o in alone if (o.count, o.accelerators) == (own.count, own.accelerators)]
+    same = [one for one in alone if _shape(one) == _shape(own)]
     left = len(pick.alternatives) - len(same)
     plural = "alternative has" if left == 1 else "alternatives have"
-    note = (f"{left} {plural} other numbers of machines or accelerators: a comment only",)
+    note = (f"{left} {plural} other machines than the command starts: a comment only",)
     return same, note if left else ()
+
+
+def _shape(one: Rented) -> tuple[int, float, str]:
+    return one.count, one.accelerators, plugin(one)
+
+
+def plugin(one: Rented) -> str:
+    """Return the device plugin's resource of a machine's accelerators, ``""`` without any."""
+    if one.accelerator is None or one.accelerators <= 0:
+        return ""
+    named = (name for start, name in PLUGINS.items() if one.accelerator.startswith(start))
+    return next(named, "nvidia.com/gpu")
+
+
+def attached(one: Rented) -> tuple[str, str, int]:
+    """Return a machine without the cards that GCP attaches to it, and these: name and number.
+
+    The catalogue calls ``n1-standard-4`` with one T4 ``n1-standard-4+1xT4``.
+    """
+    machine, _, cards = one.instance_type.partition("+")
+    count, _, card = cards.partition("x")
+    return machine, card, int(count) if count.isdecimal() else 0
+
+
+def is_in_one_region(one: Rented) -> bool:
+    """Whether the region is a region's name, and not the catalogue's word for any of them."""
+    return one.region not in ANYWHERE

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from advisor import api
 from advisor.catalogue import Catalogue
+from advisor.collectors.errors import RecordingError
 from advisor.errors import AdvisorError
 from advisor.gate.decision import decide
 from advisor.gate.records import GateVerdict, Judged, Reason, Submission, Unclear
@@ -77,7 +78,7 @@ def judge_submission(
         found = judge(named, question, predictor=predictor, is_strict=False)
     except _Unnamed:
         found = _unclear("the submission does not say which job it is (ADVISOR_RUN, #ADVISOR)")
-    except (AdvisorError, PlanningError) as error:
+    except (AdvisorError, PlanningError, RecordingError) as error:
         hint = f"; {error.hint}" if error.hint else ""
         found = _unclear(f"{error}{hint}")
     return _refused_where_unclear(found) if is_strict else found

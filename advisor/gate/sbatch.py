@@ -283,5 +283,5 @@ def time_limit_h(text: str) -> float | None:
         given = [int(match[x]) for x in ("first", "second", "third") if match[x] is not None]
         # One number is minutes, two are minutes and seconds, three begin with hours.
         hours, minutes, seconds = given if third is not None else (0, *given, 0)[:3]
-    limit = days * 24 + hours + minutes / 60 + seconds / 3600
-    return limit or None  # 0 is no limit
+    limit_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return limit_s / 3600 if limit_s else None  # 0 is no limit
