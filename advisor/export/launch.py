@@ -19,6 +19,7 @@ from advisor.collectors.told import on_accelerators
 from advisor.errors import AdvisorError
 from advisor.export.pick import HERE, Pick
 from advisor.jobs.job import Job
+from advisor.planners.core.nouns import Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.predict import Predictor
 from advisor.ways.case import SPACE
@@ -60,6 +61,8 @@ class Launch:
     framework : str
         What pip installs where the folder has no requirements.txt, as the recording saw it;
         ``""`` for a program without one.
+    work : Work or None
+        What a step computes; None where the job is not known.
     """
 
     text: str
@@ -70,6 +73,7 @@ class Launch:
     per_node: int = 1
     is_placeholder: bool = False
     notes: tuple[str, ...] = ()
+    work: Work | None = None
     framework: str = "torch"
 
     @property
@@ -93,10 +97,32 @@ class Launch:
         """
         lines = ["set -e"]
         lines += [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
+        return "\n".join([*lines, *self.settings(), self.text]) + "\n"
+
+    def settings(self) -> list[str]:
+        """Return the lines of a shell that write the command's files of settings."""
+        lines = []
         for name, text in self.files.items():
             if name not in self.by_hand:
                 lines += [f"cat > {name} <<'END_OF_FILE'", text.rstrip(), "END_OF_FILE"]
-        return "\n".join([*lines, self.text]) + "\n"
+        return lines
+
+    def started_by(self, launcher: str, *dropped: str) -> str:
+        """Return the command with another launcher in place of torchrun, or of plain Python.
+
+        Parameters
+        ----------
+        launcher : str
+        dropped : str
+            Arguments that the launcher's own settings stand for.
+        """
+        own = torchrun(self.nodes, self.per_node)
+        before, found, behind = self.text.partition(own)
+        if not found:
+            before, behind = "", " " + self.text.removeprefix("python ")
+        for one in dropped:
+            behind = behind.replace(f" {one}", "")
+        return f"{before}{launcher}{behind}"
 
 
 def launch_of(
@@ -147,6 +173,7 @@ def launch_of(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, notes=notes,
         framework=_framework(recording),
+        work=None if job is None else job.work,
     )  # fmt: skip
 
 
