@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -60,7 +60,7 @@ def facts_here(
 
     return Facts(
         job=job, recording=recording, now=now, ask=ask, constraints=limits,
-        modelled=look(job, is_changed=True),
+        modelled=cache(partial(look, job, is_changed=True)),
     )  # fmt: skip
 
 

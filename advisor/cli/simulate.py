@@ -1,4 +1,4 @@
-"""``advisor simulate spot|elastic|queue|failures|peers|aggregation``: replay a job."""
+"""``advisor simulate spot|elastic|queue|...``: replay a job, for the curious."""
 
 from __future__ import annotations
 

@@ -203,7 +203,14 @@ def _noise(record: Mapping[str, Any]) -> str:
             "--workers 2, or a script that accumulates gradients, or give --noise"
         )
     ends = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in (scales[0], scales[-1])))
-    return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
+    seen = record["noise_scale_recorded"]
+    if seen is None:
+        return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
+    high = "no upper end" if seen["high"] is None else f"{seen['high']:,.0f}"
+    return (
+        f"gradient noise scale: {ends} samples ({seen['low']:,.0f} to {high}), of {seen['steps']} "
+        "recorded steps; it grows while a model trains"
+    )
 
 
 def failures(record: Mapping[str, Any]) -> list[Text | Table]:

@@ -182,7 +182,7 @@ def judge(
     every = _choices(history.nodes, workers)
     took: dict[str, list[float]] = {}
     for one, path in arrivals(history, later, workers=workers, work=work):
-        for name, way in (WAYS | dict(others)).items():
+        for name, way in {**WAYS, **others}.items():
             slots = completion_slots(path[None], way(one), work)
             took.setdefault(name, []).append(float(slots[0]))
         of_all = completion_slots(path[:, every].min(axis=2).T[:, :, None], [0], work)
