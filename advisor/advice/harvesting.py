@@ -88,7 +88,8 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
         f"{found.loss_fraction * spread:.1%}) from a solid-state disk; at most {MOST_LOSS:.1%} "
         "is allowed",
         condition="For what it did while it was recorded; what it touches later comes back as "
-        "slowly. Pays where memory is shared or billed; a machine rented whole costs the same.",
+        "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
+        "or billed; a machine rented whole costs the same.",
         how=How(
             kind="flag",
             text=f"systemd-run --scope -p MemoryHigh={limit}M ...  # with swap on",
