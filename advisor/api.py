@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ __all__ = [
     "recommend", "report_data", "report_page",
 ]  # fmt: skip
 
+Beside = Callable[[Job, Recommendation, Predictor], Mapping[str, Any] | None]
 # What a recommendation can be asked, by the names of ``advisor.question.entries``.
 _NAMES: Final = (
     JOB_NAMES
@@ -251,7 +253,7 @@ def ranked(
 
 def report_data(
     question: Question, *, job: Job | None = None, predictor: Predictor | None = None,
-    made: str = "", with_changes: bool = True,
+    made: str = "", beside: Beside | None = None, with_changes: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Answer a question with all that ``advisor report`` shows, as plain JSON.
 
@@ -264,6 +266,9 @@ def report_data(
         Keeps a loaded catalogue between calls.
     made : str
         When; ISO 8601.
+    beside : callable, optional
+        Asked with the job, the answer and the predictor for what is held against the answer: the
+        record ``own_cluster`` of a comparison, or None.
     with_changes : bool, default True
         Also what would change the answer, and the advice, each of which asks more questions.
 
@@ -290,7 +295,10 @@ def report_data(
     if with_changes and (given.here is not None or given.front or given.nearest):
         said = advised(found, question, recording, predictor=known, answer=given)
     asked = {name: one for name, one in question.to_record().items() if name != "schema_version"}
-    return page_data(given, recording=recording, advice=said, asked=asked, made=made)
+    own = None if beside is None else beside(found, given, known)
+    return page_data(
+        given, recording=recording, advice=said, own_cluster=own, asked=asked, made=made
+    )
 
 
 def report_page(

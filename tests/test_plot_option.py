@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,11 @@ from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
 from advisor.shown import picture, text_plot, words
+from advisor.shown.agreement import compared_charts, scored_charts
+from advisor.shown.chart import TOGETHER
 from advisor.shown.front import front_chart
+from advisor.shown.plans import plan_charts
+from advisor.validation.scores import _record, score
 
 FAILURES = ["failures", "--hours", "240", "--devices", "512"]
 WORDS = st.sampled_from(
@@ -174,3 +179,54 @@ def test_the_front_in_a_terminal_names_every_candidate(answer: Recommendation, w
 
 def test_nothing_found_has_nothing_to_draw(answer: Recommendation) -> None:
     assert front_chart({**answer.to_record(), "front": [], "nearest": []}) == []
+
+
+def test_the_layouts_that_are_drawn_are_the_record_s() -> None:
+    plans: list[dict[str, Any]] = [
+        {"name": name, "machines": {"g": 1}, "memory_gib": {"g": gib, "h": gib / 2},
+         "step_time_s": {"value": s, "low": s / 2, "high": 2 * s}}
+        for name, s, gib in (("data parallel", 1.0, 60.0), ("pipeline", 1.1, 40.0))
+    ]  # fmt: skip
+    (chart,) = plan_charts({"plans": plans})
+    drawn = {p.label: p for series in chart.series for p in series.points()}
+    for place, one in enumerate(plans, 1):
+        point, time = drawn[str(place)], one["step_time_s"]
+        assert (point.x, point.x_bounds) == (time["value"], (time["low"], time["high"]))
+        assert point.y == one["memory_gib"]["g"]
+        assert f"{place}: {one['name']}" in chart.notes[0].replace(TOGETHER, " ")
+    assert [one.name for one in chart.series if not one.is_minor] == ["chosen"]
+    assert plan_charts({"plans": []}) == []
+
+
+@given(st.lists(st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)), min_size=1, max_size=50))
+def test_the_rows_that_are_drawn_give_the_scores(rows: list[tuple[float, float]]) -> None:
+    scores = score(*zip(*rows, strict=True))
+    assert scores.pairs is not None
+    assert "pairs" not in _record(scores)
+    (chart,) = scored_charts("t", *scores.pairs)
+    line, drawn = chart.series
+    ratios = [abs(y / x - 1) for x, y in zip(drawn.x, drawn.y, strict=True)]
+    assert np.median(ratios) == pytest.approx(scores.median_ape_fraction, abs=1e-6)
+    assert list(line.x) == list(line.y) == [min(map(min, rows)), max(map(max, rows))]
+
+
+def test_of_very_many_rows_some_are_drawn_and_it_is_said() -> None:
+    (chart,) = scored_charts("t", [1.0] * 2500, [2.0] * 2500)
+    assert len(chart.series[1].x) == 834
+    assert chart.notes == ["one of every 3 of 2,500 rows is drawn"]
+    assert scored_charts("t", (), ()) == []
+
+
+def test_real_runs_are_drawn_with_the_intervals_they_left_or_kept() -> None:
+    runs = [
+        {"configuration": {"instance_type": "g5.xlarge", "count": 1}, "predicted_h": 2.0,
+         "low_h": 1.0, "high_h": 4.0, "actual_h": took, "inside": took < 4}
+        for took in (3.0, 5.0)
+    ]  # fmt: skip
+    (chart,) = compared_charts({"runs": runs})
+    _, kept, left = chart.series
+    assert [(p.label, p.x, p.y, p.y_bounds) for p in kept.points()] == [
+        ("1", 3.0, 2.0, (1.0, 4.0))
+    ]
+    assert [(p.label, p.x) for p in left.points()] == [("2", 5.0)]
+    assert compared_charts({"runs": []}) == []

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +29,7 @@ from advisor.report.page import GENERATOR, embedded, page, plotly
 from advisor.report.page_data import _finite
 from advisor.shown import words
 
+ROOT = Path(__file__).parents[1]
 MOST_BYTES = 3_000_000  # issue 18
 
 
@@ -317,3 +319,30 @@ def test_where_nothing_is_kept_the_page_shows_the_nearest_misses(
     assert target.is_file()
     printed = CliRunner().invoke(app, ["report", "--json"])
     assert json.loads(printed.stdout) == data
+
+
+def _said(tmp_path: Path, *, user: str, programs: dict[str, str]) -> str:
+    """What `.ci/chromium` says where these are the only programs on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in {"id": f"echo {user}", **programs}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", str(ROOT / ".ci" / "chromium")], env={"PATH": str(folder)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_browser_of_make_is_the_one_here_or_debians(tmp_path: Path) -> None:
+    for name in ("here", "none", "apt", "broken"):
+        (tmp_path / name).mkdir()
+    found = _said(tmp_path / "here", user="1000", programs={"chromium": "exit 1"})
+    assert found == f"browser: {tmp_path}/here/bin/chromium\n"
+    assert "tests are skipped" in _said(tmp_path / "none", user="1000", programs={})
+    installing = _said(tmp_path / "apt", user="0", programs={"apt-get": "echo apt-get $*"})
+    assert "install -y -qq --no-install-recommends chromium" in installing
+    assert "skipped" not in installing
+    broken = _said(tmp_path / "broken", user="0", programs={"apt-get": "exit 100"})
+    assert "tests are skipped" in broken

@@ -153,9 +153,8 @@ def test_the_whole_page_can_be_walked_by_keyboard(
         assert reached[0][0] == "A"  # straight to the report
         wanted = {("BUTTON", "button"), ("INPUT", "checkbox"), ("INPUT", "radio"), ("SUMMARY", "")}
         assert wanted <= {(tag, kind) for tag, _, kind, _ in reached}
-        assert {outline for tag, _, kind, outline in reached if tag != "BODY" and kind != "checkbox"} <= {
-            "solid", "auto",
-        }  # fmt: skip
+        outlines = {o for tag, _, kind, o in reached if tag != "BODY" and kind != "checkbox"}
+        assert outlines <= {"solid", "auto"}  # a chip shows its checkbox's focus around itself
 
 
 def test_filters_hide_the_other_rows_and_points(
@@ -324,4 +323,39 @@ def test_another_answer_can_be_drawn_in_its_place(
         assert _texts(seen.page, "#choice .overline") == [recorded[1]["answer"]["run"]]
         assert seen.page.locator("#steps-plot .scatterlayer path").count() > 0
         assert seen.page.locator("#schedule-plot").count() == 0
+        assert seen.errors == []
+
+
+def test_a_gpu_and_another_rank_are_drawn_where_they_were_recorded(
+    started: Any, folder: Path, recorded: tuple[Path, dict[str, Any]]
+) -> None:
+    data = copy.deepcopy(recorded[1])
+    seen_for = data["run"]["readings"]
+    count = len(seen_for["t_s"])
+    seen_for |= {"gpu_fraction": [0.5] * count, "gpu_memory_bytes": [2.0**30] * count,
+                 "gpu_power_w": [250.0] * count}  # fmt: skip
+    data["run"]["ranks"] = [{**data["run"]["ranks"][0], "rank": rank} for rank in range(2)]
+    for path, are_there in ((recorded[0], False), (_written(folder, "gpu", data), True)):
+        with opened(started, path) as seen:
+            for name in ("gpu-plot", "gpu-memory-plot", "gpu-power-plot"):
+                assert (seen.page.locator(f"#{name} .scatterlayer path").count() > 0) is are_there
+            assert ("No GPU was read" in seen.page.locator("#run").inner_text()) is not are_there
+            ranks = seen.page.locator("#steps-plot .legendtext", has_text="rank")
+            assert ranks.count() == (2 if are_there else 0)
+            assert seen.errors == []
+
+
+def test_the_own_cluster_is_shown_beside(
+    started: Any, folder: Path, described: tuple[Path, dict[str, Any]]
+) -> None:
+    data = copy.deepcopy(described[1])
+    rent = {"rank": 1, "saves": "2.00 h earlier", "verdict": "rent: earlier at no extra cost"}
+    data["words"]["own_cluster"] = {"line": "your cluster: 2 x 4 V100", "ways": [
+        {"devices": "4 devices", "computing": ["5.00 h", "4.00-6.00"],
+         "waits": "1.00 h (0.50-2.00)", "done": "6.00 h (4.50-8.00)", "rents": [rent]},
+    ]}  # fmt: skip
+    with opened(started, _written(folder, "cluster", data)) as seen:
+        text = seen.page.locator("#cluster").inner_text()
+        for said in ("your cluster: 2 x 4 V100", "5.00 h", "1.00 h (0.50-2.00)", rent["verdict"]):
+            assert said in text
         assert seen.errors == []

@@ -27,7 +27,7 @@ app = typer.Typer(
     help="List, show, recover and remove recorded runs.",
 )
 app.command("actual")(runs_actual.command)
-app.command("compare")(runs_compare.command)
+app.command("compare", cls=PlotCommand)(runs_compare.command)
 runs_import.register(app)
 runs_choose.register(app)
 

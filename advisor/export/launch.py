@@ -19,6 +19,7 @@ from advisor.collectors.told import on_accelerators
 from advisor.errors import AdvisorError
 from advisor.export.pick import HERE, Pick
 from advisor.jobs.job import Job
+from advisor.planners.core.nouns import Work
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.predict import Predictor
 from advisor.ways.case import SPACE
@@ -57,6 +58,8 @@ class Launch:
         The script's name is made up: nothing was recorded.
     notes : tuple of str
         What is left to do by hand.
+    work : Work or None
+        What a step computes; None where the job is not known.
     """
 
     text: str
@@ -67,6 +70,7 @@ class Launch:
     per_node: int = 1
     is_placeholder: bool = False
     notes: tuple[str, ...] = ()
+    work: Work | None = None
 
     @property
     def by_hand(self) -> Mapping[str, str]:
@@ -83,10 +87,32 @@ class Launch:
         """
         lines = ["set -e"]
         lines += [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
+        return "\n".join([*lines, *self.settings(), self.text]) + "\n"
+
+    def settings(self) -> list[str]:
+        """Return the lines of a shell that write the command's files of settings."""
+        lines = []
         for name, text in self.files.items():
             if name not in self.by_hand:
                 lines += [f"cat > {name} <<'END_OF_FILE'", text.rstrip(), "END_OF_FILE"]
-        return "\n".join([*lines, self.text]) + "\n"
+        return lines
+
+    def started_by(self, launcher: str, *dropped: str) -> str:
+        """Return the command with another launcher in place of torchrun, or of plain Python.
+
+        Parameters
+        ----------
+        launcher : str
+        dropped : str
+            Arguments that the launcher's own settings stand for.
+        """
+        own = torchrun(self.nodes, self.per_node)
+        before, found, behind = self.text.partition(own)
+        if not found:
+            before, behind = "", " " + self.text.removeprefix("python ")
+        for one in dropped:
+            behind = behind.replace(f" {one}", "")
+        return f"{before}{launcher}{behind}"
 
 
 def launch_of(
@@ -136,6 +162,7 @@ def launch_of(
     return Launch(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, notes=notes,
+        work=None if job is None else job.work,
     )  # fmt: skip
 
 

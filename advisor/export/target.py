@@ -52,7 +52,7 @@ class Blank:
     Attributes
     ----------
     example : str
-        Stands there until it is given; of the form that the tool takes.
+        Stands there until it is given; of the form that the tool takes. Empty: left out.
     help : str
         A phrase.
     """
@@ -139,5 +139,5 @@ class Target:
         return tuple(
             f"{one.help}: replace {one.example}, or give --set {name}=..."
             for name, one in self.blanks.items()
-            if name not in given
+            if name not in given and one.example
         )

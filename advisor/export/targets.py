@@ -11,12 +11,17 @@ from advisor.collectors.recording import Recording
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
 from advisor.export import (
+    accelerate,
     azureml,
+    deepspeed,
     dstack,
     kubeflow,
     kubernetes,
+    megatron,
     sagemaker,
     skypilot,
+    slurm,
+    torchrun,
     vertex,
 )
 from advisor.export.launch import launch_of
@@ -37,6 +42,11 @@ TARGETS: Final[Mapping[str, Target]] = {
         sagemaker.TARGET,
         vertex.TARGET,
         azureml.TARGET,
+        slurm.TARGET,
+        torchrun.TARGET,
+        accelerate.TARGET,
+        deepspeed.TARGET,
+        megatron.TARGET,
     )
 }  # fmt: skip
 
@@ -105,7 +115,7 @@ def export_to(
     made = target.write(pick, launch, filled)
     return Exported(
         target=made.target,
-        files={**made.files, **launch.by_hand},
+        files={**made.files, **{n: t for n, t in launch.by_hand.items() if n not in made.files}},
         run=made.run,
         notes=(*launch.notes, *target.unfilled(given), *made.notes),
     )

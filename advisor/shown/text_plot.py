@@ -26,7 +26,7 @@ _MINOR: Final = 245
 # Curves without colours: told apart by their mark.
 _MARKS: Final = ("*", "+", "o", "x", "#", "%")
 _COLUMNS_A_TICK: Final = 8
-_LINES_A_TICK: Final = 3
+_LINES_A_TICK: Final = 2
 _TRAILING: Final = re.compile(r"(?: |\x1b\[0m)+$")
 _ASCII: Final = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|+++++++++")
 
@@ -84,18 +84,16 @@ def _drawn(chart: Chart, style: Style, width: int, height: int) -> list[str]:
     across, up = chart.x, chart.y
     _scale(figure.ruler("x"), across, width // _COLUMNS_A_TICK)
     _scale(figure.ruler("y"), up, height // _LINES_A_TICK)
-    for place, series in _from_behind(chart):
-        for signal in _signals(figure, series, _Pen.of(chart, place, style), across, up):
+    pens = [_Pen.of(chart, place, style) for place in range(len(chart.series))]
+    for series, pen in zip(chart.series, pens, strict=True):
+        for signal in _signals(figure, series, pen, across, up):
             figure.draw(signal)
+    for x, y, marker in _labels(chart, pens, (width, height)):
+        figure.draw(figure.signal([x], [y], marker=marker))
     drawn = figure.build().string(not style.is_coloured)
     figure.clear()
     end = "\x1b[0m" if style.is_coloured else ""
     return [_TRAILING.sub("", line) + end for line in drawn.rstrip("\n").split("\n")]
-
-
-def _from_behind(chart: Chart) -> list[tuple[int, Series]]:
-    """Return the series with their places, in the order in which they are drawn."""
-    return sorted(enumerate(chart.series), key=lambda one: not one[1].is_minor)
 
 
 def _scale(ruler: Any, axis: Axis, most: int) -> None:
@@ -139,7 +137,7 @@ class _Pen:
 
 
 def _signals(figure: Any, series: Series, pen: _Pen, across: Axis, up: Axis) -> Iterator[Any]:
-    """Yield what plotext draws of a series, the uppermost last."""
+    """Yield what plotext draws of a series, but for the labels of its points."""
     if series.shape == "vertical":
         at = _at(across, series.x[0])
         ends = [_at(up, up.low), _at(up, up.high)]
@@ -149,8 +147,8 @@ def _signals(figure: Any, series: Series, pen: _Pen, across: Axis, up: Axis) -> 
     x, y = [_at(across, one.x) for one in points], [_at(up, one.y) for one in points]
     if series.shape == "points":
         yield from _bounds(figure, series, pen, across, up)
-        for one, at_x, at_y in zip(points, x, y, strict=True):
-            yield figure.signal([at_x], [at_y], marker=_label(one.label, pen))
+        if not series.labels:
+            yield figure.signal(x, y, marker=_label("", pen))
         return
     if series.shape in ("steps", "area"):
         x, y = x[:1] + [v for v in x[1:] for _ in (0, 1)], [v for v in y for _ in (0, 1)][:-1]
@@ -168,6 +166,34 @@ def _bounds(figure: Any, series: Series, pen: _Pen, across: Axis, up: Axis) -> I
         if one.y_bounds is not None:
             ends = [_at(up, bound) for bound in one.y_bounds]
             yield figure.signal([at_x] * 2, ends, marker=pen.line(is_upright=True)).lines(True)
+
+
+def _labels(
+    chart: Chart, pens: Sequence[_Pen], size: tuple[int, int]
+) -> Iterator[tuple[float, float, Any]]:
+    """Yield where plotext draws which label; one that would hide another moves to its right.
+
+    Those that are picked stand where they belong.
+    """
+    across, up = chart.x, chart.y
+    column = (_at(across, across.high) - _at(across, across.low)) / size[0]
+    line = (_at(up, up.high) - _at(up, up.low)) / size[1]
+    taken: set[tuple[int, int]] = set()
+    order = sorted(range(len(pens)), key=lambda place: chart.series[place].is_minor)
+    for series, pen in ((chart.series[place], pens[place]) for place in order):
+        for one in series.points() if series.labels else ():
+            x, y = _at(across, one.x), _at(up, one.y)
+            cells = _cells(one.label, round(x / column), round(y / line))
+            while taken & cells:
+                x += column
+                cells = _cells(one.label, round(x / column), round(y / line))
+            taken |= cells
+            yield min(x, _at(across, across.high)), y, _label(one.label, pen)
+
+
+def _cells(label: str, column: int, line: int) -> set[tuple[int, int]]:
+    """Return the cells that a label takes, with one beside it."""
+    return {(column + place, line) for place in range(len(label) + 1)}
 
 
 def _label(label: str, pen: _Pen) -> Any:

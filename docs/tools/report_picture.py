@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "report.png"
 PAGE: Final = ROOT / "docs" / "report.md"
 WIDTH: Final = 1100  # [px]
-HEIGHT: Final = 1180
+HEIGHT: Final = 1330
 
 
 def command(text: str) -> list[str]:

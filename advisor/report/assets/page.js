@@ -27,6 +27,7 @@ async function drawReport(data) {
   drawChoice();
   drawFront();
   drawChanges();
+  drawCluster();
   drawSources();
   drawFoot();
   markPicks();

@@ -32,6 +32,24 @@ function adviceItem(one, said) {
       element("p", {}, `Rests on: ${one.rests_on}`), element("p", {}, `Holds when: ${one.condition}`)));
 }
 
+function drawCluster() {
+  const own = report.data.words.own_cluster;
+  if (!own) return fill("cluster");
+  return fill("cluster", title("cluster", "Your own cluster"), element("p", { class: "quiet" }, own.line),
+    table("Your own cluster", [
+      { name: "Devices", cell: (way) => way.devices },
+      { name: "Computing", numeric: true, cell: (way) => interval(way.computing) },
+      { name: "Waits (10–90%)", numeric: true, cell: (way) => way.waits },
+      { name: "Done after (10–90%)", numeric: true, cell: (way) => way.done },
+    ], own.ways),
+    own.ways.map((way) => [element("h3", {}, `Rent or wait, against ${way.devices} of your own cluster`),
+      table("Rent or wait", [
+        { name: "#", cell: (rent) => rent.rank },
+        { name: "Renting it", cell: (rent) => rent.saves },
+        { name: "Verdict", cell: (rent) => rent.verdict },
+      ], way.rents)]));
+}
+
 function drawRun() {
   const { run } = report.data;
   if (!run) {

@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 dist.init_process_group()
 """
-_DEEPSPEED = """import deepspeed
+DEEPSPEED_LINES = """import deepspeed
 
 model, optimizer, _, _ = deepspeed.initialize(
     model=model, optimizer=optimizer, config="ds_config.json"
@@ -143,7 +143,7 @@ def command(
             group=group,
             text=launcher + batch,
             files={
-                "parallel.py": first + text + _DEEPSPEED,
+                "parallel.py": first + text + DEEPSPEED_LINES,
                 "ds_config.json": json.dumps(config, indent=2),
             },
         )

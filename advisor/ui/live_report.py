@@ -71,7 +71,7 @@ class ExportRequest:
         return cls(to=to, rank=rank, values={k: v for k, v in values.items() if v})
 
 
-class Session:
+class LiveReport:
     """A question that was asked, and the answers to its changes.
 
     Parameters
