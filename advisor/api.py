@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from advisor import advice
+from advisor.advice import experts
 from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.experts import Serving
 from advisor.advice.record import AdviceList
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
@@ -34,6 +37,7 @@ __all__ = [
     "recommend", "report_data", "report_page",
 ]  # fmt: skip
 
+Beside = Callable[[Job, Recommendation, Predictor], Mapping[str, Any] | None]
 # What a recommendation can be asked, by the names of ``advisor.question.entries``.
 _NAMES: Final = (
     JOB_NAMES
@@ -83,6 +87,7 @@ def advise(
     on: str | None = None,
     count: int = 1,
     beside: str | Path | Job | None = None,
+    serving: Serving | bool = False,
     predictor: Predictor | None = None,
     **asked: Any,
 ) -> AdviceList:
@@ -99,6 +104,8 @@ def advise(
         Of them.
     beside : Job, str or Path, optional
         Another job, or its run: what sharing a device with it would save.
+    serving : Serving or bool, default False
+        In place of all other advice: how many experts a machine that serves the model holds.
 
     Returns
     -------
@@ -119,13 +126,16 @@ def advise(
     recording = None if job is not None else recording_of(question.job)
     if isinstance(beside, str | Path):
         beside = job_of(JobSpec(run=str(beside)))
-    return advised(found, question, recording, on=on, count=count, beside=beside, predictor=known)
+    return advised(
+        found, question, recording, on=on, count=count, beside=beside, predictor=known,
+        serving=(Serving() if serving is True else serving or None),
+    )  # fmt: skip
 
 
 def advised(
     job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
     count: int = 1, beside: Job | None = None, predictor: Predictor,
-    answer: Recommendation | None = None,
+    answer: Recommendation | None = None, serving: Serving | None = None,
 ) -> AdviceList:  # fmt: skip
     """Return the advice on a job that is already what the question says; see ``advise``.
 
@@ -151,6 +161,9 @@ def advised(
             f"{job.name} cannot be estimated on this machine",
             hint="name a machine: --on aws:g5.xlarge",
         )
+    if serving is not None:
+        served = experts.serving(facts, serving, predictor.catalogue)
+        return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
     said = (
         advice.advise(facts)
         if beside is None
@@ -240,7 +253,7 @@ def ranked(
 
 def report_data(
     question: Question, *, job: Job | None = None, predictor: Predictor | None = None,
-    made: str = "", with_changes: bool = True,
+    made: str = "", beside: Beside | None = None, with_changes: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Answer a question with all that ``advisor report`` shows, as plain JSON.
 
@@ -253,6 +266,9 @@ def report_data(
         Keeps a loaded catalogue between calls.
     made : str
         When; ISO 8601.
+    beside : callable, optional
+        Asked with the job, the answer and the predictor for what is held against the answer: the
+        record ``own_cluster`` of a comparison, or None.
     with_changes : bool, default True
         Also what would change the answer, and the advice, each of which asks more questions.
 
@@ -279,7 +295,10 @@ def report_data(
     if with_changes and (given.here is not None or given.front or given.nearest):
         said = advised(found, question, recording, predictor=known, answer=given)
     asked = {name: one for name, one in question.to_record().items() if name != "schema_version"}
-    return page_data(given, recording=recording, advice=said, asked=asked, made=made)
+    own = None if beside is None else beside(found, given, known)
+    return page_data(
+        given, recording=recording, advice=said, own_cluster=own, asked=asked, made=made
+    )
 
 
 def report_page(

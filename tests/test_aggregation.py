@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from advisor.cli.simulate import app
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
 from advisor.planners.aggregation.parameter_service import (
     AggregatedJob,
     aggregation_s,
@@ -18,6 +26,7 @@ from advisor.planners.aggregation.parameter_service import (
     pack,
 )
 from advisor.planners.core.errors import PlanningError
+from advisor.simulation.aggregation import shared_aggregation
 
 tensors = st.lists(st.floats(1e-5, 0.05), min_size=1, max_size=12).map(tuple)
 tenants = st.builds(AggregatedJob, name=st.just("job"), step_s=st.floats(0.1, 2.0), work_s=tensors)
@@ -126,3 +135,61 @@ def test_a_ring_moves_less_than_a_server_takes() -> None:
 def test_impossible_caps_are_refused(cap: float) -> None:
     with pytest.raises(PlanningError, match="out of range"):
         pack(equal(2, 0.1), cap=cap)
+
+
+@pytest.fixture(scope="module")
+def jobs(make_job: Callable[..., Job]) -> list[Job]:
+    return [make_job(name=f"job {k}") for k in range(4)]
+
+
+def test_recorded_jobs_share_as_their_gradients_say(jobs: list[Job]) -> None:
+    def asked(core: float, **changes: float) -> dict[str, Any]:
+        usual: dict[str, Any] = {"workers": 4, "link_bytes_per_s": 1e9, "cap": 0.8}
+        usual |= {"most_loss": 0.05, "core_bytes_per_s": core} | changes
+        return shared_aggregation(jobs, **usual).to_record()
+
+    (work,) = {one.work.gradient_bytes for one in jobs if one.work is not None}
+    core = (3 * 3 + 7) * work / (0.02 * 8.0)  # a fiftieth of the step of 8 s
+    found = asked(core)
+    assert found["cores"] == 1
+    assert found["dedicated_cores"] == 4
+    assert found["saved_fraction"] == found["most_saved_fraction"] == 0.75
+    for row in found["jobs"]:
+        assert row["demand_cores"] == pytest.approx(0.02)
+        assert row["all_reduce_s"] == pytest.approx(2 * 3 / 4 * work / 1e9)
+        assert 0 < row["loss_fraction"] <= 0.05
+        assert row["shared_s"] == pytest.approx(row["dedicated_s"] + row["delay_s"])
+    # A core as slow as the step takes a core or more for each of them.
+    assert asked(core / 50)["saved_fraction"] == 0.0
+    assert asked(core / 10, most_loss=1.0)["cores"] < asked(core / 10, most_loss=1e-4)["cores"]
+
+
+def test_the_verb_prints_the_record(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.api.job_of", lambda spec, *_, **__: jobs[int(spec.run)])
+
+    def asked(*more: str) -> str:
+        words = ["aggregation", "0", "1", "2", "3", "--link", "10Gbit/s", *more]
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert done.exit_code == 0
+        return " ".join(done.stdout.split())
+
+    record = json.loads(asked("--core-rate", "10GB/s", "--json"))
+    assert [one["name"] for one in record["jobs"]] == [one.name for one in jobs]
+    text = asked("--core-rate", "10GB/s")
+    assert f"need {record['cores']} aggregating core" in text
+    assert f"instead of {record['dedicated_cores']}" in text
+    with pytest.raises(PlanningError, match="load of 1 on a core"):
+        asked("--core-rate", "10GB/s", "--cap", "1")
+
+
+def test_jobs_without_gradients_are_refused(jobs: list[Job]) -> None:
+    described = replace(jobs[0], measured=None)
+    asked: dict[str, Any] = {"workers": 4, "link_bytes_per_s": 1e9, "cap": 0.8, "most_loss": 0.05}
+    with pytest.raises(UsageError, match="was not recorded"):
+        shared_aggregation([described], core_bytes_per_s=1e10, **asked)
+    with pytest.raises(UsageError, match="was not measured"):
+        shared_aggregation([described], **asked)
+    assert jobs[0].work is not None
+    frozen = replace(jobs[0], work=replace(jobs[0].work, trainable_parameters=0))
+    with pytest.raises(UsageError, match="no gradients"):
+        shared_aggregation([frozen], **asked)

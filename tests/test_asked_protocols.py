@@ -158,10 +158,26 @@ def test_a_cell_is_what_its_runs_took_and_simpler_rules_see_the_same_batch_alone
         for gpu, rate in (("T4", 1.0), ("V100-SXM2-16GB", 3.0), ("A10G", 2.0))
         for batch in (8.0, 64.0)
     ])  # fmt: skip
-    rules = job._rules(cell_table(frame))
+    rules = job._rules(cell_table(frame), np.full(len(frame), "made up: x"))
+    assert np.isnan(rules["mean of the runs, each times the mean ratio of other jobs"]).all()
     assert rules["nearest run"][0] == pytest.approx(3.0 * 8)  # of the V100: nearer than the A10G
     assert rules["mean of the runs"][1] == pytest.approx(math.sqrt(6.0) * 64)
     assert np.isfinite(rules["log-linear in peak and bandwidth"]).all()
+
+
+def test_a_rule_carries_the_ratio_of_jobs_of_other_families() -> None:
+    """Those of its own family, and of another table, are not heard."""
+    frame = pd.DataFrame([
+        {"gpu": gpu, "precision": "fp32", "model": model, "batch": 8.0, "count": 1,
+         "throughput": rate}
+        for model, rates in (("x", (1.0, 9.0)), ("y", (2.0, 8.0)), ("z", (5.0, 1.0)))
+        for gpu, rate in zip(("T4", "A10G"), rates, strict=True)
+    ])  # fmt: skip
+    tables = np.repeat(["one: x", "one: y", "two: z"], 2)
+    rules = job._rules(cell_table(frame), tables)
+    carried = rules["mean of the runs, each times the mean ratio of other jobs"]
+    assert carried[:4] == pytest.approx([9.0 / 4, 1.0 * 4, 8.0 / 9, 2.0 * 9])
+    assert np.isnan(carried[4:]).all()
 
 
 def test_jobs_without_either_collection_are_one_error(tmp_path: Path) -> None:

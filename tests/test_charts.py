@@ -131,7 +131,6 @@ class _Figure:
 
     def __init__(self) -> None:
         self.signals: list[tuple[list[float], list[float]]] = []
-        self.rulers: dict[str, Any] = {}
 
     def signal(self, x: list[float], y: list[float], **_: Any) -> Any:
         self.signals.append((list(x), list(y)))
@@ -143,23 +142,35 @@ class _Figure:
     fillx = lines
 
 
+def pens(one: Chart) -> list[Any]:
+    return [text_plot._Pen.of(one, place, Style()) for place in range(len(one.series))]
+
+
 def handed_over(one: Chart) -> list[tuple[list[float], list[float]]]:
     figure = _Figure()
-    for place, series in enumerate(one.series):
-        pen = text_plot._Pen.of(one, place, Style())
+    for series, pen in zip(one.series, pens(one), strict=True):
         list(text_plot._signals(figure, series, pen, one.x, one.y))
     return figure.signals
 
 
 def test_a_terminal_draws_the_values_themselves() -> None:
     one = points()
-    marks = [(x[0], y[0]) for x, y in handed_over(one) if len(x) == 1]
+    marks = {(x, y) for x, y, _ in text_plot._labels(one, pens(one), (76, 15))}
     values = [p for series in one.series for p in series.points()]
-    assert marks == [(math.log10(p.x), math.log10(p.y)) for p in values]
-    bounds = [ends for ends in handed_over(one) if len(ends[0]) == 2]
-    assert [10**v for v in bounds[0][0]] == pytest.approx([1.0, 4.0])  # of the pick alone
-    assert [10**v for v in bounds[1][1]] == pytest.approx([5.0, 16.0])
-    assert len(bounds) == 2
+    assert marks == {(math.log10(p.x), math.log10(p.y)) for p in values}
+    across, up = handed_over(one)  # of the pick alone
+    assert [10**v for v in across[0]] == pytest.approx([1.0, 4.0])
+    assert [10**v for v in up[1]] == pytest.approx([5.0, 16.0])
+
+
+@given(st.lists(st.floats(0.99, 1.01), min_size=2, max_size=12))
+def test_no_label_hides_another(values: list[float]) -> None:
+    """However near the values are: each is read somewhere in the drawing."""
+    signs = "ABCDEFGHIJKL"[: len(values)]
+    series = Series(name="", x=values, y=values, labels=list(signs), shape="points")
+    one = chart(title="", x_label="", y_label="", notes=[], series=[series], x_range=(0.0, 2.0))
+    drawn = text_plot.text([one], Style())
+    assert {sign for sign in drawn if sign in signs} == set(signs)
 
 
 def test_steps_hold_each_value_until_the_next() -> None:

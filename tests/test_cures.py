@@ -21,7 +21,7 @@ from advisor.advice.script import SourceScript
 from advisor.cli.advise import command
 from advisor.collectors import store
 from advisor.collectors.limits import Limits
-from advisor.collectors.recording import Recording
+from advisor.collectors.recording import Reading, Recording
 from advisor.collectors.saves import Saves
 from advisor.domain import Candidate
 from advisor.errors import UsageError
@@ -80,7 +80,7 @@ def facts_of(here: Facts, recorded: Recording) -> Callable[..., Facts]:
         seen = replace(recorded, **changes)
         job = replace(job_from_recording(recorded), **(job_changes or {}))
         return replace(
-            here, job=job, recording=seen, now=look(job), ask=look, modelled=None
+            here, job=job, recording=seen, now=look(job), ask=look, modelled=lambda: None
         )  # fmt: skip
 
     return make
@@ -270,3 +270,30 @@ def test_a_larger_batch_costs_the_samples_that_the_recorded_noise_scale_says(
     assert "no upper end" in known.rests_on
     assert "noise scale is unknown" in unknown.condition
     assert "unknown" not in known.condition
+
+
+def test_cores_that_others_keep_busy_are_no_cores_to_compute_with(
+    facts_of: Callable[..., Facts], recorded: Recording
+) -> None:
+    one = recorded.readings[-1]
+
+    def beside(others: float) -> tuple[Reading, ...]:
+        return tuple(
+            replace(one, t_s=float(t), cpu_s=0.9 * t, machine_cpu_s=100.0 + (0.9 + others) * t)
+            for t in range(20)
+        )
+
+    limits = {"limits": Limits(threads=1, threads_source="OMP_NUM_THREADS")}
+    calm, busy = (
+        facts_of(limits, readings=beside(others), contention=0.0) for others in (0.1, 3.5)
+    )
+    assert calm.recording is not None
+    assert machines.others_cores(calm.recording) == pytest.approx(0.1)
+    assert "threads" in named(machines, calm)
+    assert "threads" not in named(machines, busy)
+    # Not read: the waiting says it.
+    unread = tuple(replace(reading, machine_cpu_s=None) for reading in beside(0.0))
+    waits = facts_of(limits, readings=unread, contention=0.8)
+    assert waits.recording is not None
+    assert machines.others_cores(waits.recording) == pytest.approx(4.0)
+    assert "threads" not in named(machines, waits)

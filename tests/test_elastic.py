@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from advisor.planners.elastic.noise import NoiseScale, noise_scale
 from advisor.planners.links.data_parallel import expected_maximum
 from advisor.planners.stragglers.spread import RankSpread
 from advisor.predict import Predictor
+from advisor.report.simulation import elastic
 from advisor.simulation.elastic import (
     ElasticQuestion,
     JobFigures,
@@ -241,8 +242,13 @@ def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(
     assert own == pytest.approx(job.total_steps * job.global_batch)
     twice = float(phase.needed_samples(np.array([2 * known.batch]))[0])
     assert twice / own == pytest.approx(noise.more_samples(known.batch, 2 * known.batch))
-    assert elastic_answer(asked(known)).to_record()["noise_scale_source"] == "recorded"
+    record = elastic_answer(asked(known)).to_record()
+    assert record["noise_scale_source"] == "recorded"
+    assert record["noise_scale_recorded"] == asdict(noise)
     assert asked(known, noise=(300.0, 300.0)).phases[0].noise_batch == 300.0
     unknown = elastic_answer(asked(replace(known, noise=None))).to_record()
     assert unknown["noise_scale_source"] == "unknown"
     assert unknown["noise_scale_samples"] == [None]
+    said = [" ".join(str(one) for one in elastic(each)) for each in (record, unknown)]
+    assert "512 samples (400 to 700), of 80 recorded steps" in said[0]
+    assert "unknown, so the batch stays" in said[1]

@@ -145,6 +145,18 @@ def test_che_is_lru_where_every_access_is_drawn_anew(experts: int, capacity: int
     assert lru(order, capacity).hit_rate == pytest.approx(che_hit_rate(q, capacity), abs=0.015)
 
 
+@given(st.integers(0, 50), st.integers(1, 8), st.integers(0, 70))
+def test_what_warms_a_cache_is_not_counted(seed: int, capacity: int, warm: int) -> None:
+    order = sticky(35, 8, 2, seed=seed).ravel()
+    for policy in (lru, lfu, oracle):
+        whole, late = policy(order, capacity), policy(order, capacity, warm=warm)
+        assert late.accesses == len(order) - warm
+        assert 0 <= late.hits <= whole.hits
+    assert lru(order, capacity, warm=warm).hits == (
+        lru(order, capacity).hits - lru(order[:warm], capacity).hits
+    )
+
+
 def test_che_is_too_low_where_routing_sticks() -> None:
     order = sticky(4000, 64, 2, seed=1, stay=0.8).ravel()
     said = che_hit_rate(np.bincount(order, minlength=64), 16)
@@ -200,7 +212,7 @@ def test_the_smallest_cache_in_time_is_taken() -> None:
     )  # fmt: skip
     sizes = cache_sizes(
         mixture, trace[:, 200:], ("lru", "lfu", "periodic", "learned", "oracle"),
-        learnt_from=trace[:, :200],
+        before=trace[:, :200],
     )  # fmt: skip
     full = [one for one in sizes if one.cached == 8 and one.policy == "lru"]
     limit = 1.4 * min(one.token_s for one in full)
@@ -219,7 +231,9 @@ def test_the_smallest_cache_in_time_is_taken() -> None:
 
 def test_traces_of_another_mixture_are_refused() -> None:
     with pytest.raises(PlanningError, match="shape"):
-        cache_sizes(mixtral(1e9), np.zeros((3, 5, 2), np.int64), ("lru",))
+        cache_sizes(
+            mixtral(1e9), np.zeros((32, 5, 2), int), ("lru",), before=np.zeros((3, 5, 2), int)
+        )
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 2.5])

@@ -68,7 +68,8 @@ class Loop:
         first = 0.0
         for number in range(self.passes):
             x = torch.randn(self.batch, SIZE, generator=self.rng)
-            ((self.weight - x).square().sum(dim=1).mean() / 2).backward()
+            loss = (self.weight - x).square().sum(dim=1).mean() / 2
+            loss.backward()  # type: ignore[no-untyped-call]
             assert self.weight.grad is not None
             if number == 0:
                 first = float(self.weight.grad.square().sum())

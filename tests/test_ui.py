@@ -22,12 +22,12 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.predict import Predictor
 from advisor.question import ENTRIES, Question
 from advisor.ui import controls
-from advisor.ui.desk import Desk, Superseded
+from advisor.ui.desk import Desk, SupersededError
 from advisor.ui.guard import HEADERS, Keys
+from advisor.ui.live_report import LiveReport
 from advisor.ui.replies import LONGEST_BODY
 from advisor.ui.serve import listening
 from advisor.ui.server import application
-from advisor.ui.session import Session
 
 HERE = "http://127.0.0.1:8123"
 # A second of computing at most: one provider, two kinds of small GPUs.
@@ -38,8 +38,8 @@ FEW: dict[str, Any] = {"cloud": "aws", "gpus": "L4,A10G"}
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return Session(Question.read(ASKED))
+def live() -> LiveReport:
+    return LiveReport(Question.read(ASKED))
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +48,18 @@ def keys() -> Keys:
 
 
 @pytest.fixture(scope="module")
-def client(session: Session, keys: Keys) -> Iterator[TestClient]:
+def client(live: LiveReport, keys: Keys) -> Iterator[TestClient]:
     """A browser that has opened the printed address."""
-    with TestClient(application(session, keys), base_url=HERE) as one:
+    with TestClient(application(live, keys), base_url=HERE) as one:
         reply = one.get(keys.prefix, params={"token": keys.token})
         assert reply.status_code == 200
         yield one
 
 
 @pytest.fixture
-def stranger(client: TestClient, session: Session, keys: Keys) -> TestClient:
+def stranger(client: TestClient, live: LiveReport, keys: Keys) -> TestClient:
     """Somebody who never saw the address."""
-    return TestClient(application(session, keys), base_url=HERE)
+    return TestClient(application(live, keys), base_url=HERE)
 
 
 def post(client: TestClient, keys: Keys, body: Any = None, **options: Any) -> Any:
@@ -209,8 +209,11 @@ def test_a_foreign_host_is_refused(client: TestClient, keys: Keys, host: str) ->
         assert "data" not in reply.json()
 
 
-@pytest.mark.parametrize("origin", ["http://example.com", "null", "http://127.0.0.1:9", "",
-                                    "https://127.0.0.1:8123", "http://localhost:8123"])  # fmt: skip
+@pytest.mark.parametrize(
+    "origin",
+    ["http://example.com", "null", "http://127.0.0.1:9", "", "https://127.0.0.1:8123",
+     "http://localhost:8123"],
+)  # fmt: skip
 def test_another_origin_is_refused(client: TestClient, keys: Keys, origin: str) -> None:
     reply = post(client, keys, {"question": FEW}, headers={"origin": origin})
     assert reply.status_code == 403
@@ -276,7 +279,7 @@ def test_it_listens_on_loopback_only_and_a_taken_port_is_told() -> None:
             other.connect(("127.0.0.2", port))
 
 
-def test_a_question_that_was_replaced_is_dropped(session: Session) -> None:
+def test_a_question_that_was_replaced_is_dropped(live: LiveReport) -> None:
     """Of three questions of one slot, asked while another is answered, the newest is answered."""
     import threading
 
@@ -302,7 +305,7 @@ def test_a_question_that_was_replaced_is_dropped(session: Session) -> None:
 
     first, *dropped, last, again = asyncio.run(ask_all())
     assert (first, last) == ({"nodes": 1}, {"nodes": 4})
-    assert all(isinstance(one, Superseded) for one in dropped)
+    assert all(isinstance(one, SupersededError) for one in dropped)
     assert len(dropped) == 2
     # An answer that was given is kept.
     assert again == last
@@ -379,7 +382,7 @@ def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) ->
     """A run that is recorded while the page is open is another job."""
     from pathlib import Path
 
-    from advisor.ui import session as of
+    from advisor.ui import live_report as of
 
     monkeypatch.setattr(of.store, "latest_run", lambda: Path("/runs/digits-7"))
     assert of._with_name(Question()).job.run == "digits-7"
@@ -388,11 +391,11 @@ def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_predictor_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Predictor] = []
-    kept = Session.__init__.__globals__["Predictor"]
+    kept = LiveReport.__init__.__globals__["Predictor"]
     monkeypatch.setitem(
-        Session.__init__.__globals__, "Predictor", lambda *a: made.append(kept(*a)) or made[-1]
+        LiveReport.__init__.__globals__, "Predictor", lambda *a: made.append(kept(*a)) or made[-1]
     )
-    session = Session(Question.read(ASKED))
+    live = LiveReport(Question.read(ASKED))
     for nodes in (1, 2):
-        session.answer(controls.changed(session.question, {**FEW, "max_nodes": nodes}), False)
+        live.answer(controls.changed(live.question, {**FEW, "max_nodes": nodes}), False)
     assert len(made) == 1

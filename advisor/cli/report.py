@@ -6,19 +6,25 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import Question
 
+if TYPE_CHECKING:
+    from advisor.domain import Recommendation
+    from advisor.jobs.job import Job
+    from advisor.predict import Predictor
+    from advisor.simulation.own_cluster import ClusterComparison
+
 _STDOUT = "-"
 
 
-@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
+@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)
 def command(
     question: Question,
     recorded: Annotated[
@@ -47,18 +53,27 @@ def command(
     code 3 means that nothing satisfies the constraints; the page then shows the nearest misses.
     """
     from advisor import api
+    from advisor.cli import own_cluster
 
     asked = _naming(question, recorded)
     target = Path(out)
     if out != _STDOUT and not as_json and not force:
         _check_overwrites(target)
+    own: ClusterComparison | None = None
+
+    def beside(job: Job, answer: Recommendation, predictor: Predictor) -> Any:
+        nonlocal own
+        own = own_cluster.comparison(asked, job, answer, predictor)
+        return None if own is None else own.to_record()["own_cluster"]
+
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     with waiting("pricing the job on every offer, and with each change", is_quiet=as_json):
-        data = api.report_data(asked, made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+        data = api.report_data(asked, made=made, beside=beside)
     if as_json:
         typer.echo(json.dumps(data, indent=2))
     else:
         _write(data, out, target)
-    if not data["answer"]["picks"]:
+    if not data["answer"]["picks"] and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)
 
 

@@ -34,7 +34,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
             "instance_count": pick.nodes,
             "shm_size": "16g",
         },
-        **({"queue_settings": {"job_tier": "spot"}} if pick.is_spot else {}),
+        **({"queue_settings": {"job_tier": "Spot"}} if pick.is_spot else {}),
         "limits": {"timeout": pick.longest_s},
     }
     if pick.nodes > 1:

@@ -28,7 +28,7 @@ class Actual:
     Attributes
     ----------
     run : str
-        The recorded run whose job it was.
+        The recorded run whose job it was, or the job's name in a table of several jobs' runs.
     provider, instance_type : str
         A type of the catalogue; or, of no provider, a type or an accelerator.
     count : int
@@ -101,8 +101,8 @@ def read_runs(path: Path) -> tuple[Actual, ...]:
     ----------
     path : Path
         CSV with the columns ``machine`` (an instance type or an accelerator) and ``step`` (a time
-        with its unit, ``310ms``); ``batch``, ``count`` and ``provider`` may be there too, and
-        their empty cells mean what their absence means.
+        with its unit, ``310ms``); ``batch``, ``count``, ``provider`` and ``job`` may be there
+        too, and their empty cells mean what their absence means: the table's one job.
 
     Raises
     ------
@@ -119,6 +119,41 @@ def read_runs(path: Path) -> tuple[Actual, ...]:
     return tuple(_from_row(path, number, row) for number, row in enumerate(rows, start=2))
 
 
+def runs_of(
+    path: Path, runs: tuple[Actual, ...], name: str | None = None
+) -> tuple[tuple[Actual, ...], tuple[Actual, ...]]:
+    """Return the runs of the job that is asked for, and those of other jobs.
+
+    Parameters
+    ----------
+    path : Path
+        The table that they were read from.
+    runs : tuple of Actual
+    name : str, optional
+        The job's in the column ``job``; by default the rows without a name, or those of the one
+        name that there is.
+
+    Raises
+    ------
+    UsageError
+        If no run has the name, or several jobs are named and none is asked for.
+    """
+    names = list(dict.fromkeys(one.run for one in runs))
+    named = [one for one in names if one != str(path)]
+    asked = name or (str(path) if str(path) in names else named[0])
+    said = ", ".join(printable(one) for one in named[:_MOST_NAMES])
+    said += ", ..." if len(named) > _MOST_NAMES else ""
+    if asked not in names:
+        raise UsageError(f"{path} has no run of a job {asked!r}", hint=f"one of: {said or 'none'}")
+    if name is None and str(path) not in names and len(named) > 1:
+        raise UsageError(
+            f"{path} has runs of {len(named)} jobs: {said}", hint=f"say which: --runs-of {asked}"
+        )
+    own = tuple(one for one in runs if one.run == asked)
+    return own, tuple(one for one in runs if one.run != asked)
+
+
+_MOST_NAMES: Final = 8  # that a message lists
 _RUNS_HINT = "a CSV with the columns machine,step,batch: g5.xlarge,310ms,32"
 
 
@@ -127,7 +162,7 @@ def _from_row(path: Path, number: int, row: dict[str, str]) -> Actual:
         machine, step = ((row[name] or "").strip() for name in ("machine", "step"))
         count, batch = ((row.get(name) or "").strip() for name in ("count", "batch"))
         return Actual(
-            run=str(path),
+            run=(row.get("job") or "").strip() or str(path),
             provider=(row.get("provider") or "").strip(),
             instance_type=machine,
             count=int(count or 1),

@@ -149,6 +149,9 @@ class Job:
         What the end of an epoch (validation, checkpoints) takes, in steps.
     actuals : tuple of Actual
         Steps measured in real runs of the job.
+    other_runs : tuple of Actual
+        Those of other jobs, by ``Actual.run``: what they say of machines is heard where nothing
+        but its runs is known of this one.
     resources : Resources or None
         What its recorded steps used over time.
     transfers : Transfers
@@ -193,6 +196,7 @@ class Job:
     epochs: float = 0.0
     epoch_end_steps: float = 0.0
     actuals: tuple[Actual, ...] = ()
+    other_runs: tuple[Actual, ...] = ()
     resources: Resources | None = None
     transfers: Transfers = field(default_factory=Transfers)
     assumptions: tuple[str, ...] = ()

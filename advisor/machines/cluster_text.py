@@ -26,6 +26,7 @@ from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.cluster import ClusterGroup, NamedCluster
 from advisor.machines.parts import AcceleratorPart, part
+from advisor.machines.pcie import link_between
 from advisor.planners.core.nouns import Device, Link, Node
 from advisor.planners.core.units import GIB, bytes_per_s
 from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S
@@ -212,7 +213,10 @@ def _of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGr
         devices,
         intra=Link(
             name=found.intra_node_link or known.link_name,
-            bytes_per_s=found.intra_node_bytes_per_s or known.link_bytes_per_s,
+            bytes_per_s=found.intra_node_bytes_per_s
+            or link_between(
+                row, found.intra_node_link or "", host_bytes_per_s=found.host_device_bytes_per_s
+            )[0],
             latency_s=_INTRA_LATENCY_S,
         ),
         network="rdma" if found.is_rdma else "tcp",
@@ -244,8 +248,7 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         )
     link = (words["link"] or known.link_name).lower()
     if link == "pcie":
-        is_own = known.link_name == "pcie"
-        intra = known.link_bytes_per_s if is_own else known.host_bytes_per_s / 2
+        intra, _ = link_between(catalogue.accelerators[known.name], link)
     elif link.startswith(("nvlink", "nvswitch", "xgmi", "infinity")):
         if known.link_name == "pcie":
             raise UsageError(f"{known.name} has no {link}", hint="leave the link out, or say pcie")

@@ -2,7 +2,7 @@
 
 A machine without accelerators is one device (all its cores); a machine with accelerators has as
 many devices as it carries. Links are those of the catalogue; where the catalogue has no measured
-link between two accelerators of a machine, the rule is in ``_intra_bytes_per_s``.
+link between two accelerators of a machine, the rule is that of ``pcie.link_between``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.catalogue.assumed_networks import assumed_networks
 from advisor.machines import devices
-from advisor.machines.pcie import THROUGH_HOST, pcie_bytes_per_s
+from advisor.machines.pcie import link_between
 from advisor.machines.processors import cpu_device
 from advisor.planners.core.nouns import Device
 
@@ -163,14 +163,13 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
     row : Accelerator or None
         The catalogue's row of the device: its own link, or its PCIe generation.
     """
-    link = row.link_bytes_per_s if row is not None else None
-    through_host = pcie_bytes_per_s(None if row is None else row.pcie_generation) * THROUGH_HOST
+    between, is_own = link_between(row)
     is_cpu = device.kind == "cpu"
     return one_type(
         device,
         per_node=count,
-        intra_bytes_per_s=link or through_host,
-        has_own_links=bool(link),
+        intra_bytes_per_s=between,
+        has_own_links=is_own,
         network_bytes_per_s=np.inf,
         is_rdma=True,
         vcpus=float(device.cores or 1) if is_cpu else np.inf,
@@ -253,16 +252,13 @@ def _links(catalogue: Catalogue) -> tuple[Floats, Floats]:
 
 
 def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
-    """Return the measured rate, else that of the card's own link, else PCIe through the host."""
+    """Return the measured rate, else that of the card's own link or of PCIe (``link_between``)."""
     types = catalogue.types
     row = catalogue.accelerators.get(str(types.accelerator[i]))
     if row is None or types.accelerator_count[i] <= 1:
         return float("inf")
     if not np.isnan(types.intra_node_bytes_per_s[i]):
         return float(types.intra_node_bytes_per_s[i])
-    if not str(types.intra_node_link[i]).startswith("pcie") and row.link_bytes_per_s:
-        return float(row.link_bytes_per_s)
-    measured = float(types.host_device_bytes_per_s[i])
-    if np.isnan(measured):
-        measured = pcie_bytes_per_s(row.pcie_generation)
-    return measured * THROUGH_HOST
+    host = float(types.host_device_bytes_per_s[i])
+    link = str(types.intra_node_link[i])
+    return link_between(row, link, host_bytes_per_s=None if np.isnan(host) else host)[0]

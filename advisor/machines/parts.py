@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError
 from advisor.machines import devices
-from advisor.machines.pcie import THROUGH_HOST, pcie_bytes_per_s
+from advisor.machines.pcie import link_between, pcie_bytes_per_s
 from advisor.planners.core.nouns import Device
 
 # Whose tuned kernels a card runs (``planners.core.columns.GENERATIONS``).
@@ -34,10 +33,6 @@ _LAYER_FLOP_PER_S: Final = {
 # 1200 W, and large products are bound by power; older: V100 80 of 125, T4 21 of 65.
 _MEASURED_SHARE: Final = {0: 0.5, 1: 0.65, 2: 0.80, 3: 0.73}
 _BLACKWELL_W: Final = 1200.0
-# What two cards reach of PCIe with direct transfers: the mean of L4 on GCP (10.1 of 12.35 GB/s)
-# and RTX PRO 6000 on AWS (54 of 55.6), nvbandwidth. GeForce cards have none since Turing.
-_PEER_TO_PEER: Final = 0.9
-_WITHOUT_PEERS: Final = re.compile(r"GTX|TITAN|RTX-[2-5]0[5-9]0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +94,7 @@ def part(row: Accelerator) -> AcceleratorPart:
             f"the catalogue has no 16-bit rate or memory bandwidth of {row.name}",
             hint="choose an accelerator that trains in 16 bits, e.g. L4 or A100",
         )
-    pcie = pcie_bytes_per_s(row.pcie_generation)
-    # Bridges join pairs only; in a machine of four or eight most pairs have none.
-    is_linked = bool(row.link_bytes_per_s) and "bridge" not in row.link
-    between = pcie * (THROUGH_HOST if _WITHOUT_PEERS.match(row.name) else _PEER_TO_PEER)
+    between, is_linked = link_between(row)
     return AcceleratorPart(
         name=row.name,
         flop_per_s=rate,
@@ -111,8 +103,8 @@ def part(row: Accelerator) -> AcceleratorPart:
         memory_bytes=row.memory_bytes,
         memory_bytes_per_s=row.memory_bytes_per_s,
         link_name=row.link.lower() if is_linked else "pcie",
-        link_bytes_per_s=float(row.link_bytes_per_s or 0.0) if is_linked else between,
-        host_bytes_per_s=pcie,
+        link_bytes_per_s=between,
+        host_bytes_per_s=pcie_bytes_per_s(row.pcie_generation),
         generation=generation,
         device=device,
         link_devices=row.link_devices if is_linked else None,

@@ -18,6 +18,7 @@ from advisor.planners.step.device_rates import (
     sustained_flop_per_s,
 )
 from advisor.predict import Predictor, TimeColumns
+from advisor.quantities import digits
 from advisor.ways.columns import SWAPPING
 from advisor.ways.swapping_columns import swapping_reasons
 
@@ -119,8 +120,8 @@ class StepFacts:
             note="; ".join(self.job.assumptions),
         )  # fmt: skip
         yield Fact(
-            what="work of a sample", source="computed", value=f"{flop / 1e9:,.4g} Gflop, "
-            f"{moved / 1e9:,.3g} GB moved", note=f"{len(work.operators)} operators, {traced}",
+            what="work of a sample", source="computed", value=f"{digits(flop / 1e9)} Gflop, "
+            f"{digits(moved / 1e9)} GB moved", note=f"{len(work.operators)} operators, {traced}",
         )  # fmt: skip
         if self.columns.way[0] == SWAPPING:
             way, *limits = swapping_reasons(self.columns, 0)

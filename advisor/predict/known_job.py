@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, UsageError
 from advisor.jobs import loading
-from advisor.jobs.actuals import Actual, read_runs
+from advisor.jobs.actuals import Actual, read_runs, runs_of
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
 from advisor.machines.cluster import ClusterGroup
@@ -87,10 +87,10 @@ def job_of(
     if spec.runs is None:
         return loading.job_of(spec, setup, job=job)
     path, known = Path(spec.runs), catalogue()
-    runs = read_runs(path)
+    runs, others = runs_of(path, read_runs(path), spec.runs_of)
     if job is None and spec.is_known_by_runs:
         found = job_from_runs(
-            runs, known, constants().device, name=path.stem,
+            runs, known, constants().device, name=spec.runs_of or path.stem, others=others,
             precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
         )  # fmt: skip
         return loading.job_of(replace(spec, batch=None), setup, job=found)
@@ -101,7 +101,7 @@ def job_of(
 
 def job_from_runs(
     runs: tuple[Actual, ...], catalogue: Catalogue, parameters: DeviceParameters, *, name: str,
-    precision: Precision, batch: int | None = None,
+    precision: Precision, batch: int | None = None, others: tuple[Actual, ...] = (),
 ) -> Job:  # fmt: skip
     """Return a job of which nothing is known but what its runs took.
 
@@ -116,19 +116,35 @@ def job_from_runs(
         Of its products.
     batch : int, optional
         Samples of a step; the median of the runs by default.
+    others : tuple of Actual
+        Runs of other jobs.
 
     Raises
     ------
     UsageError
         If a machine is unknown, or a run had fewer samples than devices.
     """
-    sizes = [one.batch for one in runs if one.batch is not None]
-    usual = batch or (round(float(np.median(sizes))) if sizes else 1)
-    runs = tuple(one if one.batch is not None else replace(one, batch=usual) for one in runs)
+    runs, usual = with_batches(runs, batch)
+    for one in others:
+        machine_of(one, catalogue)  # a name that nobody has is refused
     work = work_from_runs(
         measured_runs(runs, catalogue), parameters, precision=precision, batch=usual
     )
-    return replace(described_job(work, name=name), actuals=runs)
+    return replace(described_job(work, name=name), actuals=runs, other_runs=others)
+
+
+def with_batches(
+    runs: tuple[Actual, ...], batch: int | None = None
+) -> tuple[tuple[Actual, ...], int]:
+    """Return a job's runs with the batch of all known, and its usual batch.
+
+    That is the one given, or the median of the runs, which those without one are taken to have.
+    """
+    sizes = [one.batch for one in runs if one.batch is not None]
+    usual = batch or (round(float(np.median(sizes))) if sizes else 1)
+    return tuple(
+        one if one.batch is not None else replace(one, batch=usual) for one in runs
+    ), usual
 
 
 def measured_runs(

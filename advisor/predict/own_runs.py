@@ -3,6 +3,8 @@
 - Steps of transformers in known layouts calibrate the layout model (``ways.own_layouts``).
 - Three runs of the job on several numbers of devices are its law of scaling there
   (``ways.measured_cluster``).
+- Runs of other jobs tell of devices that they were on and the job was not
+  (``planners.step.other_jobs``).
 - Every run of the job stands beside the bare model's step in its place (``ways.anchors``).
 """
 
@@ -27,8 +29,9 @@ from advisor.planners.core.nouns import Device, Work
 from advisor.planners.layouts.runnable import layout_columns
 from advisor.planners.links.scaling_fit import ScalingFit
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.from_runs import is_known_by_runs
-from advisor.predict.known_job import place_of
+from advisor.planners.step.from_runs import MeasuredRun, is_known_by_runs
+from advisor.planners.step.other_jobs import OtherJobs
+from advisor.predict.known_job import measured_runs, place_of, with_batches
 from advisor.ways.anchors import Anchors, host_core_speed
 from advisor.ways.best import best_columns
 from advisor.ways.case import StepCase
@@ -52,6 +55,10 @@ class Asked(Protocol):
     def constants(self) -> Constants:
         """The fitted constants."""
 
+    @property
+    def fleet(self) -> Fleet:
+        """The catalogue's machines."""
+
     def fleet_of(self, job: Job) -> Fleet:
         """Return the catalogue's machines as the job may use them."""
 
@@ -67,6 +74,7 @@ class OwnRuns:
         self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
         self._seen_there: dict[tuple[object, ...], tuple[Work, Beside | None]] = {}
         self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
+        self._others: dict[tuple[object, ...], OtherJobs] = {}
 
     def layouts(self, job: Job) -> OwnLayouts | None:
         """Return what the user's measured layouts say, made once; None where there are none."""
@@ -101,6 +109,26 @@ class OwnRuns:
             placed = [run for run in runs if run is not None]
             self._clusters[key] = measured_clusters(placed, work, self._physics.constants.device)
         return self._clusters[key]
+
+    def others(self, job: Job, work: Work, known: tuple[MeasuredRun, ...]) -> OtherJobs | None:
+        """Return other jobs' runs as the planner takes them, made once; None without any."""
+        if not job.other_runs:
+            return None
+        key = (job.other_runs, job.actuals, work.precision)
+        if key not in self._others:
+            by_job: dict[str, tuple[Actual, ...]] = {}
+            for one in job.other_runs:
+                by_job[one.run] = (*by_job.get(one.run, ()), one)
+            physics = self._physics
+            runs = (
+                measured_runs(with_batches(of)[0], physics.catalogue, lambda: physics.fleet)
+                for of in by_job.values()
+            )
+            self._others[key] = OtherJobs(
+                runs=tuple(map(tuple, runs)), known=known, precision=work.precision,
+                parameters=physics.constants.device,
+            )  # fmt: skip
+        return self._others[key]
 
     def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
         """Return a run as the law of scaling takes it; None where it has no known device."""

@@ -221,4 +221,4 @@ class Physics:
             anchors = anchors.with_actual(
                 run.device, float(predicted_s), run.step_s, float(log_sd), run.workers
             )
-        return anchors
+        return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))

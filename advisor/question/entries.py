@@ -62,6 +62,8 @@ _JOB: Final = _entries("job", {
             "KIND[:HIDDEN[:CLASSES]]; ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck."),
     "runs": ("runs", kinds.TEXT, "Runs of the job elsewhere: a CSV with the columns machine, step "
              "and batch; without a job, they are all that is known of it."),
+    "runs_of": ("runs_of", kinds.TEXT, "The job of --runs that is asked for, where its column job "
+                "names several; the others tell of the machines that they were on."),
     "layers": ("layers", whole(), "Layers of a transformer, with --hidden and --heads."),
     "hidden": ("hidden", whole(), "Width of the transformer's hidden states."),
     "heads": ("heads", whole(), "Attention heads of a transformer layer; with --run, the "

@@ -32,6 +32,8 @@ class JobSpec:
     runs : str or None
         A table of the job's runs elsewhere (``jobs.actuals.read_runs``); alone, all that is known
         of it.
+    runs_of : str or None
+        The job of that table that is meant.
     layers, hidden, heads, kv_heads, ffn, vocabulary, experts, experts_per_token : int or None
         A transformer in numbers.
     is_gated : bool or None
@@ -59,6 +61,7 @@ class JobSpec:
     model: str | None = None
     cnn: str | None = None
     runs: str | None = None
+    runs_of: str | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -95,6 +98,8 @@ class JobSpec:
                 f"the job's length is given twice: {', '.join(self._lengths)}",
                 hint="use one of them",
             )
+        if self.runs_of is not None and self.runs is None:
+            raise UsageError("--runs-of goes with --runs", hint="name the table: --runs runs.csv")
         if not self.is_numbers:
             self._refuse(_NUMBERS, "goes with --layers, --hidden and --heads")
         if self.model is None:

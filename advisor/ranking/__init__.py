@@ -12,7 +12,7 @@ from advisor.predict import Predictor
 from advisor.predict.provenance import facts_of
 from advisor.ranking.changes import changes, relaxed
 from advisor.ranking.front import pareto_front
-from advisor.ranking.known_error import known_error
+from advisor.ranking.known_error import known_error, unmeasured_words
 from advisor.ranking.picks import picks
 from advisor.ranking.ranked import ranked_rows
 from advisor.ranking.request import Request
@@ -72,7 +72,8 @@ def recommend(
     at_hand = here if here is not None and keeps(here, request) else None
     chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
     rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
-    error = None if rented is None else known_error(rented, predictor.catalogue)
+    error = None if rented is None else known_error(job, rented, predictor.catalogue)
+    unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
     return Recommendation(
         run=job.name,
         job=job.facts(),
@@ -86,7 +87,9 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
-        summary=summary(front, at_hand, chosen, error, confidence=request.confidence),
+        summary=summary(
+            front, at_hand, chosen, error, confidence=request.confidence, unmeasured=unknown
+        ),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected, recording)

@@ -49,7 +49,7 @@ def broken(
 
 def summary(
     front: Sequence[Candidate], here: Candidate | None, picks: Mapping[str, Pick],
-    error: KnownError | None = None, *, confidence: float | None = None,
+    error: KnownError | None = None, *, confidence: float | None = None, unmeasured: str = "",
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the choice in sentences that stand alone, the most important first.
 
@@ -64,6 +64,8 @@ def summary(
         Of the best value's hardware.
     confidence : float or None
         With which the deadline is to be kept.
+    unmeasured : str
+        What nobody has measured, where there is no error; as a sentence.
     """
     by_rank = {one.rank: one for one in front}
     choice = picks.get("best_value")
@@ -85,11 +87,13 @@ def summary(
             )
     if error is not None:
         said.append(
-            f"Expect an error of {error.median_ape_fraction:.0%}: the median on "
+            f"Expect an error of {error.median_ape_fraction:.0%}: the median {_of_jobs(error)}on "
             f"{_cards(error)}, each left out of the fit."
         )
     elif isinstance(choice, int) and by_rank[choice].is_extrapolating:
         said.append("No accelerator of its family was measured: the interval is wide.")
+    elif isinstance(choice, int) and unmeasured:
+        said.append(unmeasured)
     within = picks.get("within_deadline")
     if within is not None and within != choice:
         sure = f"{confidence or CONFIDENCE:.0%}"
@@ -125,6 +129,11 @@ def offer_words(configuration: Configuration) -> str:
         place = f"{offer.provider} {offer.region}{spot}"
         words.append(f"{count} x {offer.instance_type} ({inside}{each}, {place})")
     return " + ".join(words)
+
+
+def _of_jobs(error: KnownError) -> str:
+    """Name the jobs that were asked about, where they are not described as the user's is."""
+    return "" if error.protocol == "described" else f"of {error.jobs} "
 
 
 def _cards(error: KnownError) -> str:

@@ -145,9 +145,8 @@ def packaged_spot_history(instance: str | None = None) -> SpotHistory:
 def _interval_trace(key: tuple[str, ...], rows: Sequence[Row]) -> SpotTrace:
     """Check that the intervals of one trace join, and return it with its clock set to 0."""
     _, nodes, provider, name, zone, instance = key
-    table = np.array(
-        [[number_at(line, row, c) for c in INTERVAL_COLUMNS[2:]] for line, row in rows]
-    )
+    numbers = INTERVAL_COLUMNS[2:]
+    table = np.array([[number_at(line, row, c) for c in numbers] for line, row in rows])
     seam = table[1:, 0] - (table[:-1, 0] + table[:-1, 1])
     # Times are whole seconds: a second is rounding, more is a gap.
     if np.any(np.abs(seam) > 1.0):
@@ -229,6 +228,7 @@ def _stepwise(
 
 
 def time_at(line: int, row: Mapping[str, str], column: str, unit_s: float) -> float:
+    """Return the time in a row, a number or a date [s]."""
     value = row[column].strip()
     try:
         return float(value) * (1e-3 if column == "t_ms" else unit_s)
@@ -244,6 +244,7 @@ def time_at(line: int, row: Mapping[str, str], column: str, unit_s: float) -> fl
 
 
 def number_at(line: int, row: Mapping[str, str], column: str) -> float:
+    """Return the finite number in a row."""
     try:
         value = float(row[column])
     except (ValueError, KeyError, TypeError):

@@ -25,6 +25,7 @@ from advisor.report import model_cards
 from advisor.report.advice import saving_words
 from advisor.report.explained import REJECTED, part_words, waits_words
 from advisor.report.layout_drawing import drawing
+from advisor.report.own_cluster import own_words
 from advisor.report.run_series import run_record
 from advisor.report.terminal import job_line
 from advisor.shown import words
@@ -38,6 +39,7 @@ def page_data(
     *,
     recording: Recording | None = None,
     advice: AdviceList | None = None,
+    own_cluster: Mapping[str, Any] | None = None,
     asked: Mapping[str, Any] | None = None,
     made: str = "",
 ) -> dict[str, Any]:
@@ -49,6 +51,8 @@ def page_data(
     recording : Recording, optional
         Of the job, where it was recorded.
     advice : AdviceList, optional
+    own_cluster : mapping, optional
+        Of the record of ``advisor recommend --json`` with the user's own cluster.
     asked : mapping, optional
         The question: options and their values, as a project file has them.
     made : str
@@ -59,14 +63,16 @@ def page_data(
     dict
         ``page_version``, ``made``, ``asked``; ``answer`` and ``advice`` (null where it was not
         asked for): their records; ``run``: see ``run_series.run_record``, null for a job that was
-        not recorded; ``words``: ``job``, ``rejected``, ``changes``, ``advice``, and ``candidates``
-        by key: the rank, ``"here"`` for this machine, ``"other-N"`` for the N-th of ``others``;
+        not recorded; ``words``: ``job``, ``picks``, ``rejected``, ``changes``, ``advice``,
+        ``own_cluster``, and ``candidates`` by key: the rank, ``"here"`` for this machine;
         ``models``: see ``model_cards.cards``. Numbers that are not finite are null.
     """
     rows = {str(one.rank): one for one in answer.front or answer.nearest}
     if answer.here is not None:
         rows["here"] = answer.here
     record = answer.to_record()
+    if own_cluster is not None:
+        record["own_cluster"] = dict(own_cluster)
     data = {
         "page_version": PAGE_VERSION,
         "made": made,
@@ -80,6 +86,7 @@ def page_data(
             "rejected": {name: REJECTED.get(name, name) for name in answer.rejected},
             "changes": [_change_words(one) for one in answer.changes],
             "advice": [] if advice is None else [_advice_words(one) for one in advice],
+            "own_cluster": None if own_cluster is None else own_words(own_cluster),
             "candidates": {
                 key: candidate_words(
                     one, words.picked_as(record, "here" if key == "here" else one.rank)

@@ -114,6 +114,47 @@ def _difference(rent: Mapping[str, Any]) -> str:
     )
 
 
+def availability(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Name the chosen nodes, then every way of choosing with what it brought on past days."""
+    job, slot = record["job"], seconds_text(record["slot_s"])
+    chosen = next(way for way in record["ways"] if way["name"] == record["chosen"])
+    head = (
+        f"{job['workers']} workers, {hours_text(job['work_h'])} on whole nodes; "
+        f"{record['trace']}: {len(record['nodes'])} nodes, {record['days']:.1f} days of {slot}"
+    )
+    pick = (
+        f"nodes: {', '.join(chosen['nodes'])} ({chosen['name']}); expected "
+        f"{hours_text(chosen['expected_h'])}, 19 of 20 futures within "
+        f"{hours_text(chosen['p95_h'])}; {100 * chosen['straggler_loss_fraction']:.0f} % of the "
+        "next step is waiting for the slowest"
+    )
+    table = _table("way of choosing", "expected h", "past jobs: mean h", "median", "p90")
+    for way in record["ways"]:
+        table.add_row(way["name"], f"{way['expected_h']:.1f}", *_past_cells(way["past"]))
+    ways = {way["name"] for way in record["ways"]}
+    for name, past in record["past"].items():
+        if name not in ways:
+            table.add_row(name, "", *_past_cells(past))
+    alike = "; ".join(
+        f"{', '.join(one['nodes'])} ({100 * one['free_mean']:.0f} % free)"
+        for one in record["groups"]
+    )
+    judged = next(iter(record["past"].values()), None)
+    note = (
+        "the record is too short to judge the ways of choosing on it"
+        if judged is None
+        else f"past jobs: {judged['jobs']} arrivals in the later half of the record, with what "
+        "the earlier half told"
+    )
+    return [Text(head), Text(pick), table, Text(note), Text(f"like nodes: {alike}")]
+
+
+def _past_cells(past: Mapping[str, float] | None) -> tuple[str, str, str]:
+    if past is None:
+        return "-", "-", "-"
+    return f"{past['mean_h']:.1f}", f"{past['median_h']:.1f}", f"{past['p90_h']:.1f}"
+
+
 def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     """Set the best fixed number of workers beside the best schedule."""
     table = _table("", "hours", "USD", "resizes", "workers (batch) by phase")
@@ -160,7 +201,14 @@ def _noise(record: Mapping[str, Any]) -> str:
             "--workers 2, or a script that accumulates gradients, or give --noise"
         )
     ends = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in (scales[0], scales[-1])))
-    return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
+    seen = record["noise_scale_recorded"]
+    if seen is None:
+        return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
+    high = "no upper end" if seen["high"] is None else f"{seen['high']:,.0f}"
+    return (
+        f"gradient noise scale: {ends} samples ({seen['low']:,.0f} to {high}), of {seen['steps']} "
+        "recorded steps; it grows while a model trains"
+    )
 
 
 def failures(record: Mapping[str, Any]) -> list[Text | Table]:
@@ -209,3 +257,30 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
         bounds = f"{hours_text(hours['low'])}-{hours_text(hours['high'])}"
         lines.append(f"whole job {hours_text(hours['value'])} ({bounds})")
     return [Text(line) for line in lines]
+
+
+def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what sharing saves, and what each job's step exchanges in each way."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("job", overflow="fold")
+    for head in ("step", "of a core", "all-reduce", "own core", "shared", "slower"):
+        table.add_column(head, justify="right")
+    for job in record["jobs"]:
+        table.add_row(
+            Text(job["name"]),
+            seconds_text(job["step_s"]),
+            f"{job['demand_cores']:.1%}",
+            *(seconds_text(job[way]) for way in ("all_reduce_s", "dedicated_s", "shared_s")),
+            f"{job['loss_fraction']:.1%}",
+        )
+    cores, own = record["cores"], record["dedicated_cores"]
+    head = (
+        f"{len(record['jobs'])} jobs of {record['workers']} machines need {cores} aggregating "
+        f"{'core' if cores == 1 else 'cores'} instead of {own}: {record['saved_fraction']:.0%} "
+        f"saved, at most {record['most_saved_fraction']:.0%} of equal jobs that never wait"
+    )
+    foot = (
+        "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
+        "of one step. 'slower' is the mean delay by the other jobs over the step, at most."
+    )
+    return [Text(head), table, Text(foot)]

@@ -17,14 +17,16 @@ from advisor.collectors.printable import printable
 from advisor.shown.chart import TOGETHER, Axis, Chart, Series
 
 LEAST_WIDTH: Final = 40
-HEIGHT: Final = 20  # of one chart: with title, axis and legend on a screen of 24 lines
+# Lines of a chart: one with its legend on a screen of 24 lines, or two of several.
+_HEIGHT: Final = 20
+_HEIGHT_OF_MANY: Final = 11
 # Of the 256 colours of terminals, those nearest to the pictures': legible on black and on white.
 COLOURS: Final = (33, 166, 35, 169, 178, 74)
 _MINOR: Final = 245
 # Curves without colours: told apart by their mark.
 _MARKS: Final = ("*", "+", "o", "x", "#", "%")
 _COLUMNS_A_TICK: Final = 8
-_LINES_A_TICK: Final = 3
+_LINES_A_TICK: Final = 2
 _TRAILING: Final = re.compile(r"(?: |\x1b\[0m)+$")
 _ASCII: Final = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|+++++++++")
 
@@ -50,49 +52,48 @@ class Style:
 
 def text(charts: Sequence[Chart], style: Style) -> str:
     """Return the charts one below the other, no line wider than the terminal."""
-    drawn = "\n\n".join("\n".join(_lines(chart, style)) for chart in charts)
+    height = _HEIGHT if len(charts) == 1 else _HEIGHT_OF_MANY
+    drawn = "\n\n".join("\n".join(_lines(chart, style, height)) for chart in charts)
     if style.is_unicode:
         return drawn
     return drawn.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def _lines(chart: Chart, style: Style) -> Iterator[str]:
+def _lines(chart: Chart, style: Style, height: int) -> Iterator[str]:
     """Yield title, what the vertical axis means, the drawing, and what the marks mean."""
     width = max(style.width, LEAST_WIDTH)
     yield from _wrapped(chart.title, width)
     yield from _wrapped(chart.y_label, width)
-    yield from _drawn(chart, style, width)
+    yield from _drawn(chart, style, width, height - 3)
     yield f"{printable(chart.x_label)[:width]:>{width}}"
     yield from _legend(chart, style, width)
     for note in chart.notes:
         yield from _wrapped(note, width)
 
 
-def _drawn(chart: Chart, style: Style, width: int) -> list[str]:
+def _drawn(chart: Chart, style: Style, width: int, height: int) -> list[str]:
     import plotext
 
     figure = plotext.figure
     plotext.terminal.limit(False, False)  # a file or a pipe may be wider than what holds it
     figure.clear()
-    figure.plot_size(width, HEIGHT - 3)
+    figure.plot_size(width, height)
     figure.theme("simple" if style.is_coloured else "colorless")
     for axis, side in (("x", "upper"), ("y", "right")):
         figure.axes(False, axis=axis, side=side)
     across, up = chart.x, chart.y
     _scale(figure.ruler("x"), across, width // _COLUMNS_A_TICK)
-    _scale(figure.ruler("y"), up, HEIGHT // _LINES_A_TICK)
-    for place, series in _from_behind(chart):
-        for signal in _signals(figure, series, _Pen.of(chart, place, style), across, up):
+    _scale(figure.ruler("y"), up, height // _LINES_A_TICK)
+    pens = [_Pen.of(chart, place, style) for place in range(len(chart.series))]
+    for series, pen in zip(chart.series, pens, strict=True):
+        for signal in _signals(figure, series, pen, across, up):
             figure.draw(signal)
+    for x, y, marker in _labels(chart, pens, (width, height)):
+        figure.draw(figure.signal([x], [y], marker=marker))
     drawn = figure.build().string(not style.is_coloured)
     figure.clear()
     end = "\x1b[0m" if style.is_coloured else ""
     return [_TRAILING.sub("", line) + end for line in drawn.rstrip("\n").split("\n")]
-
-
-def _from_behind(chart: Chart) -> list[tuple[int, Series]]:
-    """Return the series with their places, in the order in which they are drawn."""
-    return sorted(enumerate(chart.series), key=lambda one: not one[1].is_minor)
 
 
 def _scale(ruler: Any, axis: Axis, most: int) -> None:
@@ -136,7 +137,7 @@ class _Pen:
 
 
 def _signals(figure: Any, series: Series, pen: _Pen, across: Axis, up: Axis) -> Iterator[Any]:
-    """Yield what plotext draws of a series, the uppermost last."""
+    """Yield what plotext draws of a series, but for the labels of its points."""
     if series.shape == "vertical":
         at = _at(across, series.x[0])
         ends = [_at(up, up.low), _at(up, up.high)]
@@ -146,8 +147,8 @@ def _signals(figure: Any, series: Series, pen: _Pen, across: Axis, up: Axis) -> 
     x, y = [_at(across, one.x) for one in points], [_at(up, one.y) for one in points]
     if series.shape == "points":
         yield from _bounds(figure, series, pen, across, up)
-        for one, at_x, at_y in zip(points, x, y, strict=True):
-            yield figure.signal([at_x], [at_y], marker=_label(one.label, pen))
+        if not series.labels:
+            yield figure.signal(x, y, marker=_label("", pen))
         return
     if series.shape in ("steps", "area"):
         x, y = x[:1] + [v for v in x[1:] for _ in (0, 1)], [v for v in y for _ in (0, 1)][:-1]
@@ -165,6 +166,34 @@ def _bounds(figure: Any, series: Series, pen: _Pen, across: Axis, up: Axis) -> I
         if one.y_bounds is not None:
             ends = [_at(up, bound) for bound in one.y_bounds]
             yield figure.signal([at_x] * 2, ends, marker=pen.line(is_upright=True)).lines(True)
+
+
+def _labels(
+    chart: Chart, pens: Sequence[_Pen], size: tuple[int, int]
+) -> Iterator[tuple[float, float, Any]]:
+    """Yield where plotext draws which label; one that would hide another moves to its right.
+
+    Those that are picked stand where they belong.
+    """
+    across, up = chart.x, chart.y
+    column = (_at(across, across.high) - _at(across, across.low)) / size[0]
+    line = (_at(up, up.high) - _at(up, up.low)) / size[1]
+    taken: set[tuple[int, int]] = set()
+    order = sorted(range(len(pens)), key=lambda place: chart.series[place].is_minor)
+    for series, pen in ((chart.series[place], pens[place]) for place in order):
+        for one in series.points() if series.labels else ():
+            x, y = _at(across, one.x), _at(up, one.y)
+            cells = _cells(one.label, round(x / column), round(y / line))
+            while taken & cells:
+                x += column
+                cells = _cells(one.label, round(x / column), round(y / line))
+            taken |= cells
+            yield min(x, _at(across, across.high)), y, _label(one.label, pen)
+
+
+def _cells(label: str, column: int, line: int) -> set[tuple[int, int]]:
+    """Return the cells that a label takes, with one beside it."""
+    return {(column + place, line) for place in range(len(label) + 1)}
 
 
 def _label(label: str, pen: _Pen) -> Any:

@@ -41,6 +41,7 @@ class ElasticQuestion:
     budget_usd: float | None = None
     source: str = ""
     noise_from: str = ""
+    recorded_noise: NoiseScale | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class ElasticAnswer:
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record."""
-        plan = self.plan
+        plan, recorded = self.plan, self.question.recorded_noise
         return {
             "schema_version": 1,
             "source": self.question.source or "given",
@@ -62,6 +63,7 @@ class ElasticAnswer:
             "samples_per_phase": self.question.phases[0].samples,
             "noise_scale_samples": [phase.noise_batch for phase in self.question.phases],
             "noise_scale_source": self.question.noise_from or "unknown",
+            "noise_scale_recorded": None if recorded is None else asdict(recorded),
             "price_usd_per_h": self.question.billing.price_usd_per_h,
             "scaling": asdict(self.question.scaling),
             "step_s": self.question.scaling.steps_s(np.array([self.question.batch]))[0].tolist(),
@@ -149,6 +151,7 @@ def question_of(
         budget_usd=budget_usd,
         source="" if known is None else known.source,
         noise_from="given" if noise is not None else "" if measured is None else "recorded",
+        recorded_noise=measured,
     )
 
 

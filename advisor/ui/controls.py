@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from advisor.errors import UsageError
+from advisor.quantities import share_text
 from advisor.question import ENTRIES, Question
 from advisor.question.writing import command_line, project_file
 
@@ -62,8 +63,8 @@ def controls(providers: tuple[str, ...]) -> list[dict[str, Any]]:
     -------
     list of dict
         ``title``, and ``controls``: each ``name``, ``label``, ``help``, ``kind`` (``slider``,
-        ``switch``, ``choice``, ``names`` or ``text``), ``unit``, ``choices``, and ``default`` of
-        a switch, None where it is left as found.
+        ``switch``, ``choice``, ``names`` or ``text``), ``unit``, ``choices``, ``default`` (None
+        where nothing is assumed) and ``open``: what holds where it is left out, in a word.
     """
     return [
         {"title": title, "controls": [_control(*one, providers) for one in labels.items()]}
@@ -85,7 +86,7 @@ def _control(name: str, label: str, providers: tuple[str, ...]) -> dict[str, Any
     return {
         "name": name, "label": label, "help": entry.help, "kind": kind, "choices": choices,
         "unit": {"USD": "USD", "DURATION": "duration", "SHARE": "share"}.get(unit, ""),
-        "default": _default(name) if kind == "switch" else None,
+        "default": _default(name), "open": _open(name),
     }  # fmt: skip
 
 
@@ -93,6 +94,15 @@ def _default(name: str) -> Any:
     entry = ENTRIES[name]
     value = getattr(getattr(Question(), entry.part), entry.field)
     return None if value is None else entry.kind.show(value)
+
+
+def _open(name: str) -> str:
+    entry, default = ENTRIES[name], _default(name)
+    if isinstance(default, float) and entry.kind.metavar == "SHARE":
+        return share_text(default)
+    if default is not None and default != "":
+        return f"{default:g}" if isinstance(default, int | float) else str(default)
+    return {"constraints": "any", "layout": "best"}.get(entry.part, "as found")
 
 
 def changeable(question: Question) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _KEPT: Final = 64
 _SLOTS: Final = 256
 
 
-class Superseded(AdvisorError):
+class SupersededError(AdvisorError):
     """A newer question of the same slot came before this one's turn."""
 
 
@@ -58,7 +58,7 @@ class Desk:
 
         Raises
         ------
-        Superseded
+        SupersededError
             If a newer question came first.
         """
         ticket = object()
@@ -70,10 +70,21 @@ class Desk:
                 return self._kept[key, one]
         async with self._turn:
             if self._newest.get(slot) is not ticket:
-                raise Superseded("a newer question came first")
+                raise SupersededError("a newer question came first")
             found = await in_thread(lambda: self._answer(question, is_whole))
         _put(self._kept, (key, is_whole), found, _KEPT)
         return found
+
+    async def turn(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns, once whatever is being answered is.
+
+        Raises
+        ------
+        Exception
+            What ``call`` raises.
+        """
+        async with self._turn:
+            return await in_thread(call)
 
 
 def _put(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

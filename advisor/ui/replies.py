@@ -41,7 +41,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A body that is too long, or no JSON object."""
 
     def __init__(self, why: Refusal) -> None:
@@ -54,25 +54,25 @@ async def read_object(request: Request) -> dict[str, Any]:
 
     Raises
     ------
-    Unreadable
+    UnreadableError
         If the body is longer than ``LONGEST_BODY``, or no JSON object.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Unreadable(Refusal(415, "the body is not JSON", "send application/json", 2))
+        raise UnreadableError(Refusal(415, "the body is not JSON", "send application/json", 2))
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > LONGEST_BODY:
                 hint = f"send {LONGEST_BODY} bytes at most"
-                raise Unreadable(Refusal(413, "the body is too long", hint, 2))
+                raise UnreadableError(Refusal(413, "the body is too long", hint, 2))
     except ClientDisconnect:
-        raise Unreadable(Refusal(400, "the body ended early", "send it again", 2)) from None
+        raise UnreadableError(Refusal(400, "the body ended early", "send it again", 2)) from None
     try:
         content = bounded.parse_json(bytes(body))
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise Unreadable(Refusal(400, "the body is not a JSON object", "send an object", 2))
+        raise UnreadableError(Refusal(400, "the body is not a JSON object", "send an object", 2))
     return content

@@ -16,8 +16,8 @@ import uvicorn
 from advisor.errors import AdvisorError
 from advisor.question import Question
 from advisor.ui.guard import HOSTS, Keys
+from advisor.ui.live_report import LiveReport
 from advisor.ui.server import application
-from advisor.ui.session import Session
 
 # Answers that are still being computed are not waited for. [s]
 _PATIENCE_S: Final = 1
@@ -77,7 +77,7 @@ class Server:
     def __init__(self, question: Question, listener: socket.socket) -> None:
         keys = Keys()
         self._listener = listener
-        self._app = application(Session(question), keys)
+        self._app = application(LiveReport(question), keys)
         self.address = keys.address(listener.getsockname()[1])
 
     def run(self, *, is_opened: bool) -> None:

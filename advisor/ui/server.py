@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,52 +20,67 @@ from starlette.routing import Route
 from advisor.collectors.printable import shown
 from advisor.collectors.system_errors import explain
 from advisor.ui.controls import changed
-from advisor.ui.desk import Desk, Superseded
+from advisor.ui.desk import Desk, SupersededError
 from advisor.ui.guard import Guard, Keys
-from advisor.ui.replies import Refusal, Unreadable, read_object, refused
-from advisor.ui.session import Session
+from advisor.ui.live_report import ExportRequest, LiveReport
+from advisor.ui.replies import Refusal, UnreadableError, read_object, refused
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LONGEST_SLOT: Final = 64
-# Beside the policy that the page states itself, by the hashes of its scripts: what only a header can.
+# The page states its policy itself, by the hashes of its scripts; this part only a header can.
 _PAGE_POLICY: Final = "frame-ancestors 'none'"
 
 
-def application(session: Session, keys: Keys) -> Guard:
-    """Return the application of one session.
+def application(live: LiveReport, keys: Keys) -> Guard:
+    """Return the application of one page.
 
     Parameters
     ----------
-    session : Session
+    live : LiveReport
     keys : Keys
         Whom it lets in.
     """
-    desk = Desk(session.answer)
+    desk = Desk(live.answer)
 
     async def page(_: Request) -> Response:
-        return HTMLResponse(session.page(), headers={"Content-Security-Policy": _PAGE_POLICY})
+        return HTMLResponse(live.page(), headers={"Content-Security-Policy": _PAGE_POLICY})
 
     async def answer(request: Request) -> Response:
         body = await read_object(request)
-        slot, is_whole = body.get("slot", ""), body.get("whole", True)
-        if (
-            not isinstance(slot, str)
-            or len(slot) > _LONGEST_SLOT
-            or not isinstance(is_whole, bool)
-        ):
-            hint = "slot is a short text, whole is true or false"
-            raise Unreadable(Refusal(400, "cannot read the request", hint, 2))
-        question = changed(session.question, body.get("question"))
+        slot, is_whole = _slot(body), body.get("whole", True)
+        if not isinstance(is_whole, bool):
+            raise _unreadable("whole is true or false")
+        question = changed(live.question, body.get("question"))
         return JSONResponse(await desk.ask(slot, question, is_whole=is_whole))
+
+    async def export(request: Request) -> Response:
+        body = await read_object(request)
+        asked = ExportRequest.read(body)
+        question = changed(live.question, body.get("question"))
+        found = await desk.ask(f"{_slot(body)} export", question, is_whole=False)
+        record = found["data"]["answer"]
+        return JSONResponse(await desk.turn(lambda: live.export(question, record, asked)))
 
     app = Starlette(
         routes=[
             Route("/", _replying(page)),
             Route("/api/answer", _replying(answer), methods=["POST"]),
+            Route("/api/export", _replying(export), methods=["POST"]),
         ],
         exception_handlers={HTTPException: _not_found},
     )
     return Guard(app, keys)
+
+
+def _slot(body: Mapping[str, Any]) -> str:
+    slot = body.get("slot", "")
+    if not isinstance(slot, str) or len(slot) > _LONGEST_SLOT:
+        raise _unreadable("slot is a short text")
+    return slot
+
+
+def _unreadable(hint: str) -> UnreadableError:
+    return UnreadableError(Refusal(400, "cannot read the request", hint, 2))
 
 
 def _replying(handler: Handler) -> Handler:
@@ -81,9 +96,9 @@ def _replying(handler: Handler) -> Handler:
 
 
 def _refusal(error: Exception) -> Refusal:
-    if isinstance(error, Unreadable):
+    if isinstance(error, UnreadableError):
         return error.why
-    if isinstance(error, Superseded):
+    if isinstance(error, SupersededError):
         return Refusal(409, str(error), "wait for the answer to the newer one")
     known = error if hasattr(error, "exit_code") else explain(error)
     if known is None:

@@ -1,13 +1,16 @@
 """Protocol ``job``: a job is known by its steps on other GPUs; it is asked on one it was never on.
 
 PROFET's and trainpred's networks on AWS's instances. Known of a job (a network and its images) are
-its steps at any batch on the other instances, as ``--runs`` takes them; the instance that is asked
-for is left out with all its jobs, and so are published steps on it (``known_jobs``).
+its steps at any batch on the other instances, and of the collection's other jobs those on all
+instances, as ``--runs`` and ``--runs-of`` take a team's table; the whole family of networks is
+left out of these (every ResNet50, whatever its images), and published steps on the instance that
+is asked for are left out of the product's constants (``known_jobs``). Beside it the same without
+the other jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +38,15 @@ def run(data: Path) -> Validation:
     """
     table = cell_table(cells(data))
     frame = table.frame
-    mean, log_sd = left_out(table, frame["device"].to_numpy())
+    device, family = frame["device"].to_numpy(), _families(frame)
+    alone, alone_sd = left_out(table, device)
+    mean, log_sd = left_out(table, device, families=family)
     rows = np.isfinite(mean)
     value, measured = np.exp(mean), np.exp(table.cells.log_throughput)
     low, high = (np.exp(mean + sign * REACH_90 * log_sd) for sign in (-1, 1))
-    simple, beside = compare(_rules(table), value, measured)
+    without = np.exp(alone)
+    lowest, highest = (np.exp(alone + sign * REACH_90 * alone_sd) for sign in (-1, 1))
+    simple, beside = compare(_rules(table, family), value, measured)
     suite = frame["collection"].to_numpy(str)
     labels = np.array([f"{s} on {gpu}" for s, gpu in zip(suite, frame["gpu"], strict=True)])
 
@@ -47,21 +54,32 @@ def run(data: Path) -> Validation:
         kept = rows & mask
         return score(value[kept], measured[kept], low=low[kept], high=high[kept])
 
+    def scored_alone(mask: NDArray[np.bool_]) -> Scores:
+        kept = rows & mask
+        return score(without[kept], measured[kept], low=lowest[kept], high=highest[kept])
+
+    everything = np.ones(len(frame), bool)
     return Validation(
         protocol="job",
-        description="samples/s of a job known by its steps on other GPUs, the GPU left out",
-        form="none chosen",
+        description="samples/s of a job known by its steps on other GPUs and by other jobs' there",
+        form="chosen with these rows in sight",
         scores=THE_PRODUCT,
-        seen=SEEN,
-        overall=scored(np.ones(len(frame), bool)),
+        seen=(*SEEN, "five round constants of what other jobs say of a device"),
+        overall=scored(everything),
         groups=[
+            Group(group="other jobs unknown", scores=scored_alone(everything)),
+            *[
+                Group(group=f"{name}, other jobs unknown", scores=scored_alone(suite == name))
+                for name in np.unique(suite)
+            ],
             *[Group(group=name, scores=scored(suite == name)) for name in np.unique(suite)],
             *[Group(group=name, scores=scored(labels == name)) for name in np.unique(labels)],
         ],
         baselines=simple,
         beside=beside,
         notes=(
-            "asked as `--runs`: the job's steps at every batch on the other GPUs, the batch asked",
+            "asked as `--runs TABLE --runs-of JOB`: the job's steps at every batch on the other "
+            "GPUs, those of jobs of other families on all GPUs, the batch asked",
             "trainpred's small networks wait for their input and for Python, which runs alone do "
             "not tell from computing",
             *table.notes,
@@ -112,12 +130,19 @@ def _steps(collection: str, runs: list[RunRecord]) -> Iterator[dict[str, str | f
             }  # fmt: skip
 
 
-def _rules(table: CellTable) -> dict[str, Floats]:
+def _families(frame: pd.DataFrame) -> NDArray[np.str_]:
+    """Return the kind of network of every row, in its collection."""
+    named = zip(frame["collection"], frame["model"], strict=True)
+    return np.array([f"{table}: {model.split()[1]}" for table, model in named])
+
+
+def _rules(table: CellTable, families: NDArray[np.str_]) -> dict[str, Floats]:
     """Return what simpler rules make of the cells, by runs at the same batch [samples/s]."""
     frame, cells = table.frame, table.cells
     jobs = np.unique(frame["model"] + " " + frame["batch"].astype(str), return_inverse=True)[1]
     log_rate, speed = cells.log_throughput, 0.5 * np.log(cells.peak * cells.bandwidth)
-    nearest, constant, linear = np.full((3, len(frame)), np.nan)
+    nearest, constant, linear, carried = np.full((4, len(frame)), np.nan)
+    ratio = _mean_ratio(jobs, cells.device, log_rate, families)
     for device in np.unique(cells.device):
         out = cells.device == device
         slope = _slope(jobs[~out], speed[~out], log_rate[~out])
@@ -127,11 +152,37 @@ def _rules(table: CellTable) -> dict[str, Floats]:
                 nearest[i] = log_rate[others[np.argmin(np.abs(speed[others] - speed[i]))]]
                 constant[i] = log_rate[others].mean()
                 linear[i] = constant[i] + slope * (speed[i] - speed[others].mean())
+                ratios = [ratio(i, int(o)) for o in others]
+                carried[i] = np.mean(log_rate[others] + ratios)
     return {
         "nearest run": np.exp(nearest),
         "mean of the runs": np.exp(constant),
         "log-linear in peak and bandwidth": np.exp(linear),
+        "mean of the runs, each times the mean ratio of other jobs": np.exp(carried),
     }
+
+
+def _mean_ratio(
+    jobs: NDArray[np.int64], device: NDArray[np.int64], log_rate: Floats,
+    families: NDArray[np.str_],
+) -> Callable[[int, int], float]:  # fmt: skip
+    """Return what gives ln(rate on row i's device / on row o's), of jobs of other families.
+
+    Of those in the table of row i that ran on both at one batch; nan where none did.
+    """
+    rate = np.full((jobs.max() + 1, device.max() + 1), np.nan)
+    rate[jobs, device] = log_rate
+    family = np.empty(len(rate), families.dtype)
+    family[jobs] = families
+    table = np.char.partition(family, ":")[:, 0]
+
+    def ratio(i: int, o: int) -> float:
+        heard = (table == families[i].partition(":")[0]) & (family != families[i])
+        found = rate[heard, device[i]] - rate[heard, device[o]]
+        found = found[np.isfinite(found)]
+        return float(found.mean()) if found.size else float("nan")
+
+    return ratio
 
 
 def _slope(jobs: NDArray[np.int64], x: Floats, y: Floats) -> float:

@@ -4,7 +4,8 @@ Every cell of a table is asked of the product: the runs of the same job in the s
 the other devices are all that it is given (``predict.known_job``), and the step on the device left
 out, at the batch that was run there, is the answer. Of that device only its specifications are
 known, and no published step on it, nor on the devices left out with it, is in the process of the
-device model's errors.
+device model's errors. Where families of jobs are told, those of other families are known by all of
+their runs, on the device left out too (``--runs-of``).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SEEN: Final = (
 def left_out(
     table: CellTable, groups: NDArray[np.str_], scored: NDArray[np.bool_] | None = None,
     most: int | None = None, order: NDArray[np.int64] | None = None,
+    families: NDArray[np.str_] | None = None,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Return mean and deviation of ln(throughput) of each cell, its group of devices left out.
 
@@ -54,6 +56,9 @@ def left_out(
         Runs that are given of a job at most; all by default.
     order : permutation of shape (n,), optional
         In which they are taken.
+    families : array of shape (n,), optional
+        Kinds of jobs in one table of runs, "table: family", all in one precision: jobs of the
+        others in the table are known as well.
 
     Returns
     -------
@@ -65,6 +70,7 @@ def left_out(
     mean, log_sd = np.full((2, len(frame)), np.nan)
     asked = np.ones(len(frame), bool) if scored is None else scored
     order = np.arange(len(frame)) if order is None else order
+    of_others = _of_other_families(frame, families)
     for group in np.unique(groups[asked]):
         out = groups == group
         asking = Predictor(
@@ -76,12 +82,30 @@ def left_out(
             given = order[(same & ~out).to_numpy()[order]][:most]
             runs = frame.iloc[np.sort(given)]
             if len(runs):
-                step_s, log_sd[i] = ask(asking, runs, cell)
+                others = of_others.get("" if families is None else str(families[i]), ())
+                step_s, log_sd[i] = ask(asking, runs, cell, others)
                 mean[i] = np.log(_batch(cell) / step_s)
     return mean, log_sd
 
 
-def ask(asking: Predictor, runs: pd.DataFrame, cell: pd.Series) -> tuple[float, float]:
+def _of_other_families(
+    frame: pd.DataFrame, families: NDArray[np.str_] | None
+) -> dict[str, tuple[Actual, ...]]:
+    """Return, for each family, the runs of the jobs of other families in its table."""
+    if families is None:
+        return {}
+    runs = [_actual(run) for _, run in frame.iterrows()]
+    table = np.char.partition(families, ":")[:, 0]
+    found = {}
+    for family in np.unique(families):
+        others = (table == family.partition(":")[0]) & (families != family)
+        found[str(family)] = tuple(runs[i] for i in np.flatnonzero(others))
+    return found
+
+
+def ask(
+    asking: Predictor, runs: pd.DataFrame, cell: pd.Series, others: tuple[Actual, ...] = ()
+) -> tuple[float, float]:
     """Return the step on a cell's device, known the runs, and its deviation of logarithms."""
     device = _device(str(cell["gpu"]))
     job = job_from_runs(
@@ -91,6 +115,7 @@ def ask(asking: Predictor, runs: pd.DataFrame, cell: pd.Series) -> tuple[float, 
         name=str(cell["model"]),
         precision=_PRECISIONS.get(str(cell["precision"]), "tf32"),
         batch=_batch(cell),
+        others=others,
     )
     columns = asking.step_columns(
         job,

@@ -16,6 +16,7 @@ from advisor.planners.step.calibration import calibrate
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import measured_flop_per_s, runs_as
 from advisor.planners.step.from_runs import is_known_by_runs
+from advisor.planners.step.other_jobs import OtherJobs, errors_on, expected_error, features
 from advisor.planners.step.residual import ExpectedErrors, conditioned, expected_errors
 from advisor.ways.constants import Constants
 
@@ -48,6 +49,8 @@ class Anchors:
     work : Work or None
         The job's: what published steps of jobs like it say of GPUs is heard. None for the bare
         model.
+    others : OtherJobs or None
+        Other jobs' runs, where the job is known by its runs alone.
     """
 
     core_speed: float | None
@@ -59,6 +62,7 @@ class Anchors:
     host: Device | None = None
     work: Work | None = None
     workers: tuple[int, ...] = ()
+    others: OtherJobs | None = None
 
     @property
     def are_of_several(self) -> bool:
@@ -107,7 +111,18 @@ class Anchors:
             found = self._by_process(on, left[gpus], constants, law)
             # The last bits depend on which other devices are asked about: one has one answer.
             factor[gpus], left[gpus] = (np.round(one, _DECIMALS) for one in found)
+        self._hear_others(targets, factor, left)
         return factor, left
+
+    def _hear_others(self, targets: Sequence[Device], factor: Floats, left: Floats) -> None:
+        """Put what other jobs' runs on a target say in place of what is thought without them."""
+        if self.others is None or self.work is None:
+            return
+        for row, target in enumerate(targets):
+            seen = errors_on(self.others, target.name)
+            if seen is not None:
+                at = features(self.work, self.work.micro_batch, self.others.known)
+                factor[row], left[row] = expected_error(at, seen, float(factor[row]))
 
     def _by_kind(
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants

@@ -10,7 +10,7 @@ from . import format as fmt
 from . import limits, lineage
 from .control import Control
 from .device_clock import DeviceClock
-from .routing import Routing
+from .routing import RouterHooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Chores:
     delay_ns : int
         The main thread's waiting for a core, as of a short while ago.
     control : Control
-    routing : Routing
+    routing : RouterHooks
     """
 
     def __init__(self, state: ProcessState, folder: str) -> None:
@@ -55,7 +55,7 @@ class Chores:
         self.due_ns = 0
         self.due_step = _LAST_PLANNED
         self.delay_ns = 0
-        self.routing = Routing(state)
+        self.routing = RouterHooks(state)
         self._state = state
         self._delay = state.loaders.delay
         self._device_clock = DeviceClock(state.writer)

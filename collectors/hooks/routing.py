@@ -28,7 +28,7 @@ _LEAST_NS = 1_000_000_000
 _SHARE = 12  # of the time since the first pass, between two
 
 
-class Routing:
+class RouterHooks:
     """The routers of the trained model and the pass that is being kept.
 
     Attributes

@@ -13,7 +13,7 @@ here            meaning, unit
     LRU, LFU      a miss replaces the expert used longest ago, or least often (then longest ago)
     periodic      every p tokens the C most used of the period before; a miss is loaded, used
                   and not kept
-    foreseen      a miss replaces what is expected to be used least (``forecast``)
+    foreseen      a miss replaces what is expected to be used least, or is not kept (``forecast``)
     oracle        a miss replaces what is used farthest in the future, or is not kept itself
     Che           sum (1 - exp(-q t)) = C,  hit rate = sum q (1 - exp(-q t))
 
@@ -71,8 +71,11 @@ class Served:
         return self.loads / self.accesses if self.accesses else 0.0
 
 
-def lru(accesses: ArrayLike, capacity: int) -> Served:
-    """Return what a cache does that replaces the expert used longest ago."""
+def lru(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
+    """Return what a cache does that replaces the expert used longest ago.
+
+    The first ``warm`` accesses fill it and are not counted; so in the other policies.
+    """
     last: dict[int, int] = {}
 
     def rank(expert: int) -> int:
@@ -81,10 +84,10 @@ def lru(accesses: ArrayLike, capacity: int) -> Served:
     def used(at: int, expert: int) -> None:
         last[expert] = at
 
-    return _replayed(_checked(accesses, capacity), capacity, rank, used)
+    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
 
 
-def lfu(accesses: ArrayLike, capacity: int) -> Served:
+def lfu(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
     """Return what a cache does that replaces the expert used least often so far."""
     uses: dict[int, tuple[int, int]] = {}
 
@@ -94,11 +97,15 @@ def lfu(accesses: ArrayLike, capacity: int) -> Served:
     def used(at: int, expert: int) -> None:
         uses[expert] = (uses.get(expert, (0, 0))[0] + 1, at)
 
-    return _replayed(_checked(accesses, capacity), capacity, rank, used)
+    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
 
 
-def foreseen(accesses: ArrayLike, capacity: int, expected: NDArray[np.float64]) -> Served:
-    """Return what a cache does that replaces what is expected to be used least.
+def foreseen(
+    accesses: ArrayLike, capacity: int, expected: NDArray[np.float64], *, warm: int = 0
+) -> Served:
+    """Return what a cache does that gives up what is expected to be used least.
+
+    That may be the expert that was just loaded: it is used and not kept.
 
     Parameters
     ----------
@@ -110,18 +117,18 @@ def foreseen(accesses: ArrayLike, capacity: int, expected: NDArray[np.float64]) 
     order = _checked(accesses, capacity)
     if expected.shape[0] != len(order):
         raise ValueError(f"{len(order)} accesses, {expected.shape[0]} forecasts")
-    now: list[NDArray[np.float64]] = [np.zeros(expected.shape[1])]
+    kept: set[int] = set()
+    hits = 0
+    for at, expert in enumerate(order):
+        hits += expert in kept and at >= warm
+        kept.add(expert)
+        if len(kept) > capacity:
+            now = expected[at]
+            kept.remove(min(kept, key=lambda one: (now[one], one)))
+    return _counted(order, hits, warm)
 
-    def rank(expert: int) -> float:
-        return float(now[0][expert])
 
-    def used(at: int, expert: int) -> None:
-        now[0] = expected[at]
-
-    return _replayed(order, capacity, rank, used)
-
-
-def oracle(accesses: ArrayLike, capacity: int) -> Served:
+def oracle(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
     """Return what a cache does that knows every later access: nobody loads less."""
     order = _checked(accesses, capacity)
     following = [_NEVER] * len(order)
@@ -133,17 +140,19 @@ def oracle(accesses: ArrayLike, capacity: int) -> Served:
     hits = 0
     for at, expert in enumerate(order):
         if expert in until:
-            hits += 1
+            hits += at >= warm
         elif len(until) >= capacity:
             farthest = max(until, key=lambda one: until[one])
             if until[farthest] <= following[at]:
                 continue  # used once and not kept
             del until[farthest]
         until[expert] = following[at]
-    return Served(accesses=len(order), hits=hits, loads=len(order) - hits)
+    return _counted(order, hits, warm)
 
 
-def periodic(accesses: ArrayLike, capacity: int, *, top: int, period: int = PERIOD) -> Served:
+def periodic(
+    accesses: ArrayLike, capacity: int, *, top: int, period: int = PERIOD, warm: int = 0
+) -> Served:
     """Return what a cache does that is filled anew every ``period`` tokens.
 
     Parameters
@@ -161,15 +170,15 @@ def periodic(accesses: ArrayLike, capacity: int, *, top: int, period: int = PERI
     hits = ahead = 0
     for begin in range(0, len(order), top * period):
         stretch = order[begin : begin + top * period]
-        hits += sum(expert in kept for expert in stretch)
+        hits += sum(expert in kept for expert in stretch[max(warm - begin, 0) :])
         counts = np.bincount(stretch)
         most = np.argsort(-counts, kind="stable")[:capacity]
         chosen = {int(one) for one in most if counts[one]}
         chosen |= set(sorted(kept - chosen)[: capacity - len(chosen)])
-        if begin + top * period < len(order):
+        if warm <= begin + top * period < len(order):
             ahead += len(chosen - kept)
         kept = chosen
-    return Served(accesses=len(order), hits=hits, loads=len(order) - hits + ahead)
+    return _counted(order, hits, warm, ahead)
 
 
 def che_hit_rate(popularity: ArrayLike, capacity: float) -> float:
@@ -221,16 +230,22 @@ def _replayed(
     capacity: int,
     rank: Callable[[int], float | tuple[int, int]],
     used: Callable[[int, int], None],
+    warm: int,
 ) -> Served:
     """Play a cache that keeps what it loads and replaces what ranks lowest."""
     kept: set[int] = set()
     hits = 0
     for at, expert in enumerate(order):
         if expert in kept:
-            hits += 1
+            hits += at >= warm
         else:
             if len(kept) >= capacity:
                 kept.remove(min(kept, key=lambda one: (rank(one), one)))
             kept.add(expert)
         used(at, expert)
-    return Served(accesses=len(order), hits=hits, loads=len(order) - hits)
+    return _counted(order, hits, warm)
+
+
+def _counted(order: Sequence[int], hits: int, warm: int, ahead: int = 0) -> Served:
+    accesses = max(len(order) - warm, 0)
+    return Served(accesses=accesses, hits=hits, loads=accesses - hits + ahead)

@@ -142,7 +142,7 @@ def cache_sizes(
     trace: NDArray[np.int64],
     policies: Sequence[Policy],
     *,
-    learnt_from: NDArray[np.int64] | None = None,
+    before: NDArray[np.int64],
 ) -> tuple[CacheSize, ...]:
     """Return what every policy makes of every size of the cache.
 
@@ -150,31 +150,35 @@ def cache_sizes(
     ----------
     mixture : Mixture
     trace : ndarray of int, shape (layers, tokens, top)
-        The experts of every token.
+        The experts of every token; what is judged.
     policies : sequence of str
-    learnt_from : ndarray of the same form, optional
-        An earlier trace; needed by ``"learned"``.
+    before : ndarray of the same form
+        An earlier trace, which fills the caches and teaches the learned policy.
 
     Raises
     ------
     PlanningError
         If the trace is not the mixture's.
     """
-    shape = (mixture.layers, mixture.top)
-    if trace.ndim != 3 or (trace.shape[0], trace.shape[2]) != shape or not trace.shape[1]:
-        raise PlanningError(
-            f"a trace of shape {trace.shape} is not of {shape[0]} layers and {shape[1]} experts",
-            hint="profile the script again",
-        )
+    for one in (before, trace):
+        shape = (mixture.layers, mixture.top)
+        if one.ndim != 3 or (one.shape[0], one.shape[2]) != shape or not one.shape[1]:
+            raise PlanningError(
+                f"a trace of shape {one.shape} is not of {shape[0]} layers and {shape[1]} experts",
+                hint="profile the script again",
+            )
+    whole = np.concatenate([before, trace], axis=1)
+    warm = before.shape[1] * mixture.top
     found = []
     for policy in policies:
-        ahead = [None] * mixture.layers if policy != "learned" else _foreseen(
-            mixture, trace, learnt_from
-        )  # fmt: skip
+        expected = [
+            learn(earlier, mixture.experts).expected(layer) if policy == "learned" else None
+            for earlier, layer in zip(before, whole, strict=True)
+        ]
         for cached in _sizes(mixture):
             served = [
-                _served(policy, layer, cached, mixture.top, expected)
-                for layer, expected in zip(trace, ahead, strict=True)
+                _served(policy, layer, cached, mixture.top, ahead, warm)
+                for layer, ahead in zip(whole, expected, strict=True)
             ]
             found.append(CacheSize(
                 policy=policy, cached=cached,
@@ -205,24 +209,13 @@ def _sizes(mixture: Mixture) -> list[int]:
     return sorted({round(float(one)) for one in spread})
 
 
-def _foreseen(
-    mixture: Mixture, trace: NDArray[np.int64], learnt_from: NDArray[np.int64] | None
-) -> list[NDArray[np.float64]]:
-    if learnt_from is None or learnt_from.shape[0] != mixture.layers:
-        raise ValueError("a learned policy needs an earlier trace of the same layers")
-    return [
-        learn(earlier, mixture.experts).expected(layer)
-        for earlier, layer in zip(learnt_from, trace, strict=True)
-    ]
-
-
 def _served(
     policy: Policy, layer: NDArray[np.int64], cached: int, top: int,
-    expected: NDArray[np.float64] | None,
+    expected: NDArray[np.float64] | None, warm: int,
 ) -> Served:  # fmt: skip
     order = layer.ravel()
     if policy == "periodic":
-        return periodic(order, cached, top=top)
+        return periodic(order, cached, top=top, warm=warm)
     if expected is not None:
-        return foreseen(order, cached, expected)
-    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached)
+        return foreseen(order, cached, expected, warm=warm)
+    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached, warm=warm)

@@ -165,6 +165,19 @@ def _work(amounts: Floats, batch: int, precision: Precision) -> Work:
     )
 
 
+def amounts_of(work: Work) -> tuple[float, float, float, float]:
+    """Return products and traffic of a sample, calls and fixed traffic of a step fitted to runs.
+
+    In [flop], [bytes], [1], [bytes].
+    """
+    passes = [one for one in work.operators if one.phase != "optimizer"]
+    flop = sum(one.flop for one in passes) / work.micro_batch
+    moved = sum(one.bytes for one in passes) / work.micro_batch
+    calls = sum(one.count for one in passes if one.kind == "copy")
+    fixed = sum(one.fixed_bytes for one in work.operators if one.phase == "optimizer")
+    return flop, moved, calls, fixed
+
+
 _KINDS: Final[tuple[OperatorKind, ...]] = ("matmul", "elementwise", "copy")
 _NAME: Final = "runs::"
 _NO_CALL: Final = 1e-9  # an operator has calls, even one that stands for an amount

@@ -1,7 +1,7 @@
 """Asks the tool that an export is for whether it takes the file; runs where the tools are.
 
-``python check.py < record.json``: ``{"target": ..., "text": ..., "machines": [...]}``, the file and
-the machines in it; prints what the tool read as JSON. Anything refused is a traceback.
+Each line of stdin is ``{"target": ..., "text": ..., "machines": [...]}``, a file and the machines
+in it; a line of stdout has what the tool read. Anything refused is a traceback.
 Standard library and the tools only: the advisor is not installed there.
 """
 
@@ -94,8 +94,8 @@ def sagemaker(text: str, _: list[dict[str, Any]]) -> Any:
     with mock_aws():
         client = boto3.client("sagemaker")
         client.create_training_job(**request)
-        name = request["TrainingJobName"]
-        return json.loads(json.dumps(client.describe_training_job(TrainingJobName=name), default=str))
+        job = client.describe_training_job(TrainingJobName=request["TrainingJobName"])
+    return json.loads(json.dumps(job, default=str))
 
 
 def sagemaker_types(_: str, __: list[dict[str, Any]]) -> Any:
@@ -141,7 +141,7 @@ def main() -> None:
             globals()[asked["target"]](asked["text"], asked["machines"])
             for asked in map(json.loads, sys.stdin)
         ]
-    print("ANSWERS " + json.dumps(answers))
+    sys.stdout.write(f"ANSWERS {json.dumps(answers)}\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ function drawCandidate() {
   fill("candidate",
     title("candidate", `${name}: ${words.machines}`),
     element("p", { class: "quiet" }, `${words.inside}, ${words.where}`,
-      words.picked_as && ` — ${words.picked_as}`),
+      words.picked_as && element("span", { class: "badge aside" }, words.picked_as)),
     definitions([
       ["time", withBounds(words.time)], ["cost", withBounds(words.cost)],
       ["a step", withBounds(words.step)], ["throughput", words.throughput],
@@ -43,11 +43,14 @@ function unitPairs(units) {
   ];
 }
 
+const WORTH_SAYING = 0.001;
+
 function partsTable(row, words) {
-  const rows = Object.entries(row.breakdown).filter(([name]) => words.parts[name].time || words.parts[name].cost);
-  if (!rows.length) return null;
   const [time, cost] = [row.training_time_h.value, row.cost_usd.value];
   const share = (value, whole) => (value && whole ? value / whole : 0);
+  const rows = Object.entries(row.breakdown).filter(([, part]) => (
+    share(part.time_h, time) > WORTH_SAYING || share(part.cost_usd, cost) > WORTH_SAYING));
+  if (!rows.length) return null;
   return element("div", {}, element("h3", {}, "Where time and cost go"),
     table("Where time and cost go", [
       { name: "Part", cell: ([name]) => words.parts[name].label },
@@ -58,7 +61,7 @@ function partsTable(row, words) {
 }
 
 function sharesTable(row, words) {
-  const rows = Object.entries(row.shares).filter(([, share]) => share >= 0.001).sort(([, a], [, b]) => b - a);
+  const rows = Object.entries(row.shares).filter(([, share]) => share >= WORTH_SAYING).sort(([, a], [, b]) => b - a);
   if (!rows.length) return null;
   return element("div", {}, element("h3", {}, "What a step goes to"),
     table("What a step goes to", [
@@ -77,8 +80,7 @@ function layoutPart(layout) {
   return [
     element("h3", {}, "Layout"),
     element("p", {}, `${layout.words}; ${layout.devices} ${layout.devices === 1 ? "device" : "devices"}.`,
-      layout.devices > 1 && " A box is a device: s is its pipeline stage, r the replica of the model that it is part of, "
-        + "t its share of a layer."),
+      layout.devices > 1 && ` A box is a device: ${meaning(layout)}.`),
     element("ul", { class: "instances" }, pieces),
     rest > 0 && element("p", { class: "quiet" }, `and ${rest} more machines in the same order`),
     schedule && [
@@ -92,11 +94,20 @@ function layoutPart(layout) {
   ];
 }
 
+const LETTERS = [["pp", "s", "its pipeline stage"], ["dp", "r", "its replica of the model"],
+                 ["cp", "c", "its part of a sequence"], ["tp", "t", "its part of every layer"]];
+
+function used(layout) {
+  const found = LETTERS.filter(([name]) => layout.degrees.includes(name));
+  return found.length ? found : LETTERS.slice(1, 2);
+}
+
+function meaning(layout) { return used(layout).map(([, letter, what]) => `${letter} is ${what}`).join(", "); }
+
 function deviceCell([stage, replica, context, tensor], layout) {
-  const has = (name) => layout.degrees.includes(name);
-  const label = [has("pp") && `s${stage}`, (has("dp") || !layout.degrees.includes(" ")) && `r${replica}`,
-                 has("cp") && `c${context}`, has("tp") && `t${tensor}`].filter(Boolean).join(" ");
-  return element("span", { class: `cell tone-${(has("pp") ? stage : replica) % 6}` }, label);
+  const ranks = { pp: stage, dp: replica, cp: context, tp: tensor };
+  const label = used(layout).map(([name, letter]) => `${letter}${ranks[name]}`).join(" ");
+  return element("span", { class: `cell tone-${stage % 6}` }, label);
 }
 
 function drawSchedule(schedule) {
@@ -111,8 +122,7 @@ function drawSchedule(schedule) {
       hovertext: passes.map((pass) => `${isBackward ? "backward" : "forward"} of micro-batch ${pass[4]}`
         + `${schedule.chunks > 1 ? `, chunk ${pass[5]}` : ""} on stage ${pass[0]}`), hoverinfo: "text",
       insidetextfont: { color: "#ffffff", size: 11 },
-      marker: { color: isBackward ? "#b34700" : "#005f96", line: { color: "#ffffff", width: 1 },
-                pattern: { shape: isBackward ? "/" : "", fgcolor: "rgba(255,255,255,.35)", size: 5 } },
+      marker: { color: isBackward ? "#b34700" : "#005f96", line: { color: "#ffffff", width: 1 } },
     };
   };
   return draw("schedule-plot", [bars(false), bars(true)], {
@@ -126,7 +136,7 @@ function drawSchedule(schedule) {
 function reasons(row) {
   if (!row.reasons.length) return null;
   return [element("h3", {}, "Why it is on the list, and what it assumes"),
-          element("ul", { class: "plain" }, [...new Set(row.reasons)].map((said) => element("li", {}, said)))];
+          element("ul", { class: "plain" }, [...new Set(row.reasons)].map((said) => element("li", {}, flagged(prose(said)))))];
 }
 
 function alternatives(words) {
@@ -143,7 +153,8 @@ function facts(row) {
   if (!row.facts || !row.facts.length) return null;
   return [element("h3", {}, "Where its numbers are from"), table("Where its numbers are from", [
     { name: "Source", cell: (one) => element("span", { class: `source source-${one.source.replace(" ", "-")}` }, one.source) },
-    { name: "Number", cell: (one) => [one.what, element("span", { class: "bounds" }, one.note)] },
-    { name: "Value", cell: (one) => one.value },
+    { name: "Number", cell: (one) => [one.what, element("span", { class: "narrow-only value" }, one.value),
+                                      element("span", { class: "bounds" }, flagged(one.note))] },
+    { name: "Value", wide: true, cell: (one) => one.value },
   ], row.facts)];
 }

@@ -32,9 +32,19 @@ function title(section, text, level = "h2") {
   return element(level, { id: `${section}-title` }, text);
 }
 
-// "3.60-24.3" is typed; a range is printed with an en dash.
-function range(text) {
-  return String(text || "").replace(/(\d)-(?=\d)/g, "$1–");
+// "3.60-24.3" is typed; a range is printed with an en dash. Names such as SXM2-16GB stay.
+function range(bounds) {
+  return String(bounds || "").replace(/^([\d.,]+)-([\d.,]+)$/, "$1–$2");
+}
+
+function prose(text) {
+  return String(text).replace(/\(([\d.,]+)-([\d.,]+)(?=[),])/g, "($1–$2");
+}
+
+// Flags of the command line stay whole where a line ends.
+function flagged(text) {
+  return String(text).split(/(--[a-z][a-z-]*)/).map((piece, place) => (
+    place % 2 ? element("span", { class: "flag" }, piece) : piece));
 }
 
 // A value with its bounds, the bounds on a line of their own.

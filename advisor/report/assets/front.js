@@ -35,8 +35,8 @@ function isWanted(row) {
 function drawChoice() {
   const { answer, words } = report.data;
   const [lead, ...more] = answer.summary;
-  const none = "Nothing satisfies the constraints. The nearest misses:";
-  const said = lead || (answer.front.length ? "" : none);
+  const said = lead || (answer.front.length ? "" : "Nothing satisfies the constraints.");
+  if (!lead && answer.nearest.length) more.push("What comes nearest is listed.");
   if (lead && !answer.front.length) {
     more.push("Nothing that can be rented satisfies the constraints; it is listed for comparison.");
   }
@@ -47,9 +47,9 @@ function drawChoice() {
   }
   fill("choice",
     element("p", { class: "overline" }, answer.run),
-    element("h1", { id: "choice-title" }, range(said)),
-    more.length > 0 && element("p", { class: "lead" }, range(more.join(" "))),
-    element("p", { class: "quiet" }, words.job),
+    element("h1", { id: "choice-title" }, prose(said)),
+    more.length > 0 && element("p", { class: "lead" }, prose(more.join(" "))),
+    element("p", { class: "quiet" }, flagged(words.job)),
     picks.size > 0 && element("div", { class: "picks" }, [...picks].map(([key, names]) => pickCard(key, names))),
     !shownRows().length && element("p", { class: "empty" }, "No candidate is left to show; what ruled them out stands below."));
 }
@@ -81,13 +81,14 @@ function drawFront() {
     element("p", { class: "quiet" }, `Each point is a set of machines; bars are ${coverage} intervals. `
       + "Drag to zoom, double-click to zoom out, choose a point or a row to see it in full."),
     filters(),
-    frame("front-plot", "Training time against cost of every candidate; the table below has the same numbers.", 420),
+    frame("front-plot", "Training time against cost of every candidate; the table below has the same numbers.",
+          window.innerWidth < 500 ? 540 : 440),
     element("div", { id: "front-table" }));
 }
 
 function filters() {
   const groups = Object.entries(FILTERS).map(([name, label]) => {
-    const values = [...new Set([...shownRows(), ...others()].flatMap((row) => traits(row)[name]))].sort();
+    const values = [...new Set([...shownRows(), ...others().map(([, one]) => one)].flatMap((row) => traits(row)[name]))].sort();
     if (values.length < 2) { wanted[name].clear(); return null; }
     return element("fieldset", { class: "filter" }, element("legend", {}, label), values.map((value) =>
       element("label", { class: "chip" }, element("input", {
@@ -102,7 +103,13 @@ function filters() {
     element("p", { class: "quiet", id: "filter-count", role: "status" })) : null;
 }
 
-function others() { return report.data.answer.others || []; }
+// What could be rented in place of a row: [row, alternative, its words].
+function others() {
+  return shownRows().flatMap((row) => row.alternatives.map((one, place) => [
+    row, one, wordsOf(keyOf(row)).alternatives[place]]));
+}
+
+function isFiltering() { return Object.values(wanted).some((set) => set.size); }
 
 function drawRows() {
   const rows = shownRows().filter(isWanted);
@@ -110,7 +117,10 @@ function drawRows() {
   const listed = here ? [...rows, here] : rows;
   const every = shownRows().length;
   const count = document.getElementById("filter-count");
-  if (count) count.textContent = rows.length < every ? `${rows.length} of ${every} rows shown` : "";
+  if (count) {
+    count.textContent = isFiltering() ? `${rows.length} of ${every} rows pass. They are the best of everything `
+      + "that was asked for; for the best of some providers or accelerators alone, ask for these." : "";
+  }
   const place = document.getElementById("front-table");
   if (!place) return Promise.resolve();
   const words = (row) => wordsOf(keyOf(row));
@@ -127,6 +137,16 @@ function drawRows() {
   ], listed, { key: keyOf, selected: () => report.selected, pick: (key) => select(key),
                label: (row) => `Show ${words(row).machines}` })
     : element("p", { class: "empty" }, "No candidate passes the filters."));
+  const instead = isFiltering() ? others().filter(([, one]) => isWanted(one)) : [];
+  if (instead.length) {
+    place.append(element("h3", {}, "In place of a row"), table("In place of a row", [
+      { name: "For", cell: ([row]) => `#${row.rank}` },
+      { name: "Machines", cell: ([, , said]) => [element("span", { class: "value" }, said.machines),
+                                                 element("span", { class: "bounds" }, said.where)] },
+      { name: "Time", numeric: true, sort: ([, one]) => one.training_time_h, cell: ([, , said]) => said.time },
+      { name: "Cost", numeric: true, sort: ([, one]) => one.cost_usd, cell: ([, , said]) => said.cost },
+    ], instead));
+  }
   if (listed.some((row) => row.extrapolating)) {
     place.append(element("p", { class: "quiet" },
       "* outside what the device model was fitted on: the interval is wider"));
@@ -135,16 +155,25 @@ function drawRows() {
 }
 
 function drawFrontPlot(rows) {
+  if (!document.getElementById("front-plot")) return Promise.resolve(); // nothing can be rented
   const points = here() ? [...rows, here()] : rows;
   const groups = new Map();
   for (const row of points) {
-    const name = wordsOf(keyOf(row)).picked_as || (row.rank === 0 ? "this machine" : "other candidates");
+    const name = wordsOf(keyOf(row)).picked_as || (row.rank === 0 ? "this machine" : unpicked());
     groups.set(name, [...(groups.get(name) || []), row]);
   }
-  const named = [...groups].sort(([a], [b]) => (a === "other candidates") - (b === "other candidates"));
+  const named = [...groups].sort(([a], [b]) => (a === unpicked()) - (b === unpicked()));
   const traces = named.map(([name, members], place) => pointsTrace(name, members,
-    name === "other candidates" ? PLAIN : COLOURS[place % COLOURS.length],
-    name === "other candidates" ? "circle" : SHAPES[place % SHAPES.length]));
+    name === unpicked() ? PLAIN : COLOURS[place % COLOURS.length],
+    name === unpicked() ? "circle" : SHAPES[place % SHAPES.length]));
+  const instead = others().filter(([, one]) => isWanted(one));
+  if (instead.length) {
+    traces.unshift({ name: "in place of a row", mode: "markers", customdata: instead.map(([row]) => keyOf(row)),
+      x: instead.map(([, one]) => one.training_time_h), y: instead.map(([, one]) => one.cost_usd || freeAt()),
+      marker: { symbol: "circle-open", size: 7, color: PLAIN }, hoverinfo: "text",
+      hovertext: instead.map(([row, , said]) => [`<b>${plain(said.machines)}</b>`, plain(said.where),
+        `time ${said.time}`, `cost ${said.cost}`, `in place of #${row.rank}`].join("<br>")) });
+  }
   const chosen = points.filter((row) => keyOf(row) === report.selected);
   traces.push({ x: chosen.map((row) => row.training_time_h.value), y: chosen.map(costOf),
                 mode: "markers", name: "selected", hoverinfo: "skip", showlegend: false,
@@ -154,15 +183,19 @@ function drawFrontPlot(rows) {
     .then((node) => { if (node) listen(node); });
 }
 
+function unpicked() { return report.data.answer.front.length ? "other candidates" : "nearest misses"; }
+
 function here() { return report.data.answer.here; }
 
-// What is free has no place on a logarithmic axis: it is drawn at a tenth of a cent and says so.
-const FREE_USD = 0.001;
-function costOf(row) { return Math.max(row.cost_usd.value, FREE_USD * leastCost()); }
-function leastCost() {
-  const paid = everyRow().map((row) => row.cost_usd.value).filter((cost) => cost > 0);
-  return paid.length ? 500 * Math.min(...paid) : 1;
+// What is free has no place on a logarithmic axis: it is drawn below what is cheapest, as "free".
+function costOf(row) { return row.cost_usd.value || freeAt(); }
+
+function freeAt() {
+  const paid = everyRow().map((row) => row.cost_usd.low).filter((cost) => cost > 0);
+  return paid.length ? 0.6 * Math.min(...paid) : 1;
 }
+
+function isAnyFree() { return everyRow().some((row) => row.cost_usd.value === 0); }
 
 function pointsTrace(name, rows, colour, symbol) {
   const reach = (part, bound) => rows.map((row) => Math.abs(row[part][bound] - row[part].value));
@@ -179,8 +212,9 @@ function pointsTrace(name, rows, colour, symbol) {
 }
 
 // Plotly reads some tags in texts: names are written without what would make one.
+function plain(text) { return String(text).replace(/</g, "‹").replace(/>/g, "›").replace(/&/g, "+"); }
+
 function hoverText(words) {
-  const plain = (text) => String(text).replace(/</g, "‹").replace(/>/g, "›").replace(/&/g, "+");
   return [`<b>${plain(words.machines)}</b>`, plain(words.inside), plain(words.where),
           `time ${words.time[0]} (${range(words.time[1])})`,
           `cost ${words.cost[0]}${words.cost[1] ? ` (${range(words.cost[1])})` : ""}`,
@@ -201,8 +235,14 @@ function frontAxes(rows, zoom = null) {
     xaxis: { ...AXIS, type: "log", title: { text: "training time" }, range: x,
              ...timeTicks(10 ** x[0], 10 ** x[1], width / 70) },
     yaxis: { ...AXIS, type: "log", title: { text: "cost" }, range: y,
-             ...moneyTicks(10 ** y[0], 10 ** y[1], 9) },
+             ...costTicks(10 ** y[0], 10 ** y[1]) },
   };
+}
+
+function costTicks(low, high) {
+  if (!isAnyFree()) return moneyTicks(low, high, 9);
+  const paid = moneyTicks(Math.max(low, 1.3 * freeAt()), high, 8);
+  return { ...paid, tickvals: [freeAt(), ...paid.tickvals], ticktext: ["free", ...paid.ticktext] };
 }
 
 function listen(node) {
@@ -218,7 +258,7 @@ function listen(node) {
     const { xaxis, yaxis } = node.layout;
     const width = node.clientWidth || 700;
     const at = (axis) => axis.range.map((bound) => 10 ** bound);
-    const [x, y] = [timeTicks(...at(xaxis), width / 70), moneyTicks(...at(yaxis), 9)];
+    const [x, y] = [timeTicks(...at(xaxis), width / 70), costTicks(...at(yaxis))];
     const ticks = (name, found) => Object.fromEntries(
       Object.entries(found).map(([field, value]) => [`${name}.${field}`, value]));
     window.Plotly.relayout(node, { ...ticks("xaxis", x), ...ticks("yaxis", y) });

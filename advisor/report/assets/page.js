@@ -15,24 +15,31 @@ function firstKey() {
   return rows.length ? keyOf(rows[0]) : null;
 }
 
+let turn = 0;
+
 async function drawReport(data) {
+  const mine = (turn += 1);
   const isNew = Boolean(data);
   if (isNew) report.data = data;
   if (isNew || !report.selected) report.selected = firstKey();
   document.documentElement.dataset.ready = "false";
+  plotly().catch(() => null);  // unpacked beside this thread; who draws says what went wrong
   drawChoice();
   drawFront();
   drawChanges();
+  drawCluster();
   drawSources();
   drawFoot();
   markPicks();
   const drawn = [drawRows(), drawCandidate(), drawRun()];
-  document.documentElement.dataset.words = "true";
+  performance.mark("advisor:words");
   try {
     await Promise.all(drawn);
   } catch (error) {
     chartsFailed(error);
   }
+  if (mine !== turn) return;  // a later answer is being drawn
+  performance.mark("advisor:ready");
   document.documentElement.dataset.ready = "true";
   document.dispatchEvent(new CustomEvent("advisor:drawn"));
 }
@@ -78,7 +85,16 @@ document.getElementById("theme").addEventListener("click", (event) => {
   event.currentTarget.textContent = `Theme: ${next}`;
 });
 document.getElementById("print").addEventListener("click", () => window.print());
-window.addEventListener("beforeprint", () => fitPaper(680));
-window.addEventListener("afterprint", () => fitPaper(null));
+// What to paste is printed too; model cards are opened by whoever wants them on paper.
+let opened = [];
+window.addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll(".advice details:not([open])")];
+  for (const node of opened) node.open = true;
+  fitPaper(true);
+});
+window.addEventListener("afterprint", () => {
+  for (const node of opened) node.open = false;
+  fitPaper(false);
+});
 
 drawReport();

@@ -22,13 +22,13 @@ async function unpack() {
   return window.Plotly;
 }
 
-const AXIS = { zeroline: false, showline: true, ticks: "outside", ticklen: 4, automargin: true,
+const AXIS = { zeroline: false, showline: true, ticks: "outside", ticklen: 4, automargin: true, ticklabeloverflow: "allow",
                linecolor: PLAIN, tickcolor: PLAIN, gridcolor: "rgba(138,143,152,.25)" };
 
 function layoutOf(more) {
   const base = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
-    font: { family: "system-ui, sans-serif", size: 13 }, colorway: COLOURS,
+    font: { family: "system-ui, sans-serif", size: 12.5 }, colorway: COLOURS,
     margin: { l: 56, r: 12, t: 8, b: 44 }, showlegend: false, dragmode: "zoom",
     hoverlabel: { align: "left", bgcolor: "#ffffff", bordercolor: PLAIN,
                   font: { color: "#1b1f24", size: 13 } },
@@ -63,18 +63,32 @@ const DURATIONS = [
 ].flatMap(([unit, size, counts]) => counts.map((n) => [n * size, `${n} ${unit}`]));
 
 function timeTicks(low, high, most) {
-  return thinned(DURATIONS.filter(([at]) => at >= low && at <= high), most);
+  const round = DURATIONS.filter(([at]) => at >= low && at <= high);
+  return thinned(round.length > 1 ? round : between(low, high, durationText), most);
+}
+
+function durationText(hours) {
+  const [unit, size] = [["d", 24], ["h", 1], ["min", 1 / 60], ["s", 1 / 3600]].find(([, at]) => hours >= at)
+    || ["s", 1 / 3600];
+  return `${Number((hours / size).toPrecision(3))} ${unit}`;
 }
 
 function moneyTicks(low, high, most) {
   const found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    for (const lead of [1, 2, 5]) {
-      const at = lead * 10 ** power;
-      if (at >= low && at <= high) found.push([at, `$${at >= 1 ? at.toLocaleString("en-US") : Number(at.toPrecision(1))}`]);
-    }
+    for (const lead of [1, 2, 5]) found.push(Number((lead * 10 ** power).toPrecision(1)));
   }
-  return thinned(found, most);
+  const round = found.filter((at) => at >= low && at <= high).map((at) => [at, moneyText(at)]);
+  return thinned(round.length > 1 ? round : between(low, high, moneyText), most);
+}
+
+function moneyText(usd) {
+  return `$${usd >= 1 ? Number(usd.toPrecision(3)).toLocaleString("en-US") : Number(usd.toPrecision(2))}`;
+}
+
+// Zoomed in so far that no round value is left: four values at equal distances.
+function between(low, high, text) {
+  return [0.1, 0.37, 0.63, 0.9].map((share) => low * (high / low) ** share).map((at) => [at, text(at)]);
 }
 
 function thinned(ticks, most) {
@@ -84,9 +98,10 @@ function thinned(ticks, most) {
 }
 
 // Charts are drawn for the screen; on paper they have its width.
-function fitPaper(width) {
+function fitPaper(isPaper) {
   if (!window.Plotly) return;
   for (const node of document.querySelectorAll(".js-plotly-plot")) {
-    window.Plotly.relayout(node, width ? { width, autosize: false } : { width: null, autosize: true });
+    const width = node.closest(".small-plots") ? 320 : 660;
+    window.Plotly.relayout(node, isPaper ? { width, autosize: false } : { width: null, autosize: true });
   }
 }

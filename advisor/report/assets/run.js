@@ -25,11 +25,29 @@ function adviceItem(one, said) {
   const does = { flag: "Add", lines: "Write", yaml: "Paste" }[one.how.kind] || "Paste";
   return element("li", {},
     element("p", {}, element("span", { class: "value" }, one.change)),
-    element("p", { class: "quiet" }, `time saved: ${range(said.time)}; cost saved: ${range(said.cost)}; `
+    element("p", { class: "quiet" }, `time saved: ${prose(said.time)}; cost saved: ${prose(said.cost)}; `
       + `${EVIDENCE[one.evidence] || one.evidence}; ${one.model_kept ? "the same is learned" : "what is learned may differ"}`),
     element("details", {}, element("summary", {}, "How, and what it rests on"),
       element("p", {}, `${does}:`), element("pre", {}, element("code", {}, one.how.text)),
       element("p", {}, `Rests on: ${one.rests_on}`), element("p", {}, `Holds when: ${one.condition}`)));
+}
+
+function drawCluster() {
+  const own = report.data.words.own_cluster;
+  if (!own) return fill("cluster");
+  return fill("cluster", title("cluster", "Your own cluster"), element("p", { class: "quiet" }, own.line),
+    table("Your own cluster", [
+      { name: "Devices", cell: (way) => way.devices },
+      { name: "Computing", numeric: true, cell: (way) => interval(way.computing) },
+      { name: "Waits (10–90%)", numeric: true, cell: (way) => way.waits },
+      { name: "Done after (10–90%)", numeric: true, cell: (way) => way.done },
+    ], own.ways),
+    own.ways.map((way) => [element("h3", {}, `Rent or wait, against ${way.devices} of your own cluster`),
+      table("Rent or wait", [
+        { name: "#", cell: (rent) => rent.rank },
+        { name: "Renting it", cell: (rent) => rent.saves },
+        { name: "Verdict", cell: (rent) => rent.verdict },
+      ], way.rents)]));
 }
 
 function drawRun() {
@@ -48,7 +66,7 @@ function drawRun() {
       element("figcaption", {}, one.name), frame(one.id, one.label, 220)))),
     !run.ranks.length && element("p", { class: "empty" }, "No training step was seen in this run."),
     !run.readings.t_s.length && element("p", { class: "empty" }, "The run ended before its second reading: its resources are not known."),
-    run.readings.t_s.length > 0 && !isSeen(run.readings.gpu_fraction) && element("p", { class: "quiet" }, "No GPU was read in this run."),
+    run.readings.t_s.length > 0 && element("p", { class: "quiet" }, notSeen(run.readings)),
     element("details", {}, element("summary", {}, "What was learned from it"),
       element("ul", { class: "plain" }, run.lines.map((line) => element("li", {}, line)))));
   return Promise.all(plots.map((one) => draw(one.id, one.traces, {
@@ -59,6 +77,14 @@ function drawRun() {
 }
 
 function isSeen(values) { return Boolean(values) && values.some((value) => value !== null); }
+
+function notSeen(readings) {
+  const isQuiet = ![readings.network_received_bytes_per_s, readings.network_sent_bytes_per_s].some(isAny);
+  return [!isSeen(readings.gpu_fraction) && "No GPU was read in this run.",
+          isQuiet && "Nothing went over the network."].filter(Boolean).join(" ");
+}
+
+function isAny(values) { return Boolean(values) && values.some((value) => value > 0); }
 
 function runPlots(run) {
   const { t_s: t, ...seen } = run.readings;
@@ -78,13 +104,13 @@ function runPlots(run) {
   overTime("gpu-memory-plot", "GPU memory", "GiB", [["GPU memory", seen.gpu_memory_bytes, 2 ** 30]]);
   overTime("gpu-power-plot", "GPU power", "W", [["GPU power", seen.gpu_power_w, 1]]);
   overTime("disk-plot", "Disk", "MB/s", [["read", seen.disk_read_bytes_per_s, 1e6], ["written", seen.disk_write_bytes_per_s, 1e6]]);
-  overTime("network-plot", "Network", "MB/s", [["received", seen.network_received_bytes_per_s, 1e6], ["sent", seen.network_sent_bytes_per_s, 1e6]]);
+  if (isAny(seen.network_received_bytes_per_s) || isAny(seen.network_sent_bytes_per_s)) overTime("network-plot", "Network", "MB/s", [["received", seen.network_received_bytes_per_s, 1e6], ["sent", seen.network_sent_bytes_per_s, 1e6]]);
   return found;
 }
 
 function stepsPlot(run) {
   const traces = run.ranks.map((rank, place) => ({
-    type: "scatter", mode: "lines", name: `rank ${rank.rank}`, line: { width: 1.4, color: COLOURS[place % COLOURS.length] },
+    type: "scatter", mode: "lines", name: run.ranks.length > 1 ? `rank ${rank.rank}` : "steps", line: { width: 1.4, color: COLOURS[place % COLOURS.length] },
     x: rank.mean_s.map((_, at) => 1 + at * rank.steps_per_point), y: rank.mean_s.map((s) => 1000 * s),
   }));
   if (run.step_time) {
@@ -107,13 +133,13 @@ function drawSources() {
     definitions([
       ["prices of", answer.catalogue.as_of], ["offers", answer.catalogue.offers.toLocaleString("en-US")],
       ["candidates", answer.considered.toLocaleString("en-US")], ["predictor", `${answer.predictor.name} ${answer.predictor.version}`],
-      ["usual error", error && `${percent(error.median_ape_fraction)} (median, ${error.family}, left out of the fit; ${error.day})`],
+      ["usual error", error && `${percent(error.median_ape_fraction)} (${error.family})`],
     ]),
     rejected.length > 0 && [element("h3", {}, "Why the others are not on the list"), table("Candidates left out", [
+      { name: "They", sort: ([name]) => words.rejected[name] || name, cell: ([name]) => flagged(words.rejected[name] || name) },
       { name: "Candidates", numeric: true, sort: ([, count]) => count, cell: ([, count]) => count.toLocaleString("en-US") },
-      { name: "that", sort: ([name]) => words.rejected[name] || name, cell: ([name]) => words.rejected[name] || name },
     ], rejected)],
-    notes.length > 0 && [element("h3", {}, "Notes and assumptions"), element("ul", { class: "plain" }, notes.map((note) => element("li", {}, note)))],
+    notes.length > 0 && [element("h3", {}, "Notes and assumptions"), element("ul", { class: "plain" }, notes.map((note) => element("li", {}, flagged(note))))],
     Object.keys(asked).length > 0 && [element("h3", {}, "What was asked"),
       definitions(Object.entries(asked).map(([name, value]) => [name, Array.isArray(value) ? value.join(", ") : String(value)]))],
     models.length > 0 && [element("h3", {}, "Model cards"), models.map((one) => element("details", {},

@@ -68,7 +68,8 @@
 
   function toggle(key, isOn) {
     const keys = columns().map((one) => one.key).filter((one) => one !== key);
-    chosen = isOn ? [...keys, key].slice(-MOST) : keys;
+    const wanted = new Set(isOn ? [...keys, key].slice(-MOST) : keys);
+    chosen = all().map((one) => one.key).filter((one) => wanted.has(one));
     render();
     changed();
     const box = document.querySelector(`#compare input[value="${CSS.escape(key)}"]`);

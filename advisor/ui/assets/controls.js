@@ -5,7 +5,6 @@
 (function () {
   const { element } = window.advisorReport;
   const STEPS = 100;
-  const OPEN = "any";
   // Least and most of a slider, until an answer says what things cost and take.
   const limits = { budget: [1, 10000], deadline: [0.1, 1000], max_nodes: [1, 64] };
   const fitted = new Set();
@@ -20,7 +19,7 @@
     return Array.isArray(value) ? value.join(",") : String(value);
   }
 
-  // --- sliders: equal steps are equal factors; the last step leaves the thing open
+  // --- sliders: equal steps are equal factors; the last step leaves a thing without default open
 
   function amountAt(name, step) {
     const [least, most] = limits[name];
@@ -50,14 +49,18 @@
       type: "range", min: 0, max: STEPS, value: STEPS, "aria-label": `${one.label}, slider`,
       "data-slider": one.name,
     });
+    const hasDefault = one.default !== null;
     const place = () => {
-      range.value = field.value.trim() ? stepOf(one.name, field.value) : STEPS;
-      range.setAttribute("aria-valuetext", field.value.trim() || OPEN);
+      const text = field.value.trim();
+      const open = hasDefault ? stepOf(one.name, String(one.default)) : STEPS;
+      range.value = text ? stepOf(one.name, text) : open;
+      range.setAttribute("aria-valuetext", text || one.open);
     };
+    if (hasDefault) range.max = STEPS - 1;
     range.addEventListener("input", () => {
       const step = Number(range.value);
       field.value = step === STEPS ? "" : shown(one.name, amountAt(one.name, step));
-      range.setAttribute("aria-valuetext", field.value || OPEN);
+      range.setAttribute("aria-valuetext", field.value || one.open);
       changed();
     });
     field.addEventListener("input", place);
@@ -68,7 +71,7 @@
 
   function textControl(one, id) {
     const field = element("input", {
-      type: "text", id, name: one.name, placeholder: OPEN, spellcheck: "false",
+      type: "text", id, name: one.name, placeholder: one.open, spellcheck: "false",
       autocapitalize: "off",
     });
     field.addEventListener("input", () => changed());
@@ -90,7 +93,7 @@
     const isSwitch = one.kind === "switch";
     const words = isSwitch ? ["yes", "no"] : one.choices;
     const field = element("select", { id, name: one.name },
-      element("option", { value: "" }, isSwitch ? "as found" : "default"),
+      element("option", { value: "" }, one.open),
       ...words.map((word) => element("option", { value: word }, word)));
     field.addEventListener("change", () => changed());
     return {
@@ -120,7 +123,7 @@
     const boxes = one.choices.map((name) => element("input", {
       type: "checkbox", value: name, name: one.name,
     }));
-    const field = element("div", { id, class: "names", role: "group", "aria-label": one.label },
+    const field = element("div", { id, class: "boxes", role: "group", "aria-label": one.label },
       ...boxes.map((box) => element("label", { class: "name" }, box, box.value)));
     boxes.forEach((box) => box.addEventListener("change", () => changed()));
     const ticked = () => boxes.filter((box) => box.checked).map((box) => box.value);

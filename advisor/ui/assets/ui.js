@@ -28,11 +28,11 @@
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw Object.assign(new Error("the server does not answer"), {
-        hint: "start advisor ui again, and open the address that it prints",
+        isTold: true, hint: "start advisor ui again, and open the address that it prints",
       });
     }
     const found = await reply.json();
-    if (!reply.ok) throw Object.assign(new Error(found.error.what), { hint: found.error.hint });
+    if (!reply.ok) throw Object.assign(new Error(found.error.what), found.error, { isTold: true });
     return found;
   }
 
@@ -80,6 +80,10 @@
   }
 
   function refuse(error) {
+    if (!error.isTold) {
+      say("This page failed. Reload it; the question is kept in its address.", true);
+      throw error;
+    }
     const [name] = error.message.split(/[:\s]/);
     question.mark(name, "");
     const hint = error.hint ? ` ${error.hint}.` : "";
@@ -93,7 +97,7 @@
     fit(found.data.answer);
     if (!isDrawn) draw(found.data);
     compare.draw(now, pin);
-    handOver(found);
+    window.advisorHandOver.draw(found);
     remember();
     const count = found.data.answer.front.length;
     const rest = found.is_whole ? "" : " What would change the answer is being asked.";
@@ -106,9 +110,9 @@
     const before = window.advisorReport.selected;
     const machines = (from) => JSON.stringify(from.answer.front.find(
       (row) => String(row.rank) === before)?.configuration);
-    const isThere = machines(window.advisorReport.data) === machines(data);
+    const shown = machines(window.advisorReport.data);
     window.advisorReport.draw(data);
-    if (before && isThere) window.advisorReport.select(before);
+    if (shown && shown === machines(data)) window.advisorReport.select(before);
   }
 
   function fit(record) {
@@ -120,31 +124,6 @@
     const [[cheap, dear], [fast, slow]] = [span("cost_usd"), span("training_time_h")];
     question.fit("budget", cheap / 2, dear * 4);
     question.fit("deadline", fast / 2, slow * 4);
-  }
-
-  // --- taking it along
-
-  function copied(title, text, id) {
-    const button = element("button", { type: "button", "data-copy": id }, "Copy");
-    button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "Copied";
-      } catch {
-        button.textContent = "Select the text and copy it";
-      }
-    });
-    return element("div", { class: "taken" },
-      element("h3", {}, title, " ", button),
-      element("pre", { tabindex: "0", "aria-label": title }, element("code", { id }, text)));
-  }
-
-  function handOver(found) {
-    $("handover").replaceChildren(
-      element("h2", { id: "handover-title" }, "Take it along"),
-      copied("The same question on the command line", found.asked.command, "command"),
-      copied("As a project file, advisor.toml", found.asked.toml, "toml"),
-    );
   }
 
   // --- the state in the address: what differs from the command line's question
@@ -203,6 +182,8 @@
     }
     question.build($("question"), live.groups, later);
     compare.onChange(remember);
+    window.advisorHandOver.onExport((asked) => post("api/export",
+      { slot: TAB, question: now.asked.answers, ...asked }));
     $("pin").addEventListener("click", togglePin);
     $("reset").addEventListener("click", () => { question.show(live.asked.answers); ask(); });
     $("fold").addEventListener("click", () => {

@@ -1,0 +1,63 @@
+"""What two cards of a machine reach between them: one rule, whoever asks."""
+
+import numpy as np
+import pytest
+
+from advisor.catalogue import Catalogue
+from advisor.machines.cluster_text import one_group
+from advisor.machines.devices import accelerator_devices
+from advisor.machines.fleet import fleet, lone_fleet
+from advisor.machines.parts import part
+from advisor.machines.pcie import link_between
+
+CATALOGUE = Catalogue.load(with_overrides=False)
+CARDS = ("T4", "A10G", "L4", "RTX-A6000", "RTX-3090", "A100-PCIe-80GB", "H100-SXM5-80GB")
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_card_alone_in_a_cluster_and_as_a_part_has_one_link(card: str) -> None:
+    """Bridges join pairs only: such cards are taken to speak over PCIe."""
+    row = CATALOGUE.accelerators[card]
+    rate, is_own = link_between(row)
+    assert lone_fleet(accelerator_devices()[card], 4, row).intra_bytes_per_s[0] == rate
+    assert part(row).link_bytes_per_s == rate
+    assert one_group(f"4x{card}", CATALOGUE).node.intra.bytes_per_s == rate
+    assert is_own == (bool(row.link_bytes_per_s) and "bridge" not in row.link)
+
+
+def test_a_machine_has_its_measured_link_or_that_of_the_rule() -> None:
+    """As a column of the fleet and as machines of a cluster."""
+    types = CATALOGUE.types
+    several = np.flatnonzero((types.accelerator_count >= 2) & (types.accelerator_count % 1 == 0))
+    columns = fleet(CATALOGUE)
+    kinds = set()
+    for i in several:
+        row = CATALOGUE.accelerators.get(str(types.accelerator[i]))
+        if row is None:
+            continue
+        measured = float(types.intra_node_bytes_per_s[i])
+        host = float(types.host_device_bytes_per_s[i])
+        rule, _ = link_between(
+            row, str(types.intra_node_link[i]),
+            host_bytes_per_s=None if np.isnan(host) else host,
+        )  # fmt: skip
+        expected = rule if np.isnan(measured) else measured
+        assert columns.intra_bytes_per_s[i] == expected
+        kinds.add(str(types.intra_node_link[i]))
+    assert {"pcie-host", "pcie-p2p", "nvswitch"} <= kinds
+    for name in ("g5.12xlarge", "g4dn.metal", "g2-standard-48", "p4d.24xlarge", "a2-highgpu-4g"):
+        group = one_group(f"2x{name}", CATALOGUE)
+        assert group.node.intra.bytes_per_s == columns.intra_bytes_per_s[group.type_index]
+
+
+def test_messages_through_the_host_take_twice_the_time_of_direct_ones_or_nearly() -> None:
+    card, gamer = CATALOGUE.accelerators["L4"], CATALOGUE.accelerators["RTX-4090"]
+    direct, through = (link_between(card, link)[0] for link in ("pcie-p2p", "pcie-host"))
+    assert 1.5 < direct / through <= 2.0
+    assert link_between(gamer, "pcie")[0] == link_between(gamer, "pcie-host")[0]
+    assert link_between(card, "pcie", host_bytes_per_s=2e10)[0] == pytest.approx(
+        2e10 / 1.235e10 * link_between(card, "pcie", host_bytes_per_s=1.235e10)[0]
+    )
+    bridged = CATALOGUE.accelerators["A100-PCIe-80GB"]
+    assert link_between(bridged, "nvlink-bridge-pair") == (bridged.link_bytes_per_s, True)
+    assert link_between(None)[0] <= through
