@@ -178,12 +178,12 @@ def test_a_pinned_answer_stands_beside_the_present_one(seen: Seen) -> None:
     page = seen.page
     before = answered(page)
     page.click("#pin")
-    after = ask(page, "max_nodes", "1")
+    after = ask(page, "gpus", "A100")
     assert before["front"] != after["front"]
     heads = page.locator(".compared thead th").all_inner_texts()
     assert heads[0].startswith("pinned #")
     assert heads[1].startswith("shown #")
-    assert page.inner_text(".differences li") == "Most machines: pinned 8, shown 1"
+    assert page.inner_text(".differences li") == "GPUs: pinned any, shown A100"
     # Both come back where the page is loaded again.
     page.reload()
     assert answered(page)["front"] == after["front"]
