@@ -70,6 +70,15 @@ def test_an_svg_is_well_formed_and_loads_nothing(is_logarithmic: bool) -> None:
     assert drawn == picture.svg([chart(is_x_logarithmic=is_logarithmic), chart()])
 
 
+def test_on_a_page_no_ink_is_dark_on_a_dark_scheme() -> None:
+    drawn = picture.svg([points()])
+    assert "prefers-color-scheme:dark" in drawn
+    for colour, (name, dark) in picture._SCHEMES.items():
+        assert f"--{name}:{dark}" in drawn
+        assert drawn.count(colour) - drawn.count(f",{colour})") == (f":{colour}" in drawn)
+    assert "#000000" not in drawn
+
+
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
 def test_a_picture_is_of_its_kind(suffix: str, magic: bytes) -> None:
     file = io.BytesIO()

@@ -244,3 +244,15 @@ def test_samples_of_an_estimate_have_its_median_and_coverage() -> None:
     assert np.median(samples) == pytest.approx(5.0, rel=0.02)
     assert np.mean((samples >= 4) & (samples <= 8)) == pytest.approx(0.8, abs=0.01)
     assert np.all(samples_of(Estimate(value=2, low=2, high=2), 5) == 2)
+
+
+def test_what_never_ends_in_practice_is_said_in_few_letters_and_not_drawn() -> None:
+    """Without saves on very many devices: times the work with thirty digits help nobody."""
+    asked = ["failures", "--hours", "240", "--devices", "512", "--plot"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert "> 100 times" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "a curve ends where 10 times the work is added" in done.stdout
+    few = CliRunner().invoke(app, ["failures", "--hours", "2", "--devices", "8", "--checkpoint",
+                                   "5s", "--plot"], catch_exceptions=False)  # fmt: skip
+    assert "a curve ends" not in few.stdout

@@ -12,6 +12,8 @@ from advisor.quantities import hours_text, seconds_text, usd_text
 from advisor.records.job_tables import left_out_note
 from advisor.report.own_cluster import verdict
 
+_HOPELESS = 100  # a job that takes so many times its work is not waited for
+
 
 def _table(*columns: str) -> Table:
     """Return a table whose first column is words and the others numbers."""
@@ -239,7 +241,9 @@ def failures(record: Mapping[str, Any]) -> list[Text | Table]:
 
 def _added(way: Mapping[str, Any]) -> str:
     overhead = way["overhead_fraction"]
-    return "never ends" if overhead is None else f"{100 * overhead:.2f} %"
+    if overhead is None:
+        return "never ends"
+    return f"{100 * overhead:.2f} %" if overhead < _HOPELESS else f"> {_HOPELESS} times"
 
 
 def peers(record: Mapping[str, Any]) -> list[Text | Table]:

@@ -6,6 +6,7 @@ matplotlib is imported when something is drawn, and pyplot only for axes that a 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,10 +26,24 @@ _INK: Final = "#333333"
 _WIDTH_INCH: Final = 7.6
 _HEIGHT_INCH: Final = 3.4
 _LEGEND_INCH: Final = 0.22  # a line below a chart
+_COLUMNS: Final = 3  # of a legend
 _DPI: Final = 150
 _TICKS: Final = 9
+_GRID: Final = "#dddddd"
+_PAPER: Final = "#ffffff"
 # Text stays text in an SVG, and two drawings of one chart are one file.
-_SETTINGS: Final = {"svg.fonttype": "none", "svg.hashsalt": "advisor", "font.size": 9.0}
+_SETTINGS: Final = {
+    "svg.fonttype": "none", "svg.hashsalt": "advisor", "font.size": 9.0,
+    "figure.facecolor": _PAPER, "axes.facecolor": _PAPER,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
+                     "ytick.color"), _INK),
+}  # fmt: skip
+# On a page: the colour of a light scheme, and of a dark one.
+_SCHEMES: Final = {
+    _INK: ("ink", "#dddddd"),
+    _GRID: ("grid", "#333333"),
+    _PAPER: ("paper", "#16181c"),
+}
 
 
 def new_axes() -> Axes:
@@ -44,7 +59,7 @@ def figure(charts: Sequence[Chart]) -> Figure:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    lines = [len(one.notes) + (len(one.series) > 1) for one in charts]
+    lines = [len(one.notes) + _legend_rows(one) for one in charts]
     heights = [_HEIGHT_INCH + _LEGEND_INCH * count for count in lines]
     with rc_context(_SETTINGS):
         drawn = Figure(figsize=(_WIDTH_INCH, sum(heights)), layout="constrained")
@@ -72,24 +87,30 @@ def write(charts: Sequence[Chart], file: Path | io.BytesIO, suffix: str) -> None
 
 
 def svg(charts: Sequence[Chart]) -> str:
-    """Return the charts as an SVG element for an HTML page."""
+    """Return the charts as an SVG element for an HTML page, in the reader's colour scheme."""
     file = io.BytesIO()
     write(charts, file, ".svg")
     text = file.getvalue().decode()
-    return text[text.index("<svg") :]
+    text = re.sub(
+        "|".join(_SCHEMES), lambda found: f"var(--{_SCHEMES[found[0]][0]},{found[0]})", text
+    )
+    dark = ";".join(f"--{name}:{colour}" for name, colour in _SCHEMES.values())
+    style = f"<style>@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    return text[text.index("<svg") :].replace(">", f">{style}", 1)
 
 
 def draw(chart: Chart, axes: Axes) -> Axes:
     """Draw a chart into axes, and return them."""
     across, up = chart.x, chart.y
     for place, series in enumerate(chart.series):
-        colour = MINOR if series.is_minor else COLOURS[place % len(COLOURS)]
+        is_plain = series.is_minor or series.shape == "vertical"
+        colour = MINOR if is_plain else COLOURS[place % len(COLOURS)]
         _curve(series, axes, colour, above=2 + place)
     _scale(across, axes.xaxis, axes.set_xscale, axes.set_xlim)
     _scale(up, axes.yaxis, axes.set_yscale, axes.set_ylim)
     axes.set(xlabel=_plain(across.label), ylabel=_plain(up.label))
     axes.set_title(_plain(chart.title), loc="left", fontweight="bold", color=_INK)
-    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axes.grid(visible=True, color=_GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     _below(chart, axes)
@@ -153,15 +174,21 @@ def _reach(point: Point, axis: str) -> tuple[float, float]:
     return value - low, high - value
 
 
+def _legend_rows(chart: Chart) -> int:
+    """Return how many rows the legend has; a single series needs none."""
+    return -(-len(chart.series) // _COLUMNS) if len(chart.series) > 1 else 0
+
+
 def _below(chart: Chart, axes: Axes) -> None:
     """Draw the legend, where there is more than one curve, and the notes."""
     if len(chart.series) > 1:
         axes.legend(
-            loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=4, frameon=False,
+            loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=_COLUMNS, frameon=False,
             borderaxespad=0.0, fontsize=8,
         )  # fmt: skip
+    below = -40 - 13 * _legend_rows(chart)
     for place, note in enumerate(chart.notes):
         axes.annotate(
-            _plain(note), (0.0, 0.0), xycoords="axes fraction", xytext=(0, -52 - 12 * place),
+            _plain(note), (0.0, 0.0), xycoords="axes fraction", xytext=(0, below - 12 * place),
             textcoords="offset points", fontsize=8, color=_INK, annotation_clip=False,
         )  # fmt: skip

@@ -21,10 +21,10 @@ LEAST_WIDTH: Final = 40
 _HEIGHT: Final = 20
 _HEIGHT_OF_MANY: Final = 11
 # Of the 256 colours of terminals, those nearest to the pictures': legible on black and on white.
-COLOURS: Final = (33, 166, 35, 169, 178, 74)
+COLOURS: Final = (33, 166, 35, 169, 178, 74, 203)
 _MINOR: Final = 245
 # Curves without colours: told apart by their mark.
-_MARKS: Final = ("*", "+", "o", "x", "#", "%")
+_MARKS: Final = ("*", "+", "o", "x", "#", "%", "@")
 _COLUMNS_A_TICK: Final = 8
 _LINES_A_TICK: Final = 2
 _TRAILING: Final = re.compile(r"(?: |\x1b\[0m)+$")
@@ -122,7 +122,9 @@ class _Pen:
         mark = _MARKS[place % len(_MARKS)]
         if style.is_unicode and (style.is_coloured or is_alone):
             mark = "braille"
-        colour = _MINOR if chart.series[place].is_minor else COLOURS[place % len(COLOURS)]
+        series = chart.series[place]
+        is_plain = series.is_minor or series.shape == "vertical"
+        colour = _MINOR if is_plain else COLOURS[place % len(COLOURS)]
         return cls(
             colour=colour if style.is_coloured else None, mark=mark, is_unicode=style.is_unicode
         )

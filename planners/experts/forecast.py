@@ -1,4 +1,4 @@
-"""How much each expert of a layer will be used soon, learnt from an earlier part of the trace.
+"""How much each expert of a layer will be used soon, learned from an earlier part of the trace.
 
 A ridge regression in closed form, one for each layer:
 
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseForecast:
-    """A learnt map from what was used to what will be.
+    """A learned map from what was used to what will be.
 
     Attributes
     ----------
