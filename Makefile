@@ -24,8 +24,7 @@ QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_mod
 	tests/test_collectors_deep.py tests/test_collectors_cli.py
 
 .PHONY: demo test test-frameworks test-browser test-exports test-slow test-all test-lowest \
-	test-pythons quick \
-	quick-without-torch lint clean
+	test-pythons quick quick-without-torch lint clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -190,7 +190,8 @@ class OperatorCount:
     parameters, gradients and optimizer state. ``time_s`` is the host's, scaled to the corrected
     step. ``phase`` is ``"forward"``, ``"backward"`` or ``"optimizer"``; ``shapes`` the tensor
     operands' sizes, e.g. ``"128,32x64,64x128"``. Operators on integers count no flop and are filed
-    under ``"fp32"``.
+    under ``"fp32"``. ``fused_by`` is the class of the module whose time steps these are and which
+    accelerators compute by few kernels a step, ``"GRU"``; empty of any other.
     """
 
     name: str
@@ -202,6 +203,7 @@ class OperatorCount:
     dtype: str
     time_s: float
     shapes: str = ""
+    fused_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ walks before it took. Pages that processes share count once for each.
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -34,7 +35,9 @@ class TouchedMemory:
     ----------
     proc : Path
     clock : callable
-        Monotonic time [ns], which the walks are timed by; injected by tests.
+        Monotonic time [ns]; injected by tests.
+    spent : callable
+        CPU time of this thread [ns], which the walks are timed by.
 
     Attributes
     ----------
@@ -43,14 +46,17 @@ class TouchedMemory:
     """
 
     def __init__(
-        self, proc: Path = Path("/proc"), *, clock: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+        self, proc: Path = Path("/proc"), *, clock: Callable[[], int] = time.monotonic_ns,
+        spent: Callable[[], int] = time.thread_time_ns,
+    ) -> None:  # fmt: skip
         self.failure = ""
         self._proc = proc
         self._clock = clock
+        self._spent = spent
         self._begin_ns = 0
         self._due_ns = 0
         self._turn = 0
+        self._held = 0
         self._is_running = False
         self._watched: set[int] = set()
 
@@ -68,21 +74,24 @@ class TouchedMemory:
         begins = is_running and not self._is_running
         if self.failure or (now_ns < self._due_ns and not begins):
             return None
-        living = set(pids)
+        living, before_ns = set(pids), self._spent()
         # Of who came meanwhile everything is marked that it ever touched; who left left nothing.
         seen = [rollup for pid in living & self._watched if (rollup := self._rollup(pid))]
         payload = None
         if seen and self._watched <= living:
             touched, resident = (sum(column) for column in zip(*seen, strict=True))
             payload = fmt.TOUCHED_PAYLOAD.pack(
-                now_ns, now_ns - self._begin_ns, touched, resident, len(seen)
+                now_ns, now_ns - self._begin_ns, touched, resident, len(seen), self._held
             )
-            self._turn += 1
+            # While memory grows the program starts: afterwards the shortest window comes first.
+            last = unpack_touched(payload, 0)
+            self._turn = self._turn + 1 if last is not None and last.is_steady else 0
         if begins:
             self._is_running, self._turn = True, 0
         self._watched = {pid for pid in living if self._clear(pid)}
+        self._held = sum(self._resident(pid) for pid in self._watched)
         self._begin_ns = self._clock()
-        cost_ns = self._begin_ns - now_ns
+        cost_ns = self._spent() - before_ns
         length_ns = LENGTHS_NS[self._turn % len(LENGTHS_NS)]
         self._due_ns = self._begin_ns + max(length_ns, _PATIENCE * cost_ns)
         return payload
@@ -106,6 +115,14 @@ class TouchedMemory:
             os.close(fd)
         return True
 
+    def _resident(self, pid: int) -> int:
+        """Return what a process holds, without a walk [bytes]."""
+        try:
+            pages = (self._proc / str(pid) / "statm").read_bytes().split(None, 2)[1]
+            return int(pages) * mmap.PAGESIZE
+        except (OSError, IndexError, ValueError):
+            return 0
+
     def _rollup(self, pid: int) -> tuple[int, int] | None:
         """Return what a process has touched since, and what it holds [bytes]."""
         try:
@@ -123,11 +140,12 @@ def unpack_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
     """Return the window in a payload; None if it is too short to hold one."""
     if len(payload) < fmt.TOUCHED_PAYLOAD.size:
         return None
-    t_ns, window_ns, touched, resident, processes = fields(fmt.TOUCHED_PAYLOAD, payload)
+    t_ns, window_ns, touched, resident, processes, held = fields(fmt.TOUCHED_PAYLOAD, payload)
     return TouchedReading(
         t_s=(t_ns - start_ns) / 1e9,
         window_s=window_ns / 1e9,
         touched_bytes=touched,
         resident_bytes=resident,
         processes=processes,
+        held_bytes=held,
     )

@@ -44,6 +44,7 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
             dtype=row["dtype"],
             time_s=fastest[_key(row)] * scale,
             shapes=row["shapes"],
+            fused_by=row.get("fused_by", ""),  # recordings of before have none
         )
         for row in first["operators"]
     )
@@ -74,13 +75,13 @@ def _contention(facts: list[dict[str, Any]]) -> float:
     return min(1.0, max(0.0, min(shares)))
 
 
-def _key(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    return row["name"], row["phase"], row["dtype"], row["shapes"]
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["name"], row["phase"], row["dtype"], row["shapes"], row.get("fused_by", "")
 
 
-def _fastest(facts: list[dict[str, Any]]) -> dict[tuple[str, str, str, str], float]:
+def _fastest(facts: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
     """Return for each row of the first trace its least time among the traces that have it."""
-    times: dict[tuple[str, str, str, str], float] = {}
+    times: dict[tuple[str, ...], float] = {}
     for fact in facts:
         counts = {_key(row): row for row in fact["operators"]}
         for row in facts[0]["operators"]:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Where `.ci/slurm FOLDER` unpacks Debian's packages, or where they are installed.
-PREFIXES = (os.environ.get("SLURM_PREFIX", ""), str(ROOT / ".venv-exports/slurm"), "/")
+# Where `make test-exports` unpacks Debian's packages (`.ci/slurm`), or where they are installed.
+TOOLS = os.environ.get("EXPORT_TOOLS", str(ROOT / ".venv-exports/bin/python"))
+PREFIXES = (os.environ.get("SLURM_PREFIX", ""), str(Path(TOOLS).parents[1] / "slurm"), "/")
 _CONFIGURATION = """
 ClusterName=test
 SlurmctldHost=localhost

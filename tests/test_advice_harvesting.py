@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def touched(
         found.append(
             TouchedReading(
                 t_s=begin_s, window_s=length, touched_bytes=int(size), resident_bytes=int(held),
-                processes=1,
+                processes=1, held_bytes=int(held),
             )
         )  # fmt: skip
     return tuple(found)
@@ -88,6 +89,9 @@ def test_windows_of_the_start_are_left_out(facts: Facts) -> None:
     assert without is not None
     assert [one.window_s for one in harvesting.windows_of(late)] == [2, 4]
     assert [one.window_s for one in harvesting.windows_of(without)] == [1, 2, 4]
+    grown = recorded(facts, touched=(replace(COLD[0], held_bytes=GIB), *COLD[1:])).recording
+    assert grown is not None
+    assert [one.window_s for one in harvesting.windows_of(grown)] == [2, 4]
 
 
 def test_rented_machines_are_paid_whole(make_job: MakeJob) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from collecting import Hooked, hooked
 from torch import nn
 
-from advisor.collectors.hooks.routing import routers_of
+from advisor.collectors.hooks.routing import _chosen, routers_of
 from advisor.collectors.routing import routing_of
 
 EXPERTS, TOP, HIDDEN = 6, 2, 8
@@ -96,7 +96,7 @@ def test_a_recorded_pass_is_what_the_layers_chose(kind: Any, tmp_path: Path) -> 
     everything = sum(4 * p.numel() for p in model.parameters())
     assert found.dense_bytes == everything - 2 * EXPERTS * size
     for one in found.passes:
-        chosen = [layer.seen[one.step] for layer in list(model)[1:]]
+        chosen = [cast("Any", layer).seen[one.step] for layer in list(model)[1:]]
         assert [list(layer) for layer in one.experts] == chosen
 
 
@@ -137,3 +137,22 @@ def test_facts_that_contradict_one_another_are_refused() -> None:
         with pytest.raises(ValueError, match="experts"):
             routing_of(routers, [{"step": 1, "training": True, "experts": experts}])
     assert routing_of({}, []) is None
+
+
+@pytest.mark.frameworks
+def test_mixtral_of_transformers_is_found_unchanged() -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    model = MixtralForCausalLM(
+        MixtralConfig(
+            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, vocab_size=100, num_local_experts=8, num_experts_per_tok=2,
+        )
+    )  # fmt: skip
+    found = routers_of(model)
+    assert [(one["experts"], one["top"]) for one in found] == [(8, 2), (8, 2)]
+    seen: list[Any] = []
+    for one in found:
+        one["router"].register_forward_hook(lambda *call: seen.append(_chosen(call[2], 8, 2)))
+    model(torch.randint(0, 100, (2, 5)))
+    assert [tuple(one.shape) for one in seen] == [(10, 2)] * 2

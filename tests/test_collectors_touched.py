@@ -32,6 +32,7 @@ def made_up(proc: Path, pid: int, touched: int, resident: int) -> None:
     folder = proc / str(pid)
     folder.mkdir(exist_ok=True)
     (folder / "clear_refs").touch()
+    (folder / "statm").write_text(f"9999 {resident // 4} 0 0 0 0 0\n")
     rows = f"0-1 ---p 0 00:00 0 [rollup]\nRss: {resident} kB\nReferenced: {touched} kB\n"
     (folder / "smaps_rollup").write_text(rows)
 
@@ -62,6 +63,22 @@ def test_windows_take_turns_and_begin_anew_with_the_first_step(tmp_path: Path) -
     assert read(memory.look([7], is_running=True)).window_s == LENGTHS_NS[0] / 1e9
 
 
+def test_after_memory_has_grown_the_shortest_window_comes_first(tmp_path: Path) -> None:
+    clock = Clock()
+    memory = TouchedMemory(tmp_path, clock=clock)
+    made_up(tmp_path, 7, 100, 300)
+    memory.look([7])
+    clock.now_ns += LENGTHS_NS[0]
+    assert read(memory.look([7])).is_steady
+    made_up(tmp_path, 7, 250, 400)
+    clock.now_ns += LENGTHS_NS[1]
+    grown = read(memory.look([7]))
+    assert (grown.held_bytes, grown.resident_bytes) == (300 * 1024, 400 * 1024)
+    assert not grown.is_steady
+    clock.now_ns += LENGTHS_NS[0]
+    assert read(memory.look([7])).window_s == LENGTHS_NS[0] / 1e9
+
+
 def test_a_window_in_which_somebody_left_says_nothing(tmp_path: Path) -> None:
     clock = Clock()
     memory = TouchedMemory(tmp_path, clock=clock)
@@ -82,8 +99,9 @@ def test_a_window_in_which_somebody_left_says_nothing(tmp_path: Path) -> None:
 @given(st.integers(1, 3 * SECOND_NS))
 def test_slow_walks_make_windows_longer(cost_ns: int) -> None:
     clock = Clock()
-    memory = TouchedMemory(Path("/nowhere"), clock=clock)
-    memory._clear = lambda pid: bool(setattr(clock, "now_ns", clock.now_ns + cost_ns)) or True  # type: ignore[method-assign]
+    memory = TouchedMemory(Path("/nowhere"), clock=clock, spent=iter([0, cost_ns, 0, 0]).__next__)
+    memory._clear = lambda pid: True  # type: ignore[method-assign]
+    memory._resident = lambda pid: 2  # type: ignore[method-assign]
     memory._rollup = lambda pid: (1, 2)  # type: ignore[method-assign]
     memory.look([7])
     begin_ns = clock.now_ns

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
 from advisor.planners.elastic.noise import NoiseScale
 from advisor.predict import Predictor
+from benchmarks.experiments import cures as experiment
 
 app = typer.Typer()
 app.command()(command)
@@ -297,3 +299,34 @@ def test_cores_that_others_keep_busy_are_no_cores_to_compute_with(
     assert waits.recording is not None
     assert machines.others_cores(waits.recording) == pytest.approx(4.0)
     assert "threads" not in named(machines, waits)
+
+
+def test_the_experiment_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: list[str] = []
+    failing = {"b.py"}
+
+    def cases(script: Any, *_: Any) -> Any:
+        run.append(script.path.name)
+        yield experiment.Case(
+            script=script.path.name, cure="threads", how="environment", predicted=0.3,
+            measured=0.25, before_s=(4.0, 4.1), after_s=(3.0, 3.1),
+        )  # fmt: skip
+        if script.path.name in failing:
+            raise RuntimeError("exit 1")
+
+    named_scripts = [SimpleNamespace(path=Path(name)) for name in ("a.py", "b.py", "c.py")]
+    monkeypatch.setattr("benchmarks.experiments.cures.zoo.scripts", lambda: named_scripts)
+    monkeypatch.setattr(experiment, "is_of_torch", lambda _: True)
+    monkeypatch.setattr(experiment, "cases", cases)
+    kept = tmp_path / "cures.json"
+    assert experiment.main(["--json", str(kept)]) == 1  # one script fails, the others go on
+    assert run == ["a.py", "b.py", "c.py"]
+    assert {row.script for row in experiment.kept(kept)} == {"a.py", "c.py"}
+    failing.clear()
+    assert experiment.main(["--json", str(kept)]) == 0
+    assert run[3:] == ["b.py"]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "3 cures tried on 3 scripts" in last
+    assert "3 were promised within 30%" in last

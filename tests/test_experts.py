@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import product
 
 import numpy as np
@@ -98,7 +97,7 @@ def least_loads(order: list[int], capacity: int) -> int:
                 options = [kept, *((kept - {one}) | {expert} for one in kept)]
             cost = loads + (expert not in kept)
             for one in options:
-                following[one] = min(following.get(one, math.inf), cost)  # type: ignore[type-var]
+                following[one] = min(following.get(one, cost), cost)
         best = following
     return min(best.values())
 

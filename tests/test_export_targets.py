@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +30,7 @@ PRICINGS = ("on-demand", "spot")
 
 @pytest.fixture(scope="module")
 def record(make_job: MakeJob) -> dict[str, Any]:
-    request = Request(providers=("aws",))
+    request = Request(providers=("aws",), region="us-east-1")
     answer = recommend(make_job(), request, predictor=Predictor())
     return dict(json.loads(json.dumps(answer.to_record())))
 
@@ -186,7 +187,7 @@ words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 def shell_of(made: Exported) -> str:
     """The shell text that the exported file starts."""
     (document,) = documents(made)
-    text = document["run"] if "run" in document else document["commands"][0]
+    text = document["run"] if "run" in document else document["commands"][-1]
     return str(text)
 
 
@@ -200,6 +201,19 @@ def test_a_recorded_command_arrives_word_for_word(
     recording = recording_of(["/usr/bin/python3.11", "train.py", *arguments])
     text = shell_of(export_to(one, target, recording=recording))
     assert started_with("python", text) == ["train.py", *arguments]
+
+
+@settings(max_examples=20)
+@given(text=words, target=st.sampled_from(CLOUDS))
+def test_words_of_an_answer_stay_words(record: dict[str, Any], text: str, target: str) -> None:
+    one = row_on(record, OWNS.get(target, "aws"))
+    one["run"] = text
+    one["front"][0]["configuration"][0] |= {"region": text or "x", "terms": text}
+    made = export_to(one, target)
+    assert all(isinstance(document, dict) for document in documents(made))
+    if target in ("sagemaker", "vertex"):  # which say the region on their command line
+        region = text or "x"
+        assert {region, f"--region={region}"} & set(shlex.split(made.run))
 
 
 def test_a_script_is_said_from_the_folder_that_is_copied(record: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import yaml
 from collecting import ROOT
 from exporting import recording_of, row_on
 
+from advisor.export.dstack import BACKENDS
 from advisor.export.pick import Rented, read_pick
 from advisor.export.sagemaker_types import TYPES
 from advisor.export.skypilot import CLOUDS
@@ -55,7 +56,9 @@ def _machines(record: dict[str, Any]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def record(make_job: MakeJob) -> dict[str, Any]:
-    answer = recommend(make_job(), Request(providers=("aws",)), predictor=Predictor())
+    answer = recommend(
+        make_job(), Request(providers=("aws",), region="us-east-1"), predictor=Predictor()
+    )
     return dict(json.loads(json.dumps(answer.to_record())))
 
 
@@ -101,6 +104,13 @@ def test_skypilot_reads_cards_that_are_attached(record: dict[str, Any]) -> None:
     row["front"][0]["alternatives"] = []
     (task,) = ask("skypilot", [(text_of(row, "skypilot"), row)])
     assert task["machines"] == [["gcp", "us-central1", "n1-standard-8", False, {"T4": 2.0}]]
+
+
+def test_clouds_are_called_as_the_tools_call_them() -> None:
+    (clouds,) = ask("skypilot_clouds", [("", {})])
+    assert set(CLOUDS.values()) <= set(clouds)
+    (backends,) = ask("dstack_backends", [("", {})])
+    assert set(BACKENDS) <= set(backends)
 
 
 def test_dstack_reads_limits_and_places(record: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Slurm, cluster, installed
+from slurm_cluster import TOOLS, Slurm, cluster, installed
 
 from advisor.gate.sbatch import read_command
 
@@ -44,13 +43,10 @@ Task = dict[str, object]
 
 def skypilot() -> str | None:
     """Return a Python that has SkyPilot; None where there is none."""
-    if importlib.util.find_spec("sky") is not None:
-        return sys.executable
-    for place in (os.environ.get("SKYPILOT_PYTHON", ""), str(ROOT / ".venv-exports/bin/python")):
-        asked = [place, "-c", "import sky"]
-        if place and Path(place).exists() and not subprocess.run(asked, check=False).returncode:
-            return place
-    return None
+    asked = [TOOLS, "-c", "import importlib.util as u; raise SystemExit(not u.find_spec('sky'))"]
+    if not Path(TOOLS).exists() or subprocess.run(asked, check=False).returncode:
+        return None
+    return TOOLS
 
 
 @pytest.fixture(scope="module")

@@ -1,83 +1,48 @@
-"""The web application as a server: who may ask it, what it answers, and that it adds nothing."""
+"""What ``advisor ui`` answers: that of ``recommend``, and nothing of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
+import shlex
+import threading
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 from typer.testing import CliRunner
+from ui_pages import ASKED, FEW, Opened, opened
 
 from advisor import api
-from advisor.cli import app
+from advisor.catalogue import Catalogue
+from advisor.cli import app, load_verb
 from advisor.cli.asking import CONSTRAINTS, LAYOUT, SETUP
-from advisor.errors import AdvisorError, UsageError
-from advisor.predict import Predictor
+from advisor.errors import UsageError
 from advisor.question import ENTRIES, Question
-from advisor.ui import controls
+from advisor.ui import controls, live_report
 from advisor.ui.desk import Desk, SupersededError
-from advisor.ui.guard import HEADERS, Keys
-from advisor.ui.live_report import LiveReport
-from advisor.ui.replies import LONGEST_BODY
-from advisor.ui.serve import listening
-from advisor.ui.server import application
-
-HERE = "http://127.0.0.1:8123"
-# A second of computing at most: one provider, two kinds of small GPUs.
-ASKED: dict[str, Any] = {
-    "layers": 4, "hidden": 256, "heads": 4, "tokens": "2B", "cloud": "aws", "gpus": "L4,A10G",
-}  # fmt: skip
-FEW: dict[str, Any] = {"cloud": "aws", "gpus": "L4,A10G"}
 
 
 @pytest.fixture(scope="module")
-def live() -> LiveReport:
-    return LiveReport(Question.read(ASKED))
-
-
-@pytest.fixture(scope="module")
-def keys() -> Keys:
-    return Keys()
-
-
-@pytest.fixture(scope="module")
-def client(live: LiveReport, keys: Keys) -> Iterator[TestClient]:
-    """A browser that has opened the printed address."""
-    with TestClient(application(live, keys), base_url=HERE) as one:
-        reply = one.get(keys.prefix, params={"token": keys.token})
-        assert reply.status_code == 200
+def ui() -> Iterator[Opened]:
+    with opened() as one:
         yield one
-
-
-@pytest.fixture
-def stranger(client: TestClient, live: LiveReport, keys: Keys) -> TestClient:
-    """Somebody who never saw the address."""
-    return TestClient(application(live, keys), base_url=HERE)
-
-
-def post(client: TestClient, keys: Keys, body: Any = None, **options: Any) -> Any:
-    options.setdefault("headers", {"origin": HERE})
-    if body is not None:
-        options["json"] = body
-    return client.post(f"{keys.prefix}api/answer", **options)
 
 
 def without_facts(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "front": [{**one, "facts": None} for one in record["front"]]}
 
 
-def test_the_answer_is_that_of_recommend(client: TestClient, keys: Keys) -> None:
+def test_the_answer_is_that_of_recommend(ui: Opened) -> None:
     """Number for number: nothing is computed here."""
-    reply = post(client, keys, {"question": {**FEW, "budget": "40", "spot": True}})
+    reply = ui.post({"question": {**FEW, "budget": "40", "spot": True}})
     assert reply.status_code == 200, reply.text
-    said = api.recommend(Question.read({**ASKED, "budget": 40, "spot": True}))
+    question = Question.read({**ASKED, "budget": 40, "spot": True})
+    said = api.recommend(question, predictor=ui.live.predictor)
     want = json.loads(json.dumps(said.to_record()))
     assert want["front"]
     shown = reply.json()["data"]["answer"]
@@ -86,21 +51,17 @@ def test_the_answer_is_that_of_recommend(client: TestClient, keys: Keys) -> None
     assert reply.json()["exit_code"] == 0
 
 
-def test_the_first_part_of_an_answer_is_the_whole_one_without_changes(
-    client: TestClient, keys: Keys
-) -> None:
-    part = post(client, keys, {"question": FEW, "whole": False}).json()
-    whole = post(client, keys, {"question": FEW, "whole": True}).json()
+def test_the_first_part_of_an_answer_is_the_whole_one_without_changes(ui: Opened) -> None:
+    part = ui.post({"question": FEW, "whole": False}).json()
+    whole = ui.post({"question": FEW, "whole": True}).json()
     first, all_of_it = part["data"]["answer"], whole["data"]["answer"]
     assert all_of_it["changes"]
     assert first == {**all_of_it, "changes": []}
     assert (part["is_whole"], whole["is_whole"]) == (False, True)
 
 
-def test_nothing_that_satisfies_the_constraints_is_an_answer(
-    client: TestClient, keys: Keys
-) -> None:
-    reply = post(client, keys, {"question": {**FEW, "budget": "0.01", "deadline": "1m"}})
+def test_nothing_that_satisfies_the_constraints_is_an_answer(ui: Opened) -> None:
+    reply = ui.post({"question": {**FEW, "budget": "0.01", "deadline": "1m"}})
     assert reply.status_code == 200
     assert reply.json()["exit_code"] == 3
     assert not reply.json()["data"]["answer"]["front"]
@@ -119,10 +80,8 @@ def test_nothing_that_satisfies_the_constraints_is_an_answer(
         ([], "object"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_in_a_line_and_what_to_do(
-    client: TestClient, keys: Keys, question: Any, what: str
-) -> None:
-    reply = post(client, keys, {"question": question})
+def test_a_mistake_is_told_in_a_line_and_what_to_do(ui: Opened, question: Any, what: str) -> None:
+    reply = ui.post({"question": question})
     assert reply.status_code == 400
     error = reply.json()["error"]
     assert what in error["what"]
@@ -134,155 +93,14 @@ def test_a_mistake_is_told_in_a_line_and_what_to_do(
 @pytest.mark.parametrize(
     "name", ["run", "job_file", "model", "runs", "catalogue", "overrides", "cluster_trace"]
 )
-def test_what_names_a_file_cannot_be_posted(client: TestClient, keys: Keys, name: str) -> None:
-    reply = post(client, keys, {"question": {**FEW, name: "/etc/passwd"}})
+def test_what_names_a_file_cannot_be_posted(ui: Opened, name: str) -> None:
+    reply = ui.post({"question": {**FEW, name: "/etc/passwd"}})
     assert reply.status_code == 400
     assert "does not apply here" in reply.json()["error"]["what"]
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b"{", 400),
-        (b"[]", 400),
-        (b'{"question": NaN}', 400),
-        (b"[" * 5000, 400),
-        (b'"' + b"x" * LONGEST_BODY + b'"', 413),
-        (b'{"question": {}, "slot": 3}', 400),
-        (b'{"question": {}, "whole": "no"}', 400),
-    ],
-)
-def test_a_body_that_cannot_be_read_is_refused(
-    client: TestClient, keys: Keys, content: bytes, status: int
-) -> None:
-    headers = {"origin": HERE, "content-type": "application/json"}
-    reply = post(client, keys, content=content, headers=headers)
-    assert reply.status_code == status
-    assert reply.json()["error"]["hint"]
-
-
-def test_a_form_of_another_page_is_not_read(client: TestClient, keys: Keys) -> None:
-    """What a browser sends across origins without asking first."""
-    headers = {"origin": HERE, "content-type": "text/plain"}
-    assert post(client, keys, content=b'{"question": {}}', headers=headers).status_code == 415
-
-
-@pytest.mark.parametrize("token", ["", "wrong", "é"])
-def test_without_the_token_nothing_is_shown(stranger: TestClient, keys: Keys, token: str) -> None:
-    for reply in (
-        stranger.get(keys.prefix, params={"token": token}),
-        stranger.get(f"{keys.prefix}other"),
-        post(stranger, keys, {"question": {}}),
-    ):
-        assert reply.status_code == 403
-        assert "token" in reply.json()["error"]["what"]
-        assert "set-cookie" not in reply.headers
-
-
-def test_a_person_without_the_token_is_told_on_a_page(stranger: TestClient, keys: Keys) -> None:
-    reply = stranger.get(keys.prefix, headers={"accept": "text/html"})
-    assert reply.status_code == 403
-    assert "<h1>The address lacks its token</h1>" in reply.text
-    assert keys.token not in reply.text
-
-
-def test_the_cookie_is_bound_to_the_server(stranger: TestClient, keys: Keys) -> None:
-    reply = stranger.get(keys.prefix, params={"token": keys.token})
-    cookie = reply.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
-    # Cookies know no ports: one of "/" would be sent to every server on loopback.
-    assert f"Path={keys.prefix}" in cookie
-    assert keys.token not in cookie
-    assert keys.token not in reply.text
-
-
-@pytest.mark.parametrize("host", ["example.com", "127.0.0.1.example.com", "", "127.0.0.1:80@x.y",
-                                  "0.0.0.0:8123", "[::1]:8123", "localhost.:8123"])  # fmt: skip
-def test_a_foreign_host_is_refused(client: TestClient, keys: Keys, host: str) -> None:
-    """DNS rebinding: the name is the attacker's, the address is ours."""
-    for reply in (
-        client.get(keys.prefix, params={"token": keys.token}, headers={"host": host}),
-        post(client, keys, {"question": {}}, headers={"host": host, "origin": f"http://{host}"}),
-    ):
-        assert reply.status_code == 400
-        assert "data" not in reply.json()
-
-
-@pytest.mark.parametrize(
-    "origin",
-    ["http://example.com", "null", "http://127.0.0.1:9", "", "https://127.0.0.1:8123",
-     "http://localhost:8123"],
-)  # fmt: skip
-def test_another_origin_is_refused(client: TestClient, keys: Keys, origin: str) -> None:
-    reply = post(client, keys, {"question": FEW}, headers={"origin": origin})
-    assert reply.status_code == 403
-    assert "access-control-allow-origin" not in reply.headers
-
-
-def test_a_post_must_name_its_origin(client: TestClient, keys: Keys) -> None:
-    assert post(client, keys, {"question": FEW}, headers={}).status_code == 403
-
-
-@pytest.mark.parametrize("path", ["/", "/favicon.ico", "/api/answer", "/etc/passwd"])
-def test_nothing_is_outside_the_prefix(client: TestClient, path: str) -> None:
-    assert client.get(path).status_code == 404
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "/etc/passwd", "..%2f..%2fetc%2fpasswd",
-     "server.py", "assets/ui.js", ".", "ui.js/..", "ui.js%00.css"],
-)  # fmt: skip
-def test_no_file_is_served(client: TestClient, keys: Keys, path: str) -> None:
-    reply = client.get(f"{keys.prefix}{path}")
-    assert reply.status_code in (403, 404)
-    assert "root:" not in reply.text
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_other_methods_are_refused(client: TestClient, keys: Keys, method: str) -> None:
-    reply = client.request(method, f"{keys.prefix}api/answer", headers={"origin": HERE})
-    assert reply.status_code == 405
-    assert "access-control-allow-origin" not in reply.headers
-
-
-def test_every_reply_has_the_security_headers(
-    client: TestClient, stranger: TestClient, keys: Keys
-) -> None:
-    for reply in (
-        client.get(keys.prefix),
-        client.get(f"{keys.prefix}other"),
-        client.get("/nothing"),
-        post(client, keys, {"question": {"budget": "?"}}),
-        stranger.get(keys.prefix),
-    ):
-        policy = reply.headers["content-security-policy"]
-        # The page states its own in its head, by the hashes of its scripts.
-        assert "default-src 'none'" in policy + reply.text.partition("<body")[0]
-        assert "frame-ancestors 'none'" in policy
-        assert {name: reply.headers[name] for name in HEADERS} == dict(HEADERS)
-
-
-def test_it_listens_on_loopback_only_and_a_taken_port_is_told() -> None:
-    with listening(0) as listener:
-        host, port = listener.getsockname()
-        assert host == "127.0.0.1"
-        with (
-            pytest.raises(AdvisorError, match=f"port {port} is in use") as raised,
-            listening(port),
-        ):
-            pass
-        assert "--port" in raised.value.hint
-        # The machine's other addresses do not answer.
-        with socket.socket() as other, pytest.raises(ConnectionRefusedError):
-            other.connect(("127.0.0.2", port))
-
-
-def test_a_question_that_was_replaced_is_dropped(live: LiveReport) -> None:
+def test_a_question_that_was_replaced_is_dropped() -> None:
     """Of three questions of one slot, asked while another is answered, the newest is answered."""
-    import threading
-
     is_let, answered = threading.Event(), []
 
     def answer(question: Question, is_whole: bool) -> dict[str, Any]:
@@ -338,22 +156,14 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 @given(st.fixed_dictionaries({}, optional=VALUES))
 def test_what_is_copied_asks_the_same_question(said: dict[str, Any]) -> None:
     """The command line and the project file, read again, are the question that was shown."""
-    import shlex
-
     base = Question.read(ASKED)
     question = controls.changed(base, said)
-    forms = controls.forms(Question.read({k: v for k, v in ASKED.items() if k != "x"}), question)
+    forms = controls.forms(base, question)
     assert Question.read(tomllib.loads(forms["toml"])) == question
-    verb = _verb()
+    verb = load_verb("recommend")
     context = verb.make_context("recommend", shlex.split(forms["command"])[2:])
     given_values = {n: v for n, v in context.params.items() if n in ENTRIES and v is not None}
     assert Question.read(given_values) == question
-
-
-def _verb() -> Any:
-    from advisor.cli import load_verb
-
-    return load_verb("recommend")
 
 
 def test_the_command_undoes_what_the_settings_say() -> None:
@@ -372,30 +182,47 @@ def test_what_the_command_line_fixed_stays_and_what_the_page_leaves_out_is_open(
 
 
 def test_two_runs_and_a_port_out_of_range_are_mistakes() -> None:
-    for words in (["ui", "a", "--run", "b"], ["ui", "--port", "70000"]):
-        assert CliRunner().invoke(app, words).exit_code == 2 or isinstance(
-            CliRunner().invoke(app, words).exception, UsageError
-        )
+    two = CliRunner().invoke(app, ["ui", "a", "--run", "b"])
+    assert isinstance(two.exception, UsageError)
+    assert CliRunner().invoke(app, ["ui", "--port", "70000"]).exit_code == 2
 
 
 def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is recorded while the page is open is another job."""
-    from pathlib import Path
-
-    from advisor.ui import live_report as of
-
-    monkeypatch.setattr(of.store, "latest_run", lambda: Path("/runs/digits-7"))
-    assert of._with_name(Question()).job.run == "digits-7"
-    assert of._with_name(Question.read(ASKED)) == Question.read(ASKED)
+    monkeypatch.setattr("advisor.collectors.store.latest_run", lambda: Path("/runs/digits-7"))
+    assert live_report.with_name(Question()).job.run == "digits-7"
+    assert live_report.with_name(Question.read(ASKED)) == Question.read(ASKED)
 
 
-def test_a_predictor_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Predictor] = []
-    kept = LiveReport.__init__.__globals__["Predictor"]
-    monkeypatch.setitem(
-        LiveReport.__init__.__globals__, "Predictor", lambda *a: made.append(kept(*a)) or made[-1]
-    )
-    live = LiveReport(Question.read(ASKED))
-    for nodes in (1, 2):
-        live.answer(controls.changed(live.question, {**FEW, "max_nodes": nodes}), False)
-    assert len(made) == 1
+def test_the_catalogue_is_read_once(ui: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(Catalogue, "load", refuse)
+    assert ui.post({"question": {**FEW, "max_nodes": "2"}, "whole": False}).status_code == 200
+
+
+def test_a_candidate_is_exported_as_the_verb_does(
+    ui: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that is shown beside the file writes the same file."""
+    question = FEW
+    body = {"question": question, "to": "skypilot", "rank": 1, "values": {}}
+    made = ui.post(body, "api/export").json()
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(made["command"])[1:]
+    assert words[:4] == ["export", "1", "--to", "skypilot"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == next(iter(made["files"].values()))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"to": "nothing"}, {"to": 3}, {"rank": "1"}, {"rank": True}, {"rank": 99},
+              {"values": []}, {"values": {"a": "\n"}}, {"values": {"none-such": "1"}}]
+)  # fmt: skip
+def test_an_export_that_cannot_be_made_is_told(ui: Opened, wrong: dict[str, Any]) -> None:
+    body = {"question": FEW, "to": "skypilot", **wrong}
+    reply = ui.post(body, "api/export")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["hint"]

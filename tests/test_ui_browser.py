@@ -183,7 +183,7 @@ def test_a_pinned_answer_stands_beside_the_present_one(seen: Seen) -> None:
     heads = page.locator(".compared thead th").all_inner_texts()
     assert heads[0].startswith("pinned #")
     assert heads[1].startswith("shown #")
-    assert page.inner_text(".differences li") == "max_nodes: pinned open, shown 1"
+    assert page.inner_text(".differences li") == "Most machines: pinned 8, shown 1"
     # Both come back where the page is loaded again.
     page.reload()
     assert answered(page)["front"] == after["front"]

@@ -29,7 +29,7 @@ _WORDS: Final = {
     "lru": "replace the expert used longest ago (LRU)",
     "lfu": "replace the expert used least often (LFU)",
     "periodic": "every 32 tokens take the most used of the 32 before",
-    "learned": "replace the expert that a linear forecast, learnt from the trace, expects least",
+    "learned": "replace the expert that a linear forecast, learned from the trace, expects least",
 }
 
 

@@ -44,9 +44,9 @@ def advise(facts: Facts) -> Iterable[Advice]:
 
 
 def windows_of(recording: Recording) -> list[TouchedWindow]:
-    """Return the windows of its ordinary running: those that began after the first step.
+    """Return the windows of its ordinary running.
 
-    A program without steps is looked at from its begin.
+    Those that began after the first step, where there are steps, and in which memory hardly grew.
     """
     begin_s = 0.0 if recording.step_time is None else recording.startup_s or 0.0
     return [
@@ -56,7 +56,7 @@ def windows_of(recording: Recording) -> list[TouchedWindow]:
             resident_bytes=one.resident_bytes,
         )
         for one in recording.touched
-        if one.t_s - one.window_s >= begin_s
+        if one.t_s - one.window_s >= begin_s and one.is_steady
     ]
 
 
@@ -88,7 +88,8 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
         f"{found.loss_fraction * spread:.1%}) from a solid-state disk; at most {MOST_LOSS:.1%} "
         "is allowed",
         condition="For what it did while it was recorded; what it touches later comes back as "
-        "slowly. Pays where memory is shared or billed; a machine rented whole costs the same.",
+        "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
+        "or billed; a machine rented whole costs the same.",
         how=How(
             kind="flag",
             text=f"systemd-run --scope -p MemoryHigh={limit}M ...  # with swap on",

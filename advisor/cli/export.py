@@ -82,10 +82,10 @@ def _exported(
     from advisor.question.layout import layout_space
     from advisor.ways.case import SPACE
 
+    record = None if answer is None else _stored(answer, row)
     predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
     space = layout_space(question.layout) or SPACE
-    if answer is not None:
-        record = _stored(answer)
+    if record is not None:
         job, recording = _job_of_stored(question, record, predictor)
         return export_to(
             record, to, rank=row, job=job, recording=recording, values=given,
@@ -100,8 +100,10 @@ def _exported(
     )  # fmt: skip
 
 
-def _stored(path: Path) -> dict[str, Any]:
+def _stored(path: Path, row: int | None) -> dict[str, Any]:
+    """Return the answer in a file, once it has the row that is asked for."""
     from advisor.collectors.bounded import read_json
+    from advisor.export.pick import read_pick
 
     try:
         record = read_json(path)
@@ -112,6 +114,7 @@ def _stored(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(record, dict):
         raise UsageError(f"{path} holds no answer", hint="advisor recommend --json > answer.json")
+    read_pick(record, row)
     return record
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import Question
@@ -55,7 +54,7 @@ def command(
     from advisor import api
     from advisor.cli import own_cluster
 
-    asked = _naming(question, recorded)
+    asked = with_run(question, recorded)
     target = Path(out)
     if out != _STDOUT and not as_json and not force:
         _check_overwrites(target)
@@ -103,12 +102,3 @@ def _check_overwrites(target: Path) -> None:
             raise UsageError(
                 f"{target} exists and is not an earlier report", hint="--force overwrites it"
             )
-
-
-def _naming(question: Question, recorded: str | None) -> Question:
-    """Return the question about the run that is named without a flag."""
-    if recorded is None:
-        return question
-    if question.job.run is not None:
-        raise UsageError("two runs are given", hint="leave --run out")
-    return replace(question, job=replace(question.job, run=recorded))

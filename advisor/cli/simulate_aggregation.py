@@ -48,7 +48,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the aggregation of several jobs' gradients on shared cores (Parameter Service).
+    """Share aggregating cores among jobs (Parameter Service).
 
     Shows how many cores the jobs need together instead of one or more each, how long each waits
     for the others, and what all-reduce would take, which needs no such core.

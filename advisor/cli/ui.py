@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
+from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
 from advisor.cli.waiting import waiting
 from advisor.question import Question
 
 
-@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
+@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)
 def command(
     question: Question,
     recorded: Annotated[
@@ -38,11 +38,12 @@ def command(
     The page is served on this machine's loopback address only, to whoever has the address that is
     printed. Ctrl-C ends it.
     """
+    from advisor.cli import own_cluster
     from advisor.ui import serve
 
     asked = with_run(question, recorded)
     with serve.listening(port) as listener:
         with waiting("reading the job and the catalogue"):
-            server = serve.Server(asked, listener)
+            server = serve.Server(asked, listener, beside=own_cluster.comparison)
         typer.echo(server.address)
         server.run(is_opened=is_opened)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from advisor.export.data_parallel import on_framework
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick
-from advisor.export.target import Exported, Target
+from advisor.export.target import Exported, NotExportableError, Target
 from advisor.export.texts import yaml_text
 from advisor.export.torchrun import HERE, MASTER, shell_script
 from advisor.ways.launch.trainer import fsdp_config
@@ -30,6 +30,11 @@ _RANK: Final = '"${2:-${NODE_RANK:?say which machine this is, from 0}}"'
 
 def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the file, and a script that starts it on a machine."""
+    if launch.nodes > 1 and not pick.rented.accelerators:
+        raise NotExportableError(
+            "accelerate starts several machines without accelerators through MPI only",
+            hint="export to torchrun",
+        )
     launch = on_framework(pick, launch, "trainer", "deepspeed")
     kept = {name: text for name, text in launch.files.items() if name != "fsdp.json"}
     launcher = f'accelerate launch --config_file "{HERE}/{_FILE}"'
@@ -53,10 +58,9 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
 def config(pick: Pick, launch: Launch) -> dict[str, Any]:
     """Return what ``accelerate config`` would have asked for."""
     processes = launch.nodes * launch.per_node
-    on_cpu = not pick.rented.accelerators
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _kind(pick, launch, processes, on_cpu=on_cpu),
+        "distributed_type": _kind(pick, launch, processes),
         "num_machines": launch.nodes,
         "num_processes": processes,
         "machine_rank": 0,
@@ -65,7 +69,7 @@ def config(pick: Pick, launch: Launch) -> dict[str, Any]:
         "mixed_precision": "no",  # the script's own arguments say it
         "rdzv_backend": "static",
         "same_network": True,
-        "use_cpu": on_cpu,
+        "use_cpu": not pick.rented.accelerators,
     }
     if found["distributed_type"] == "FSDP":
         settings = fsdp_config(pick.layout)
@@ -82,14 +86,12 @@ def config(pick: Pick, launch: Launch) -> dict[str, Any]:
     return found
 
 
-def _kind(pick: Pick, launch: Launch, processes: int, *, on_cpu: bool) -> str:
+def _kind(pick: Pick, launch: Launch, processes: int) -> str:
     if launch.is_placeholder and "ds_config.json" in launch.files:
         return "DEEPSPEED"
     if launch.is_placeholder and pick.layout.zero_stage == 3:
         return "FSDP"
-    if processes == 1:
-        return "NO"
-    return "MULTI_CPU" if on_cpu else "MULTI_GPU"
+    return "NO" if processes == 1 else "MULTI_GPU"
 
 
 TARGET: Final = Target(name="accelerate", write=write, runs_here=True)

@@ -59,7 +59,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     command = launch.started_by(launcher)
     if not launch.is_placeholder:
         files[_LINES] = launch.files[_LINES] if _FILE in launch.files else DEEPSPEED_LINES
-    copy = f'cp "{HERE}/{_FILE}" .\n' if launch.folder else ""
+    copy = f'[ "{HERE}" -ef . ] || cp "{HERE}/{_FILE}" .\n' if launch.folder else ""
     files[_SCRIPT] = shell_script(pick, launch, f"{copy}{command}\n")
     return Exported(
         target="deepspeed", files=files, run=f"bash {_SCRIPT}", notes=_notes(launch, values)

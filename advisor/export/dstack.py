@@ -40,7 +40,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
         "shell": "bash",
         "files": [{"local_path": launch.folder or ".", "path": _FOLDER}],
         "working_dir": _FOLDER,
-        "commands": [launch.shell("$DSTACK_MASTER_NODE_IP").rstrip()],
+        "commands": [launch.install, launch.shell("$DSTACK_MASTER_NODE_IP").rstrip()],
         "backends": _once([one.provider for one in known]),
         **({"regions": _once(placed)} if len(placed) == len(known) else {}),
         "instance_types": _once([_machine(one) for one in known]),

@@ -58,6 +58,9 @@ class Launch:
         The script's name is made up: nothing was recorded.
     notes : tuple of str
         What is left to do by hand.
+    framework : str
+        What pip installs where the folder has no requirements.txt, as the recording saw it;
+        ``""`` for a program without one.
     work : Work or None
         What a step computes; None where the job is not known.
     """
@@ -71,6 +74,13 @@ class Launch:
     is_placeholder: bool = False
     notes: tuple[str, ...] = ()
     work: Work | None = None
+    framework: str = "torch"
+
+    @property
+    def install(self) -> str:
+        """What a bare machine runs first: the folder's own list, or the framework alone."""
+        own = "if [ -f requirements.txt ]; then pip install -r requirements.txt"
+        return f"{own}; else pip install {self.framework}; fi" if self.framework else f"{own}; fi"
 
     @property
     def by_hand(self) -> Mapping[str, str]:
@@ -150,7 +160,8 @@ def launch_of(
             f"your script stands for {PLACEHOLDER}: nothing was recorded",
         )
     per_node = max(pick.layout.devices // pick.nodes, 1)
-    text, files = _line(words, pick.nodes, per_node), {}
+    files: dict[str, str] = {}
+    text = _line(words, pick.nodes, per_node)
     is_laid_out = job is not None and job.work is not None and pick.rented.provider != HERE
     if job is not None and is_laid_out and (is_placeholder or pick.layout.devices > 1):
         text, files = _laid_out(pick, job, words, predictor, space)
@@ -162,6 +173,7 @@ def launch_of(
     return Launch(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, notes=notes,
+        framework=_framework(recording),
         work=None if job is None else job.work,
     )  # fmt: skip
 
@@ -184,6 +196,14 @@ def _laid_out(
             hint="export another row, or fix the layout: --tp 1 --pp 1",
         )
     return found[0].text, dict(found[0].files)
+
+
+def _framework(recording: Recording | None) -> str:
+    """Return the requirement of the torch that was recorded, without its build's name."""
+    if recording is None:
+        return "torch"
+    version = (recording.host.torch_version or "").partition("+")[0]
+    return f"torch=={version}" if version else ""
 
 
 def _line(words: Sequence[str], nodes: int, per_node: int) -> str:

@@ -36,7 +36,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     steps = (
         f"aws s3 cp --recursive {folder} {code}",
         f"aws s3 cp {_SCRIPT} {code}/{_SCRIPT}",
-        f"aws sagemaker create-training-job --region {pick.rented.region} "
+        f"aws sagemaker create-training-job --region {shlex.quote(pick.rented.region)} "
         f"--cli-input-json file://{_FILE}",
     )
     _, others = exchangeable(pick)

@@ -36,7 +36,7 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
             "ordered": list(_distinct(_resources(pick, known))),
             "autostop": {"idle_minutes": 5, "down": True},
         },
-        "setup": "if [ -f requirements.txt ]; then pip install -r requirements.txt; fi\n",
+        "setup": launch.install,
         "run": launch.shell(_MASTER),
     }
     verb = "jobs launch" if pick.completion != "on-demand" else f"launch -c {name}"

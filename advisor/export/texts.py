@@ -105,10 +105,11 @@ def _dumper() -> Any:
 def job_name(run: str) -> str:
     """Return a name that every scheduler takes: lower-case words and dashes, 40 signs at most.
 
-    >>> job_name("20261122-140147-Digits_CNN.py-3529")
+    >>> job_name("20261122-140147-Digits_CNN.py-35f9")
     'digits-cnn-py'
     """
-    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^\d{8}-\d{6}-|-\d+$", "", run).lower())
+    recorded = re.fullmatch(r"\d{8}-\d{6}-(.+)-[0-9a-f]{4}", run)
+    words = re.sub(r"[^a-z0-9]+", "-", (recorded[1] if recorded else run).lower())
     return re.sub(r"^[^a-z]+", "", words[:40]).strip("-") or "training"
 
 

@@ -61,7 +61,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     return Exported(
         target="vertex",
         files={_FILE: yaml_text(spec, pick)},
-        run=f"gcloud ai custom-jobs create --region={place} "
+        run=f"gcloud ai custom-jobs create --region={shlex.quote(place)} "
         f"--display-name={job_name(pick.run)} --config={_FILE}",
         notes=(*others, *_notes()),
     )

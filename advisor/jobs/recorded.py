@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 from advisor.collectors.certainty import (
@@ -43,7 +43,12 @@ from advisor.planners.core.setup import Optimizer, StoredWeights
 from advisor.planners.elastic.noise import NoiseScale, measured_noise
 from advisor.planners.step.describe_updates import OVER_LISTS, over_lists
 from advisor.planners.step.input_pipeline import idle_s_per_sample
-from advisor.planners.step.operators import convolution_kind, kernels_in_call, operator_kind
+from advisor.planners.step.operators import (
+    convolution_kind,
+    fused_calls,
+    kernels_in_call,
+    operator_kind,
+)
 from advisor.planners.stragglers.spread import (
     FEWEST_STEPS,
     RankSpread,
@@ -278,6 +283,7 @@ def recorded_work(
     """
     passes = max(deep.micro_batches, 1)
     shrinks = _over_lists(deep, optimizers)
+    fused = _fused(deep)
     micro_batch = max(deep.samples // passes, 1)
     return Work(
         operators=tuple(
@@ -288,9 +294,7 @@ def recorded_work(
                 count=o.count
                 * kernels_in_call(o.name, o.shapes)
                 / (1 if o.phase == "optimizer" else passes),
-                listed=shrinks[o.name] * o.count
-                if o.phase == "optimizer" and o.name in shrinks
-                else None,
+                listed=_listed(o, passes, shrinks, fused),
                 flop=o.flop / (1 if o.phase == "optimizer" else passes),
                 bytes=o.bytes / (1 if o.phase == "optimizer" else passes),
                 fixed_bytes=o.fixed_bytes / (1 if o.phase == "optimizer" else passes),
@@ -338,6 +342,31 @@ def _over_lists(deep: DeepStep, optimizers: Collection[str]) -> dict[str, float]
         if o.phase == "optimizer" and not o.name.startswith(_KERNELS_OF_LISTS):
             calls[o.name] += o.count
     return over_lists(calls)
+
+
+def _fused(deep: DeepStep) -> dict[str, float]:
+    """Return by phase which share of the calls of recurrent layers an accelerator would start.
+
+    Traced on an accelerator they are as they were; a library's own recurrence is no product here.
+    """
+    if deep.device != "cpu":
+        return {}
+    calls: Counter[str] = Counter()
+    products: Counter[str] = Counter()
+    for o in deep.operators:
+        if o.fused_by:
+            calls[o.phase] += o.count
+            products[o.phase] += o.count * (operator_kind(o.name) == "matmul")
+    return fused_calls(calls, products)
+
+
+def _listed(
+    row: OperatorCount, passes: int, shrinks: Mapping[str, float], fused: Mapping[str, float]
+) -> float | None:
+    """Return how often an accelerator calls what a processor called more often; None: as often."""
+    if row.phase == "optimizer":
+        return shrinks[row.name] * row.count if row.name in shrinks else None
+    return fused[row.phase] * row.count / passes if row.fused_by and row.phase in fused else None
 
 
 def _precision(deep: DeepStep) -> Precision:

@@ -100,6 +100,8 @@ def _open(name: str) -> str:
     entry, default = ENTRIES[name], _default(name)
     if isinstance(default, float) and entry.kind.metavar == "SHARE":
         return share_text(default)
+    if isinstance(default, bool):
+        return "yes" if default else "no"
     if default is not None and default != "":
         return f"{default:g}" if isinstance(default, int | float) else str(default)
     return {"constraints": "any", "layout": "best"}.get(entry.part, "as found")

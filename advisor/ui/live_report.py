@@ -6,7 +6,7 @@ the catalogue and the models kept between two answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -17,15 +17,20 @@ from advisor import api
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
 from advisor.collectors.printable import shell_line
+from advisor.domain import Recommendation
 from advisor.errors import UsageError
 from advisor.export.targets import TARGETS, export_to
+from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.question import Question
 from advisor.question.layout import layout_space
 from advisor.question.writing import command_words
 from advisor.report.page import page
+from advisor.simulation.own_cluster import ClusterComparison
 from advisor.ui import controls
 from advisor.ways.case import SPACE
+
+Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
 
 _SCRIPTS: Final = ("controls.js", "compare.js", "hand_over.js", "ui.js")
 _STYLES: Final = ("ui.css",)
@@ -78,6 +83,9 @@ class LiveReport:
     ----------
     question : Question
         As the command line asks it.
+    beside : callable, optional
+        From question, job, answer and predictor to the comparison with the user's own cluster;
+        None where the question names none.
 
     Raises
     ------
@@ -87,13 +95,16 @@ class LiveReport:
     Attributes
     ----------
     question : Question
+    predictor : Predictor
+        Kept between two answers.
     first : dict
-        The answer to it, without what takes longer.
+        The answer to the question, without what takes longer.
     """
 
-    def __init__(self, question: Question) -> None:
-        self.question = question = _with_name(question)
-        self._predictor = Predictor(
+    def __init__(self, question: Question, *, beside: Beside | None = None) -> None:
+        self._beside = beside
+        self.question = question = with_name(question)
+        self.predictor = Predictor(
             Catalogue.load(question.catalogue, overrides=question.overrides)
         )
         self.first = self.answer(question, False)
@@ -101,7 +112,7 @@ class LiveReport:
     def page(self) -> str:
         """Return the page, with the answer to the command line's question and all controls."""
         first = self.first
-        names = sorted(set(self._predictor.catalogue.types.provider.tolist()))
+        names = sorted(set(self.predictor.catalogue.types.provider.tolist()))
         live = {**first, "groups": controls.controls(tuple(names)), "targets": _targets()}
         return page(
             first["data"],
@@ -126,13 +137,21 @@ class LiveReport:
         AdvisorError, PlanningError
             As ``advisor recommend``.
         """
+        own: ClusterComparison | None = None
+
+        def beside(job: Job, answer: Recommendation, predictor: Predictor) -> Any:
+            nonlocal own
+            own = self._beside and self._beside(question, job, answer, predictor)
+            return own and own.to_record()["own_cluster"]
+
         data = api.report_data(
-            question, predictor=self._predictor, made=_now(), with_changes=is_whole
+            question, predictor=self.predictor, made=_now(), with_changes=is_whole, beside=beside
         )
+        is_met = bool(data["answer"]["picks"]) or (own is not None and own.meets_constraints)
         return {
             "asked": controls.forms(self.question, question),
             "is_whole": is_whole,
-            "exit_code": 0 if data["answer"]["picks"] else 3,
+            "exit_code": 0 if is_met else 3,
             "data": data,
         }
 
@@ -159,9 +178,9 @@ class LiveReport:
             As ``advisor export``.
         """
         made = export_to(
-            record, asked.to, rank=asked.rank, values=asked.values, predictor=self._predictor,
+            record, asked.to, rank=asked.rank, values=asked.values, predictor=self.predictor,
             job=api.job_of(
-                question.job, question.setup, catalogue=lambda: self._predictor.catalogue
+                question.job, question.setup, catalogue=lambda: self.predictor.catalogue
             ),
             recording=api.recording_of(question.job),
             space=layout_space(question.layout) or SPACE,
@@ -181,7 +200,7 @@ def _targets() -> list[dict[str, Any]]:
     ]
 
 
-def _with_name(question: Question) -> Question:
+def with_name(question: Question) -> Question:
     """Return the question with the latest run's name: a later one is another job."""
     spec = question.job
     is_run = not (spec.is_described or spec.job_file is not None or spec.is_known_by_runs)

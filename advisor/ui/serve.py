@@ -16,7 +16,7 @@ import uvicorn
 from advisor.errors import AdvisorError
 from advisor.question import Question
 from advisor.ui.guard import HOSTS, Keys
-from advisor.ui.live_report import LiveReport
+from advisor.ui.live_report import Beside, LiveReport
 from advisor.ui.server import application
 
 # Answers that are still being computed are not waited for. [s]
@@ -62,6 +62,8 @@ class Server:
     question : Question
     listener : socket
         On loopback.
+    beside : callable, optional
+        As of ``LiveReport``.
 
     Raises
     ------
@@ -74,10 +76,12 @@ class Server:
         To open; it holds the token.
     """
 
-    def __init__(self, question: Question, listener: socket.socket) -> None:
+    def __init__(
+        self, question: Question, listener: socket.socket, *, beside: Beside | None = None
+    ) -> None:
         keys = Keys()
         self._listener = listener
-        self._app = application(LiveReport(question), keys)
+        self._app = application(LiveReport(question, beside=beside), keys)
         self.address = keys.address(listener.getsockname()[1])
 
     def run(self, *, is_opened: bool) -> None:

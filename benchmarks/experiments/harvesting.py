@@ -34,7 +34,7 @@ from advisor.planners.harvesting.working_set import (
 
 HOT, WARM, COLD = 64 * MIB, 16 * MIB, 160 * MIB
 ROUND_S = 8.0  # every page of the warm part is read once in so long
-SPARE = 20 * MIB  # the interpreter, and what the kernel keeps in the group
+SPARE = 12 * MIB  # the interpreter, and what the kernel keeps in the group
 GROUPS = Path("/sys/fs/cgroup/memory")
 CHILD = f"""
 import mmap, struct, sys, time
@@ -198,13 +198,16 @@ def main() -> None:
         print(f"advised: {found}")
         for seen in windows:
             print(f"  {seen.window_s:5.1f} s: {seen.touched_bytes / MIB:.0f} MiB")
-        limits = {"cold part": HOT + WARM + SPARE, "warm part too": HOT + SPARE}
+        # What comes back a second is as the program is written: nothing, or the warm part's turn.
+        limits = {
+            "cold part": (float(HOT + WARM + SPARE), 0.0),
+            "warm part too": (float(HOT + SPARE), WARM / ROUND_S / PAGE_BYTES),
+        }
         if found is not None:
-            limits = {"as advised": found.limit_bytes, **limits}
+            back = found.loss_fraction / one
+            limits = {"as advised": (found.limit_bytes, back), **limits}
         print("| taken | left | pages/s, by the room | measured | loss, by the room | measured |")
-        for name, size in limits.items():
-            # What the warm part brings back, as the program is written.
-            said = WARM / ROUND_S / PAGE_BYTES if size < HOT + WARM else 0.0
+        for name, (size, said) in limits.items():
             losses, pages = taken(child, size, asked.rounds, asked.seconds)
             print(
                 f"| {name} | {size / MIB:.0f} MiB | {said:.0f} | {statistics.median(pages):.0f} "

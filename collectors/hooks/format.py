@@ -65,8 +65,9 @@ PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
 COMMUNICATION_PAYLOAD = struct.Struct("<QIQQQIQqqqq")
 
 # Memory that the process tree touched in a window: its end [ns] and length [ns]; bytes touched in
-# it, and resident at its end; processes. Only where it was asked for (``profile --working-set``).
-TOUCHED_PAYLOAD = struct.Struct("<QQQQI")
+# it, and resident at its end; processes; bytes resident at its begin. Only where it was asked for
+# (``profile --working-set``).
+TOUCHED_PAYLOAD = struct.Struct("<QQQQIQ")
 
 # Clocks by the number that stands in the file: a loader's batches, backward passes, updates of an
 # optimizer, the script's own marks; whole fits of an estimator in a loop; rounds, batches or

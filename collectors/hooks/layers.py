@@ -140,6 +140,18 @@ class Modules:
         """Return the call whose forward created the autograd node with this number."""
         return bisect_right(self._numbers, number) - 1 if number < 2**63 else NOBODY
 
+    def fused_kind(self, owner: int) -> str:
+        """Return the class of a call's module if accelerators compute all of it by few kernels.
+
+        PyTorch's recurrent layers (cuDNN's): elsewhere each of their time steps is many operators.
+        Cells that a script calls step by step stay so everywhere.
+        """
+        if not 0 <= owner < len(self._calls):
+            return ""
+        kind = type(self._calls[owner].module)
+        is_layer = kind.__module__ == "torch.nn.modules.rnn" and not kind.__name__.endswith("Cell")
+        return kind.__name__ if is_layer else ""
+
     def layers(self) -> tuple[list[dict[str, Any]], list[int]]:
         """Return the leaves in forward order, and for every call the index of its leaf.
 

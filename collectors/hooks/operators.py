@@ -169,10 +169,11 @@ def summarise(
     for layer in layers:
         layer.update(forward_ns=0, backward_ns=0, forward_flop=0.0, backward_flop=0.0)
         layer["saved_bytes"] = 0
-    table: dict[tuple[str, str, str, str], list[float]] = {}
+    table: dict[tuple[str, str, str, str, str], list[float]] = {}
     for call, phase in zip(calls, phases):
         if not call.is_view:
-            _add(table, call, phase, fixed)
+            kind = "" if phase == "optimizer" else modules.fused_kind(call.owner)
+            _add(table, call, phase, kind, fixed)
         if phase != "optimizer" and leaf_of_call and (call.owner >= 0 or not call.is_backward):
             layer = layers[leaf_of_call[max(call.owner, 0)]]
             layer[phase + "_ns"] += call.took
@@ -195,11 +196,17 @@ def summarise(
     }
 
 
-_COLUMNS = ("name", "phase", "dtype", "shapes", "count", "flop", "bytes", "fixed_bytes", "time_ns")
+_COLUMNS = (
+    "name", "phase", "dtype", "shapes", "fused_by",
+    "count", "flop", "bytes", "fixed_bytes", "time_ns",
+)  # fmt: skip
 
 
-def _add(table: dict[Any, list[float]], call: OperatorCall, phase: str, fixed: set[int]) -> None:
-    row = table.setdefault((call.name, phase, call.dtype, call.shapes), [0, 0.0, 0, 0, 0])
+def _add(
+    table: dict[Any, list[float]], call: OperatorCall, phase: str, kind: str, fixed: set[int]
+) -> None:
+    key = (call.name, phase, call.dtype, call.shapes, kind)
+    row = table.setdefault(key, [0, 0.0, 0, 0, 0])
     traffic = call.reads + call.writes
     row[0] += 1
     row[1] += call.flop

@@ -1,4 +1,4 @@
-"""How much each expert of a layer will be used soon, learnt from an earlier part of the trace.
+"""How much each expert of a layer will be used soon, learned from an earlier part of the trace.
 
 A ridge regression in closed form, one for each layer:
 
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseForecast:
-    """A learnt map from what was used to what will be.
+    """A learned map from what was used to what will be.
 
     Attributes
     ----------
@@ -74,7 +74,9 @@ def learn(tokens: ArrayLike, experts: int) -> UseForecast:
         later[at] = used[at + 1] + GAMMA * later[at + 1]
     x = _features(used)
     inside = x.T @ x + _RIDGE * np.eye(x.shape[1])
-    return UseForecast(experts=experts, weights=np.linalg.solve(inside, x.T @ later))
+    return UseForecast(
+        experts=experts, weights=np.linalg.solve(inside, x.T @ later).astype(np.float64)
+    )
 
 
 def _uses(tokens: NDArray[np.int64], experts: int) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
@@ -111,6 +112,33 @@ def kernels_in_call(name: str, shapes: str) -> float:
         return 1.0
     steps = _SEQUENCES.match(shapes)
     return float(_KERNELS_PER_TIME_STEP * int(steps[1])) if steps else 1.0
+
+
+def fused_calls(calls: Mapping[str, float], products: Mapping[str, float]) -> dict[str, float]:
+    """Return how many of each pass's calls are left where recurrent layers are fused, as a share.
+
+    A layer whose time steps were recorded operator by operator (a GRU on a processor) has one
+    product forward for each time step, and one for the input of all; libraries of accelerators
+    run that and one kernel for the gates. Backward there are two products for each: the gradient
+    of the hidden state waits for the next step's, with its gates, those of the weights run at once
+    for all steps: two kernels a time step again (Appleyard et al., section 3).
+
+    Parameters
+    ----------
+    calls, products : mapping of str to float
+        By phase, all recorded calls of such layers, and the products among them.
+
+    Examples
+    --------
+    >>> fused_calls({"forward": 300.0, "backward": 500.0}, {"forward": 30.0, "backward": 60.0})
+    {'forward': 0.2, 'backward': 0.12}
+    """
+    each = {"forward": float(_KERNELS_PER_TIME_STEP), "backward": _KERNELS_PER_TIME_STEP / 2}
+    return {
+        phase: min(each[phase] * products[phase] / calls[phase], 1.0)
+        for phase in each
+        if calls.get(phase) and products.get(phase)
+    }
 
 
 _SEQUENCES: Final = re.compile(r"(\d+)x\d+x\d+(,|$)")

@@ -57,6 +57,21 @@ def _sell(path: Path, machines: list[dict[str, Any]]) -> None:
             rows.writerows([*row, price, price, region, f"{region}-a"] for row in sold)
 
 
+def skypilot_clouds(_: str, __: list[dict[str, Any]]) -> Any:
+    """The clouds that SkyPilot knows."""
+    import sky.clouds  # noqa: F401  they enter themselves
+    from sky.utils import registry
+
+    return sorted(registry.CLOUD_REGISTRY)
+
+
+def dstack_backends(_: str, __: list[dict[str, Any]]) -> Any:
+    """The backends that dstack knows."""
+    from dstack._internal.core.models.backends.base import BackendType
+
+    return [one.value for one in BackendType]
+
+
 def dstack(text: str, _: list[dict[str, Any]]) -> Any:
     """The run configuration of dstack's models."""
     import yaml

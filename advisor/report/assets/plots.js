@@ -48,12 +48,20 @@ function frame(id, label, height) {
   return node;
 }
 
-async function draw(id, traces, layout, config = {}) {
-  const library = await plotly();
-  const node = document.getElementById(id);
-  if (!node) return null;
-  await library.react(node, traces, layoutOf(layout), { ...CONFIG, ...config });
-  return node;
+// One chart after the other, each in a task of its own: the page answers in between.
+let queue = Promise.resolve();
+
+function draw(id, traces, layout, config = {}) {
+  const drawn = queue.then(() => new Promise((resolve) => { setTimeout(resolve); })).then(async () => {
+    const library = await plotly();
+    const node = document.getElementById(id);
+    if (!node) return null;
+    await library.react(node, traces, layoutOf(layout), { ...CONFIG, ...config });
+    performance.mark(`advisor:${id}`);
+    return node;
+  });
+  queue = drawn.catch(() => null);
+  return drawn;
 }
 
 // Round durations for a logarithmic axis, as many as are legible between two bounds [h].

@@ -4,7 +4,8 @@
    keys ("now:1", "pin:2"), `.choose(keys)` sets them. All numbers are those of the answers; what is
    worked out here is how many times the first column's time and cost another column's are. */
 (function () {
-  const { element } = window.advisorReport;
+  const { element, live } = window.advisorReport;
+  const LABELS = new Map(live.groups.flatMap((group) => group.controls).map((one) => [one.name, one]));
   const MOST = 4;
   const NAMES = { now: "shown", pin: "pinned" };
   const ROWS = [
@@ -23,7 +24,7 @@
   let chosen = null;
   let changed = () => {};
 
-  const interval = (pair) => (pair[1] ? `${pair[0]} (${pair[1]})` : pair[0]);
+  const interval = (pair) => (pair[1] ? `${pair[0]} (${range(pair[1])})` : pair[0]);
 
   function layout(one) {
     if (!one) return "";
@@ -86,7 +87,7 @@
         box.checked = shown.some((other) => other.key === one.key);
         box.addEventListener("change", () => toggle(one.key, box.checked));
         return element("label", { class: "name" }, box,
-          `${one.name} ${one.words.machines}, ${one.words.time[0]}, ${one.words.cost[0]}`);
+          `${one.record.rank ? `${one.name} ` : ""}${one.words.machines}, ${one.words.time[0]}, ${one.words.cost[0]}`);
       }));
   }
 
@@ -120,9 +121,10 @@
     const [before, after] = [replies.pin.asked.answers, replies.now.asked.answers];
     const names = [...new Set([...Object.keys(before), ...Object.keys(after)])]
       .filter((name) => JSON.stringify(before[name]) !== JSON.stringify(after[name]));
-    const said = (value) => (value === undefined ? "open" : String(value));
-    const rows = names.map((name) => element("li", {}, element("b", {}, name),
-      `: pinned ${said(before[name])}, shown ${said(after[name])}`));
+    const said = (name, value) => (value === undefined ? LABELS.get(name).open
+      : typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
+    const rows = names.map((name) => element("li", {}, element("b", {}, LABELS.get(name).label),
+      `: pinned ${said(name, before[name])}, shown ${said(name, after[name])}`));
     return element("div", { class: "differences" },
       element("p", {}, rows.length ? "The two questions differ in:" : "Both questions are the same."),
       element("ul", {}, ...rows));

@@ -70,7 +70,7 @@
       place.replaceChildren(...made(await ask({ to: target, rank: rank(), values })));
     } catch (error) {
       place.replaceChildren(element("p", { class: "wrong", role: "alert" },
-        `${error.message}.${error.hint ? ` ${error.hint}.` : ""}`));
+        `${error.message}${error.hint ? `; ${error.hint}` : ""}.`));
     } finally {
       button.disabled = false;
     }

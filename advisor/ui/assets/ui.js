@@ -86,9 +86,9 @@
     }
     const [name] = error.message.split(/[:\s]/);
     question.mark(name, "");
-    const hint = error.hint ? ` ${error.hint}.` : "";
-    if (question.has(name)) question.mark(name, `${error.message}.${hint}`);
-    say(`${error.message}.${hint} The answer shown is to the question before.`, true);
+    const hint = error.hint ? `; ${error.hint}` : "";
+    if (question.has(name)) question.mark(name, `${error.message}${hint}.`);
+    say(`${error.message}${hint}. The answer shown is to the question before.`, true);
   }
 
   function show(found, isDrawn) {

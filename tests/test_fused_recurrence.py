@@ -1,0 +1,91 @@
+"""Recurrent layers recorded step by step on a processor, told for accelerators that fuse them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from collecting import hooked
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from advisor.collectors.tracing import deep_step
+from advisor.jobs.recorded import recorded_work
+from advisor.machines.devices import accelerator_devices, device_parameters
+from advisor.planners.core.nouns import Work
+from advisor.planners.step.device import step_time
+from advisor.planners.step.operators import fused_calls
+
+STEPS, LAYERS = 12, 2
+
+
+class ByHand(nn.Module):
+    """A cell called in Python's loop: nothing knows that it recurs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.zeros(x.shape[0], 16)
+        for step in x.unbind(1):
+            hidden = self.cell(step, hidden)
+        return hidden
+
+
+def work_of(folder: Path, module: nn.Module) -> Work:
+    folder.mkdir()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with hooked(folder) as hooks:
+        for _ in range(4):
+            optimizer.zero_grad()
+            out = module(torch.randn(4, STEPS, 16, requires_grad=True))
+            (out[0] if isinstance(out, tuple) else out).square().mean().backward()
+            optimizer.step()
+        deep = deep_step([hooks.deep()], None)
+    assert deep is not None
+    return recorded_work(deep, None)
+
+
+def calls(work: Work, phase: str) -> tuple[float, float]:
+    """Return the calls of a pass on a processor and on an accelerator."""
+    rows = [one for one in work.operators if one.phase == phase]
+    return sum(one.count for one in rows), sum(one.kernels for one in rows)
+
+
+@pytest.mark.parametrize(("kind", "fewer"), [(nn.GRU, 2.0), (nn.RNN, 1.3)])
+def test_a_layers_time_steps_take_two_kernels_each_on_an_accelerator(
+    tmp_path: Path, kind: type[nn.Module], fewer: float
+) -> None:
+    """As an LSTM's do, which oneDNN records as one call."""
+    work = work_of(tmp_path / "one", kind(16, 16, num_layers=LAYERS, batch_first=True))
+    lstm = work_of(tmp_path / "lstm", nn.LSTM(16, 16, num_layers=LAYERS, batch_first=True))
+    t4 = accelerator_devices()["T4"]
+    for phase in ("forward", "backward"):
+        here, there = calls(work, phase)
+        few = 2 * STEPS * LAYERS
+        assert few <= there <= 1.5 * few + 20  # with the loss, and the products of the input
+        assert here > fewer * there
+        assert calls(lstm, phase)[1] == pytest.approx(there, abs=0.35 * few)
+    (one,), (other,) = (
+        step_time(w, [t4], [w.micro_batch], device_parameters()).micro_batch_s
+        for w in (work, lstm)
+    )
+    assert 0.5 < one[0] / other[0] < 1.5
+
+
+def test_a_loop_over_cells_is_not_fused(tmp_path: Path) -> None:
+    work = work_of(tmp_path / "loop", ByHand())
+    for phase in ("forward", "backward"):
+        here, there = calls(work, phase)
+        assert here == there
+
+
+@given(st.floats(1, 1e6), st.floats(0, 1))
+def test_fusing_never_makes_more_calls(recorded: float, share: float) -> None:
+    found = fused_calls({"forward": recorded, "backward": recorded}, {"forward": share * recorded})
+    assert set(found) <= {"forward"}
+    assert all(0 < one <= 1 for one in found.values())
+    assert fused_calls({}, {}) == {}
