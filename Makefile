@@ -23,8 +23,8 @@ QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/
 QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_models.py \
 	tests/test_collectors_deep.py tests/test_collectors_cli.py
 
-.PHONY: demo test test-frameworks test-slow test-all test-lowest test-pythons quick \
-	quick-without-torch lint clean
+.PHONY: demo test test-frameworks test-browser test-exports test-slow test-all test-lowest \
+	test-pythons quick quick-without-torch lint clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,13 @@ $(VENV)/.linting: $(VENV)/.testing
 	$(RUN)/python -m pip install --quiet --editable ".[lint]"
 	touch $@
 
+# The tools that exports are for: their pins are none of ours.
+$(VENV)-exports/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-exports
+	$(PYTHON) .ci/requirements.py exports > $(VENV)-exports/requirements.txt
+	$(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
+	touch $@
+
 demo: $(VENV)/.installed
 	$(RUN)/advisor profile examples/digits_cnn.py --epochs 40
 	$(RUN)/advisor recommend --budget 50
@@ -56,6 +63,16 @@ test: $(VENV)/.testing
 
 test-frameworks: $(VENV)/.frameworks
 	$(PYTEST) -m "frameworks and not slow"
+
+# Pages in a headless Chromium: Debian's, installed where we may; skipped, and said so, without one.
+test-browser: $(VENV)/.testing
+	.ci/chromium
+	$(PYTEST) -m browser
+
+# What SkyPilot, dstack, Kubernetes, Kubeflow and the clouds' clients say of our exports.
+test-exports: $(VENV)/.testing $(VENV)-exports/.installed
+	.ci/slurm $(VENV)-exports/slurm
+	EXPORT_TOOLS=$(CURDIR)/$(VENV)-exports/bin/python $(PYTEST) -m exports
 
 # Half a minute and more each: the zoo's scripts, the built package, compiled models, torchrun.
 test-slow: $(VENV)/.frameworks
@@ -145,6 +162,8 @@ models: $(VENV)/.installed
 ## demo: install into .venv, record an example, recommend machines for it
 ## test: install what the tests need, run them: minutes
 ## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, trackers, ...
+## test-browser: the pages of advisor report and advisor ui, in a headless Chromium
+## test-exports: what SkyPilot, dstack, Kubernetes, AWS, ... say of our exports
 ## test-slow: the tests that take half a minute and more each
 ## test-all: every test, with ten times as many examples of every law: half an hour
 ## test-lowest: the tests of other people's libraries, on the lowest versions declared

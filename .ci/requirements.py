@@ -4,6 +4,7 @@
 pip. torch is not among them: it is installed first, in the one build for CPUs that can be had.
 ``without-torch``: the same dependencies as they are declared, without torch, for Pythons for
 which no such build can be had.
+``exports``: the tools that exports are checked with, without the product.
 """
 
 import re
@@ -22,6 +23,11 @@ def declared(pyproject: str) -> list[str]:
     return [one for one in found if not one.startswith(TORCH)]
 
 
+def exports(pyproject: str) -> list[str]:
+    """Return the requirements of the tools that exports are checked with."""
+    return list(tomllib.loads(pyproject)["project"]["optional-dependencies"]["exports"])
+
+
 def lowest(pyproject: str) -> list[str]:
     """Return ``name==version`` for every requirement, which has to be ``name>=version``."""
     bounds = [(one, BOUND.fullmatch(one)) for one in declared(pyproject)]
@@ -33,5 +39,5 @@ def lowest(pyproject: str) -> list[str]:
 
 if __name__ == "__main__":
     text = Path(__file__).parent.with_name("pyproject.toml").read_text()
-    chosen = {"lowest": lowest, "without-torch": declared}[sys.argv[1]]
+    chosen = {"lowest": lowest, "without-torch": declared, "exports": exports}[sys.argv[1]]
     sys.stdout.write("\n".join(chosen(text)) + "\n")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from advisor.api import advise as advise
     from advisor.api import load_job as load_job
     from advisor.api import recommend as recommend
+    from advisor.api import report_page as report_page
     from advisor.catalogue import Catalogue as Catalogue
     from advisor.collectors.callbacks import hugging_face_callback as hugging_face_callback
     from advisor.collectors.callbacks import lightning_callback as lightning_callback
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from advisor.domain import Estimate as Estimate
     from advisor.domain import Offer as Offer
     from advisor.domain import Recommendation as Recommendation
+    from advisor.export.targets import export_to as export_to
     from advisor.jobs.job import Job as Job
     from advisor.predict import Predictor as Predictor
     from advisor.question import Question as Question
@@ -43,11 +45,13 @@ _HOME = {
     "Recommendation": "advisor.domain",
     "advise": "advisor.api",
     "compare_with_cluster": "advisor.simulation.own_cluster",
+    "export_to": "advisor.export.targets",
     "hugging_face_callback": "advisor.collectors.callbacks",
     "lightning_callback": "advisor.collectors.callbacks",
     "load_job": "advisor.api",
     "profile": "advisor.collectors.runner",
     "recommend": "advisor.api",
+    "report_page": "advisor.api",
     "step": "advisor.collectors.marker",
 }
 __all__ = [
@@ -64,11 +68,13 @@ __all__ = [
     "Recommendation",
     "advise",
     "compare_with_cluster",
+    "export_to",
     "hugging_face_callback",
     "lightning_callback",
     "load_job",
     "profile",
     "recommend",
+    "report_page",
     "step",
 ]
 

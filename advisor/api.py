@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from advisor import advice
+from advisor.advice import experts
 from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.experts import Serving
 from advisor.advice.record import AdviceList
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
@@ -31,9 +34,10 @@ from advisor.ranking import recommend as rank
 
 __all__ = [
     "advise", "advised", "answer", "estimate", "find_job", "job_of", "load_job", "ranked",
-    "recommend",
+    "recommend", "report_data", "report_page",
 ]  # fmt: skip
 
+Beside = Callable[[Job, Recommendation, Predictor], Mapping[str, Any] | None]
 # What a recommendation can be asked, by the names of ``advisor.question.entries``.
 _NAMES: Final = (
     JOB_NAMES
@@ -83,6 +87,7 @@ def advise(
     on: str | None = None,
     count: int = 1,
     beside: str | Path | Job | None = None,
+    serving: Serving | bool = False,
     predictor: Predictor | None = None,
     **asked: Any,
 ) -> AdviceList:
@@ -99,6 +104,8 @@ def advise(
         Of them.
     beside : Job, str or Path, optional
         Another job, or its run: what sharing a device with it would save.
+    serving : Serving or bool, default False
+        In place of all other advice: how many experts a machine that serves the model holds.
 
     Returns
     -------
@@ -119,18 +126,26 @@ def advise(
     recording = None if job is not None else recording_of(question.job)
     if isinstance(beside, str | Path):
         beside = job_of(JobSpec(run=str(beside)))
-    return advised(found, question, recording, on=on, count=count, beside=beside, predictor=known)
+    return advised(
+        found, question, recording, on=on, count=count, beside=beside, predictor=known,
+        serving=(Serving() if serving is True else serving or None),
+    )  # fmt: skip
 
 
 def advised(
     job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
     count: int = 1, beside: Job | None = None, predictor: Predictor,
+    answer: Recommendation | None = None, serving: Serving | None = None,
 ) -> AdviceList:  # fmt: skip
-    """Return the advice on a job that is already what the question says; see ``advise``."""
+    """Return the advice on a job that is already what the question says; see ``advise``.
+
+    ``answer`` is the question's recommendation, where it has been made.
+    """
     limits = replace(question.constraints, space=layout_space(question.layout))
     is_met, chosen = True, None
     if on is None:
-        is_met, chosen = _picked(job, question, predictor)
+        found = answer or ranked(job, question, predictor=predictor, with_changes=False)
+        is_met, chosen = _picked(found)
     elif on != "here":
         provider, _, name = on.rpartition(":")
         chosen = predictor.predict(
@@ -146,6 +161,9 @@ def advised(
             f"{job.name} cannot be estimated on this machine",
             hint="name a machine: --on aws:g5.xlarge",
         )
+    if serving is not None:
+        served = experts.serving(facts, serving, predictor.catalogue)
+        return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
     said = (
         advice.advise(facts)
         if beside is None
@@ -162,9 +180,8 @@ def recording_of(spec: JobSpec) -> Recording | None:
     return store.read_recording(store.latest_run() if is_latest else store.find_run(str(spec.run)))
 
 
-def _picked(job: Job, question: Question, predictor: Predictor) -> tuple[bool, Candidate | None]:
+def _picked(found: Recommendation) -> tuple[bool, Candidate | None]:
     """Return whether the constraints can be kept, and the best value; None for this machine."""
-    found = ranked(job, question, predictor=predictor, with_changes=False)
     pick = found.picks.get("best_value")
     if pick == "here":
         return True, None
@@ -217,11 +234,12 @@ def answer(
 
 def ranked(
     job: Job, question: Question, *, predictor: Predictor, recording: Recording | None = None,
-    with_changes: bool = True,
+    with_changes: bool = True, in_full: bool = False,
 ) -> Recommendation:  # fmt: skip
     """Rank configurations for a job that is already what the question says.
 
-    ``recording`` is what was seen of it, ``with_changes`` asks what would change the answer.
+    ``recording`` is what was seen of it, ``with_changes`` asks what would change the answer;
+    ``in_full`` is that of ``ranking.recommend``.
     """
     constraints = replace(question.constraints, space=layout_space(question.layout))
     here = at_hand(
@@ -229,8 +247,85 @@ def ranked(
     )
     return rank(
         job, constraints, predictor=predictor, here=here, recording=recording,
-        with_changes=with_changes,
+        with_changes=with_changes, in_full=in_full,
     )  # fmt: skip
+
+
+def report_data(
+    question: Question, *, job: Job | None = None, predictor: Predictor | None = None,
+    made: str = "", beside: Beside | None = None, with_changes: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Answer a question with all that ``advisor report`` shows, as plain JSON.
+
+    Parameters
+    ----------
+    question : Question
+    job : Job, optional
+        As of ``answer``.
+    predictor : Predictor, optional
+        Keeps a loaded catalogue between calls.
+    made : str
+        When; ISO 8601.
+    beside : callable, optional
+        Asked with the job, the answer and the predictor for what is held against the answer: the
+        record ``own_cluster`` of a comparison, or None.
+    with_changes : bool, default True
+        Also what would change the answer, and the advice, each of which asks more questions.
+
+    Returns
+    -------
+    dict
+        See ``advisor.report.page_data.page_data``.
+
+    Raises
+    ------
+    UsageError
+        As of ``answer``.
+    """
+    from advisor.report.page_data import page_data
+
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
+    recording = None if job is not None else recording_of(question.job)
+    given = ranked(found, question, predictor=known, recording=recording, in_full=True,
+                   with_changes=with_changes)  # fmt: skip
+    said = None
+    if with_changes and (given.here is not None or given.front or given.nearest):
+        said = advised(found, question, recording, predictor=known, answer=given)
+    asked = {name: one for name, one in question.to_record().items() if name != "schema_version"}
+    own = None if beside is None else beside(found, given, known)
+    return page_data(
+        given, recording=recording, advice=said, own_cluster=own, asked=asked, made=made
+    )
+
+
+def report_page(
+    run: Job | Question | str | Path | None = None,
+    *,
+    predictor: Predictor | None = None,
+    made: str = "",
+    **asked: Any,
+) -> str:
+    """Return the page of ``advisor report``: one HTML text that loads nothing.
+
+    Parameters
+    ----------
+    run, predictor, **asked
+        As of ``recommend``.
+    made : str
+        When, for the foot of the page; ISO 8601.
+
+    Raises
+    ------
+    UsageError
+        If a keyword is unknown, or a value makes no sense.
+    """
+    from advisor.report.page import page
+
+    job = run if isinstance(run, Job) else None
+    return page(report_data(_question(run, asked), job=job, predictor=predictor, made=made))
 
 
 def estimate(

@@ -43,6 +43,7 @@ from advisor.collectors.recording import Recording
 from advisor.collectors.records import Appender, sync_file
 from advisor.collectors.run_files import PROFILER_FILE
 from advisor.collectors.sampler import Sampler
+from advisor.collectors.touched import TouchedMemory
 from advisor.collectors.waiting import SignalWait
 
 _SAME_INTERRUPT_S: Final = 2.0  # what our own parent passes on within is the terminal's again
@@ -66,6 +67,7 @@ class Agent:
         self._monitor = Monitor(self._run, rule_of(plan.options))
         self._tree = _tree_of(plan)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
+        self._touched = TouchedMemory() if plan.working_set else None
         self._child = self._child_of(plan)
         self._limits = RecordingLimits(plan, self._monitor)
         self._live = Live(plan, self._tree, self._monitor, self._sampler.memory)
@@ -171,6 +173,13 @@ class Agent:
             self._log.write(fmt.READING, self._sampler.read())
             for process in self._sampler.of_processes():
                 self._log.write(fmt.PROCESS, process)
+            if self._touched is not None:
+                has_begun = self._monitor.first_step_ns() > 0
+                window = self._touched.look(self._tree.processes, is_running=has_begun)
+                if window is not None:
+                    self._log.write(fmt.TOUCHED, window)
+                if self._touched.failure:
+                    self._warn(self._touched.failure)
         except Exception as error:
             self._warn(f"a reading failed: {error!r}")
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
+from advisor.collectors.gradients import gradient_norms
 from advisor.collectors.hooks.format import CLOCKS
 from advisor.collectors.limits import limits_of
 from advisor.collectors.memory import peak_memory_bytes
@@ -34,6 +35,7 @@ from advisor.collectors.recording import (
     StepTime,
 )
 from advisor.collectors.rounds import rounds_of
+from advisor.collectors.routing import routing_of
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.saves import saves_of
 from advisor.collectors.step_records import take_all
@@ -103,6 +105,7 @@ def _derive(run: Path) -> Recording:
     startup, boundary, whole = timed.startup, timed.boundary, timed.whole
     ranks = ranks_of(processes, trainer)
     host = _host(log, trainer)
+    passes = _accumulation_steps(trainer, deep)
     length = total_work(
         trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
     )
@@ -110,6 +113,7 @@ def _derive(run: Path) -> Recording:
         run_id=printable(run.name),
         path=run,
         command=tuple(log.header.get("command", ())),
+        folder=str(log.header.get("cwd", "")),
         status=log.end.get("status", "running"),
         stop_reason=log.end.get("stop_reason", ""),
         exit_code=log.end.get("exit_code"),
@@ -123,7 +127,7 @@ def _derive(run: Path) -> Recording:
         total_work=as_it_ended(length, trainer, given) if _is_finished(log) else length,
         threads=trainer.fact("torch").get("threads"),
         world_size=world_size,
-        accumulation_steps=_accumulation_steps(trainer, deep),
+        accumulation_steps=passes,
         peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
         startup_s=None if startup is None else startup.corrected_s,
@@ -140,6 +144,7 @@ def _derive(run: Path) -> Recording:
         step_samples=samples,
         optimizers=_optimizers(trainer),
         communication=communication_of(processes, ranks),
+        gradients=gradient_norms(processes, samples=samples, passes=passes, ranks=world_size),
         saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
         rounds=None
         if step_time is None
@@ -152,6 +157,8 @@ def _derive(run: Path) -> Recording:
         workers=int(options.get("workers", 1)),
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
+        touched=tuple(log.touched),
+        routing=routing_of(trainer.fact("routers"), trainer.facts.get("routes", [])),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
         told=None
         if deep is None

@@ -49,6 +49,8 @@ class RecordingPlan:
         Of each rank's link, each way; None for loopback. [bit/s]
     reader : {"proc", "psutil"}
         How processes are read.
+    working_set : bool
+        Record how much memory is touched, too.
     """
 
     run: str
@@ -68,6 +70,7 @@ class RecordingPlan:
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
     reader: Literal["proc", "psutil"] = "proc"
+    working_set: bool = False
 
     def to_json(self) -> str:
         """Return the plan as JSON."""

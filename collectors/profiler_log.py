@@ -14,6 +14,8 @@ from advisor.collectors.profiler_life import identity
 from advisor.collectors.recording import Reading, RunStatus
 from advisor.collectors.records import parse, parse_json
 from advisor.collectors.sampler import unpack
+from advisor.collectors.series import TouchedReading
+from advisor.collectors.touched import unpack_touched
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class ProfilerLog:
     header: dict[str, Any] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     processes: list[ProcessReading] = field(default_factory=list)
+    touched: list[TouchedReading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
 
@@ -68,6 +71,9 @@ def read_profiler_log(path: Path) -> ProfilerLog:
             log.readings.append(unpack(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
             log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
+        elif kind == fmt.TOUCHED and log.header:
+            if (window := unpack_touched(payload, log.header["t_ns"])) is not None:
+                log.touched.append(window)
         elif kind == fmt.FACT:
             fact = parse_json(payload)
             if fact.get("fact") == "warning":

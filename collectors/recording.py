@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from advisor.collectors.gradients import GradientNorms
 from advisor.collectors.limits import Limits
+from advisor.collectors.routing import Routing
 from advisor.collectors.saves import Saves
-from advisor.collectors.series import ProcessSeries, RankSeries, Throttling
+from advisor.collectors.series import ProcessSeries, RankSeries, Throttling, TouchedReading
 from advisor.collectors.told import Told
 
 RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
@@ -357,13 +359,17 @@ class Recording:
     step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
     starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
     step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
-    are the checkpoints that were seen; ``limits`` what kept the script from using the machine;
+    are the checkpoints that were seen; ``gradients`` the gradient norms at two batch sizes, None
+    where a step has one only; ``limits`` what kept the script from using the machine;
     ``told`` what it was told of devices; ``rounds`` says what the steps are where no optimizer of
     torch makes them.
     ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
     ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
     for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
-    ``"wrapped"``, ``"refused: ..."``.
+    ``"wrapped"``, ``"refused: ..."``. ``folder`` is where the command was started, ``""`` unknown.
+
+    ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
+    experts the tokens of a mixture were sent to.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
@@ -399,6 +405,7 @@ class Recording:
     optimizers: tuple[str, ...] = ()
     communication: dict[str, float] | None = None
     saves: Saves | None = None
+    gradients: GradientNorms | None = None
     ending_s: float | None = None
     startup_raw_s: float | None = None
     startup_half_width_s: float | None = None
@@ -416,6 +423,9 @@ class Recording:
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
     wrapping: str = ""
+    touched: tuple[TouchedReading, ...] = ()
+    routing: Routing | None = None
+    folder: str = ""
 
     @property
     def steps_by_rank(self) -> dict[int, tuple[float, ...]]:

@@ -55,6 +55,7 @@ def plan(
     workers: int = 1,
     bandwidth_bit_per_s: float | None = None,
     reader: Literal["proc", "psutil"] | None = None,
+    working_set: bool = False,
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
@@ -95,6 +96,8 @@ def plan(
         Limit each rank's link, each way; needs root. [bit/s]
     reader : {"proc", "psutil"}, optional
         How processes are read; by default through ``/proc`` where this is Linux.
+    working_set : bool
+        Record how much memory is touched, too; see ``touched``.
 
     Raises
     ------
@@ -105,6 +108,10 @@ def plan(
         raise RecordingError(
             "recording needs Linux or macOS: signals and files work differently here",
             hint="record in the Windows Subsystem for Linux; everything else works here",
+        )
+    if working_set and sys.platform != "linux":
+        raise RecordingError(
+            "only Linux says which memory is touched", hint="leave --working-set out"
         )
     local_ranks.check(command, workers, bandwidth_bit_per_s)
     upkeep.clean(run_root)
@@ -134,6 +141,7 @@ def plan(
         workers=workers,
         bandwidth_bit_per_s=bandwidth_bit_per_s,
         reader=reader or ("proc" if sys.platform == "linux" else "psutil"),
+        working_set=working_set,
     )
 
 

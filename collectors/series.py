@@ -6,6 +6,10 @@ Nouns of ``recording``, apart for their number; all derived from the raw files.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+# What memory may grow by in a window that says something of ordinary running.
+_STEADY: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +73,31 @@ class Throttling:
     begin_s: float
     end_s: float
     throttled_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedReading:
+    """Memory that the processes touched in one window (``profile --working-set``).
+
+    Attributes
+    ----------
+    t_s, window_s : float
+        Its end, since the start of the recording, and its length. [s]
+    touched_bytes, resident_bytes : int
+        Touched in it, and held at its end; pages that processes share count once for each. [bytes]
+    processes : int
+    held_bytes : int
+        Held at its begin: what came meanwhile was touched because it came. [bytes]
+    """
+
+    t_s: float
+    window_s: float
+    touched_bytes: int
+    resident_bytes: int
+    processes: int
+    held_bytes: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether memory hardly grew meanwhile: not a start, nor the loading of data."""
+        return self.resident_bytes <= _STEADY * self.held_bytes

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.advice import rightsizing
-from advisor.advice.asking import facts_here
+from advisor.advice.asking import facts_here, facts_on, family
 from advisor.advice.facts import Facts
 from advisor.collectors.series import Throttling
 from advisor.jobs.job import Job
@@ -66,5 +66,50 @@ def test_nothing_is_said_without_evidence(facts: Facts) -> None:
         recorded(facts, throttling=(Throttling(begin_s=0, end_s=1, throttled_s=0.5),)),
         recorded(facts, contention=0.3),
         recorded(facts, readings=readings(1.0, 15.9 * GIB)),
+    )
+    assert [one for case in silent for one in rightsizing.advise(case)] == []
+
+
+def rented(make_job: MakeJob, machine: str) -> Facts:
+    predictor, job = Predictor(), make_job()
+    chosen = predictor.predict(job, machine)
+    return facts_on(predictor, job, chosen)
+
+
+@pytest.mark.parametrize("machine", ["aws:m5.24xlarge", "aws:g5.16xlarge"])
+def test_a_smaller_machine_of_the_family_is_offered_where_memory_is_left(
+    make_job: MakeJob, machine: str
+) -> None:
+    facts = recorded(rented(make_job, machine))
+    ((offer, _),) = facts.now.configuration.parts
+    (found,) = rightsizing.advise(facts)
+    assert found.name == "smaller-machine"
+    assert found.then is not None
+    ((other, count),) = found.then.configuration.parts
+    assert family(other.instance_type) == family(offer.instance_type)
+    assert (other.accelerator, other.accelerators) == (offer.accelerator, offer.accelerators)
+    # 3 GiB and a little are needed.
+    assert 3.0 < other.memory_gib < offer.memory_gib
+    assert count == 1
+    assert found.cost_factor < 1.0
+    asked = Predictor().predict(facts.job, other.instance_type, provider=other.provider)
+    assert asked.cost_usd.value == pytest.approx(
+        found.cost_factor * facts.now.cost_usd.value, rel=1e-6
+    )
+    # The others of the family that would hold it are no better by time times cost.
+    for one in facts.smaller():
+        if (one.configuration.parts[0][0].memory_gib or 0) > 4:
+            product = one.training_time_h.value * one.cost_usd.value
+            best = found.then.training_time_h.value * found.then.cost_usd.value
+            assert product >= best * (1 - 1e-9) or one.cost_usd.value >= facts.now.cost_usd.value
+
+
+def test_no_smaller_machine_is_offered_without_room_or_evidence(make_job: MakeJob) -> None:
+    facts = rented(make_job, "aws:m5.24xlarge")
+    silent = (
+        facts,
+        recorded(facts, readings=readings(1.0, 383 * GIB)),
+        recorded(rented(make_job, "aws:m5.large"), readings=readings(1.0, 7.9 * GIB)),
+        recorded(facts, contention=0.3),
     )
     assert [one for case in silent for one in rightsizing.advise(case)] == []

@@ -55,6 +55,23 @@ def test_a_slow_rank_gets_fewer_samples_and_the_job_ends_earlier(facts: Facts) -
     assert "choosing them takes less than 0.1 s" in dropped.condition
 
 
+def test_ranks_that_are_slow_in_turns_get_a_backup_and_no_other_batches(facts: Facts) -> None:
+    ranks, steps = 8, 64
+    own = np.full((steps, ranks), 0.1)
+    own[np.arange(steps), np.arange(steps) % ranks] = 0.2  # each once in eight steps
+    one = series([0.1] * ranks)[0]
+    turns = tuple(
+        replace(one, rank=rank, pid=100 + rank, step_s=(0.2,) * steps,
+                wait_s=tuple(0.2 - own[:, rank]))
+        for rank in range(ranks)
+    )  # fmt: skip
+    found = {a.name: a for a in stragglers.advise(recorded(facts, ranks=turns, world_size=8))}
+    # The first seven of eight end after 0.1 s: seven eighths of the samples in half the time.
+    assert found["backup-worker"].time_factor == pytest.approx(8 / 7 / 2, rel=0.01)
+    assert {"uneven-batches", "drop-near-duplicates"}.isdisjoint(found)
+    assert "asynchronous" in found
+
+
 def test_equal_ranks_and_ranks_elsewhere_get_no_advice(facts: Facts) -> None:
     assert list(stragglers.advise(recorded(facts, ranks=series([0.1, 0.1]), world_size=2))) == []
     assert list(stragglers.advise(recorded(facts, ranks=series([0.1]), world_size=1))) == []

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from typer.testing import CliRunner
 
+from advisor import data
+from advisor.cli import simulate
 from advisor.planners import PlanningError
+from advisor.planners.availability import ways
 from advisor.planners.availability.forecast import futures, learn
 from advisor.planners.availability.sas import (
     LEAST_SHARE,
@@ -19,6 +26,19 @@ from advisor.planners.availability.sas import (
     groups,
     placement,
 )
+from advisor.planners.availability.ways import (
+    BEST,
+    CHOSEN,
+    RANDOM,
+    WAYS,
+    Arrival,
+    arrivals,
+    judge,
+)
+from advisor.records.node_shares import NodeShares, read_node_shares
+from advisor.records.traces import TraceError
+from advisor.simulation.nodes import nodes_answer
+from advisor.validation import availability as protocol
 
 share = st.floats(0.0, 1.0).map(lambda x: round(x, 3))
 possible = arrays.arrays(float, (3, 8, 5), elements=share)
@@ -128,3 +148,126 @@ def test_records_and_jobs_without_sense_are_refused() -> None:
     ):
         with pytest.raises(PlanningError):
             call()
+
+
+# --- ways of choosing, judged on days that were not seen ---
+
+
+def repeated(days: int, nodes: int = 6, seed: int = 5) -> np.ndarray:
+    """Return free shares of days that repeat, twelve slots each."""
+    return np.tile(np.random.default_rng(seed).uniform(0.05, 0.95, size=(12, nodes)), (days, 1))
+
+
+@given(st.integers(0, 2**16), st.integers(1, 5), st.floats(0.5, 6.0))
+@settings(max_examples=15)
+def test_every_way_names_as_many_nodes_as_there_are_workers(
+    seed: int, workers: int, length: float
+) -> None:
+    shares = np.random.default_rng(seed).uniform(size=(12 * 8, 5))
+    history = learn(shares, day_slots=12)
+    one = Arrival.at(history, shares[-1], slot=95, workers=workers, work=length, draws=4)
+    for way in WAYS.values():
+        nodes = way(one)
+        assert len(set(nodes)) == workers
+        assert set(nodes) <= set(range(5))
+
+
+def test_jobs_of_the_past_took_what_was_really_free() -> None:
+    shares = np.random.default_rng(6).uniform(0.05, 0.95, size=(12 * 20, 5))
+    history, later = learn(shares[:120], day_slots=12), shares[120:]
+    took = judge(history, later, workers=2, work=3.0)
+    jobs = list(arrivals(history, later, workers=2, work=3.0))
+    for number in (0, 17, len(jobs) - 1):
+        one, path = jobs[number]
+        assert later[one.slot - 120] == pytest.approx(one.now)
+        every = [played(path[:, list(c)], 3.0) for c in itertools.combinations(range(5), 2)]
+        assert took[BEST][number] == pytest.approx(min(every))
+        assert took[RANDOM][number] == pytest.approx(np.mean(every))
+        for name, way in WAYS.items():
+            assert took[name][number] == pytest.approx(played(path[:, list(way(one))], 3.0))
+            assert took[name][number] >= took[BEST][number] - 1e-9
+
+
+def test_days_that_repeat_are_chosen_for_and_told_exactly() -> None:
+    shares = repeated(12)
+    record = NodeShares(source="x", names=tuple("abcdef"), slot_s=7200.0, shares=shares)
+    found = nodes_answer(record, workers=2, work_h=6.0)
+    said = found.placements["groups and swaps"]
+    # Every future is the day that comes: what is said is what it takes.
+    assert said.slots == pytest.approx(said.p95_slots)
+    path = np.tile(shares[:12], (6, 1))
+    assert said.slots == pytest.approx(played(path[:, list(said.nodes)], 3.0))
+    assert found.past["groups and swaps"].mean_h <= found.past[RANDOM].mean_h
+    assert found.past[BEST].mean_h <= min(found.past[name].mean_h for name in WAYS) + 1e-9
+    assert sorted(n for names, _, _ in found.like_nodes for n in names) == list("abcdef")
+    short = replace(record, shares=shares[:36])
+    assert nodes_answer(short, workers=2, work_h=6.0).past == {}
+
+
+def test_nodes_are_read_by_name_or_as_pools_and_hold_their_value(tmp_path: Path) -> None:
+    long = tmp_path / "nodes.csv"
+    long.write_text(
+        "time,node,free_fraction\n0,a,0.5\n0,b,1\n5400,a,0.25\n1800,b,0\n3600,b,0.75\n5400,b,0.75\n"
+    )
+    found = read_node_shares(long)
+    assert found.names == ("a", "b")
+    assert found.shares.tolist() == [[0.5, 1.0], [0.5, 0.0], [0.5, 0.75], [0.25, 0.75]]
+    pools = tmp_path / "pools.csv"
+    pools.write_text("timestamp,a,b\n0,4,1\n1800,2,0\n3600,0,1\n")
+    assert read_node_shares(pools).shares.tolist() == [[1.0, 1.0], [0.5, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("time,node,free_fraction\n0,a,0.5\n0,b,1.5\n", "line 3: a free share of 1.5"),
+        ("time,node,free_fraction\n60,a,0.5\n0,a,0.5\n", "goes back by 60 s"),
+        ("time,node,free_fraction\n0,a,x\n", "no number in column 'free_fraction'"),
+        ("time,node,free_fraction\n0,a,1\n60,a,1\n", "one node"),
+        ("time,node,free_fraction\n0,a,1\n60,b,1\n", "0 s in common"),
+        ("time,node,free_fraction\n", "no rows"),
+        ("x,y\n1,2\n", "no known form"),
+    ],
+)
+def test_tables_of_nodes_without_sense_are_refused(text: str, match: str, tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=match) as refused:
+        read_node_shares(path)
+    assert refused.value.exit_code == 2
+    assert refused.value.hint
+
+
+def test_the_verb_names_nodes_of_the_users_own_record(tmp_path: Path) -> None:
+    shares = repeated(10, nodes=4)
+    path = tmp_path / "nodes.csv"
+    rows = [
+        f"{7200 * slot},{'abcd'[node]},{share:.6f}"
+        for slot, row in enumerate(shares) for node, share in enumerate(row)
+    ]  # fmt: skip
+    path.write_text("\n".join(["time,node,free_fraction", *rows]) + "\n")
+    asked = ["availability", "--trace", str(path), "--slot", "2h", "--workers", "2",
+             "--hours", "6h"]  # fmt: skip
+    result = CliRunner().invoke(simulate.app, [*asked, "--json"], catch_exceptions=False)
+    record = json.loads(result.stdout)
+    chosen = next(way for way in record["ways"] if way["name"] == record["chosen"])
+    assert len(chosen["nodes"]) == 2
+    assert chosen["expected_h"] >= 6.0
+    assert record["days"] == pytest.approx(10.0)
+    text = CliRunner().invoke(simulate.app, asked, catch_exceptions=False).stdout
+    assert all(name in text for name in chosen["nodes"])
+    with pytest.raises(PlanningError, match="out of range"):
+        CliRunner().invoke(simulate.app, [*asked, "--workers", "9"], catch_exceptions=False)
+
+
+def test_the_protocol_plays_the_later_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "WORKERS", (2,))
+    monkeypatch.setattr(protocol, "WORK_H", (3.0,))
+    monkeypatch.setattr(ways, "MOST_ARRIVALS", 12)
+    found = protocol.run(data.measurements(None))
+    assert found.overall.rows == 12
+    name = "2 workers, 3 h"
+    assert found.figures[f"{name}, {BEST}: mean h"] >= 3.0
+    assert found.figures[f"{name}, {CHOSEN}: mean h"] < found.figures[f"{name}, {RANDOM}: mean h"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +22,15 @@ from advisor.advice.script import SourceScript
 from advisor.cli.advise import command
 from advisor.collectors import store
 from advisor.collectors.limits import Limits
-from advisor.collectors.recording import Recording
+from advisor.collectors.recording import Reading, Recording
 from advisor.collectors.saves import Saves
 from advisor.domain import Candidate
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
+from advisor.planners.elastic.noise import NoiseScale
 from advisor.predict import Predictor
+from benchmarks.experiments import cures as experiment
 
 app = typer.Typer()
 app.command()(command)
@@ -79,7 +82,7 @@ def facts_of(here: Facts, recorded: Recording) -> Callable[..., Facts]:
         seen = replace(recorded, **changes)
         job = replace(job_from_recording(recorded), **(job_changes or {}))
         return replace(
-            here, job=job, recording=seen, now=look(job), ask=look, modelled=None
+            here, job=job, recording=seen, now=look(job), ask=look, modelled=lambda: None
         )  # fmt: skip
 
     return make
@@ -253,3 +256,77 @@ def applied(source: str, diff: str) -> str:
         if line[0] in " +":
             out.append(line[1:])
     return "".join([*out, *rows[at:]])
+
+
+def test_a_larger_batch_costs_the_samples_that_the_recorded_noise_scale_says(
+    facts_of: Callable[..., Facts],
+) -> None:
+    plain = facts_of()
+    batch = plain.job.global_batch
+    noise = NoiseScale(samples=2.0 * batch, low=1.5 * batch, high=None, steps=40)
+    unknown = named(batches, plain)["batch"]
+    known = named(batches, facts_of({"noise": noise}))["batch"]
+    # (N + 2 B) / (N + B) at N = 2 B.
+    assert known.time_factor == pytest.approx(unknown.time_factor * 4 / 3)
+    assert "33% more samples" in known.rests_on
+    assert "no upper end" in known.rests_on
+    assert "noise scale is unknown" in unknown.condition
+    assert "unknown" not in known.condition
+
+
+def test_cores_that_others_keep_busy_are_no_cores_to_compute_with(
+    facts_of: Callable[..., Facts], recorded: Recording
+) -> None:
+    one = recorded.readings[-1]
+
+    def beside(others: float) -> tuple[Reading, ...]:
+        return tuple(
+            replace(one, t_s=float(t), cpu_s=0.9 * t, machine_cpu_s=100.0 + (0.9 + others) * t)
+            for t in range(20)
+        )
+
+    limits = {"limits": Limits(threads=1, threads_source="OMP_NUM_THREADS")}
+    calm, busy = (
+        facts_of(limits, readings=beside(others), contention=0.0) for others in (0.1, 3.5)
+    )
+    assert calm.recording is not None
+    assert machines.others_cores(calm.recording) == pytest.approx(0.1)
+    assert "threads" in named(machines, calm)
+    assert "threads" not in named(machines, busy)
+    # Not read: the waiting says it.
+    unread = tuple(replace(reading, machine_cpu_s=None) for reading in beside(0.0))
+    waits = facts_of(limits, readings=unread, contention=0.8)
+    assert waits.recording is not None
+    assert machines.others_cores(waits.recording) == pytest.approx(4.0)
+    assert "threads" not in named(machines, waits)
+
+
+def test_the_experiment_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: list[str] = []
+    failing = {"b.py"}
+
+    def cases(script: Any, *_: Any) -> Any:
+        run.append(script.path.name)
+        yield experiment.Case(
+            script=script.path.name, cure="threads", how="environment", predicted=0.3,
+            measured=0.25, before_s=(4.0, 4.1), after_s=(3.0, 3.1),
+        )  # fmt: skip
+        if script.path.name in failing:
+            raise RuntimeError("exit 1")
+
+    named_scripts = [SimpleNamespace(path=Path(name)) for name in ("a.py", "b.py", "c.py")]
+    monkeypatch.setattr(experiment.zoo, "scripts", lambda: named_scripts)
+    monkeypatch.setattr(experiment, "is_of_torch", lambda _: True)
+    monkeypatch.setattr(experiment, "cases", cases)
+    kept = tmp_path / "cures.json"
+    assert experiment.main(["--json", str(kept)]) == 1  # one script fails, the others go on
+    assert run == ["a.py", "b.py", "c.py"]
+    assert {row.script for row in experiment.kept(kept)} == {"a.py", "c.py"}
+    failing.clear()
+    assert experiment.main(["--json", str(kept)]) == 0
+    assert run[3:] == ["b.py"]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "3 cures tried on 3 scripts" in last
+    assert "3 were promised within 30%" in last

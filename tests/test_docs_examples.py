@@ -23,6 +23,7 @@ from advisor.question.entries import ALIASES
 from advisor.question.sources import stated
 from advisor.records import read_records
 from advisor.records.job_tables import read_cluster_trace
+from advisor.records.node_shares import read_node_shares
 from advisor.records.traces import read_spot_traces
 
 # Pages whose Python blocks stand alone: they are run. Others are held to their imports.
@@ -211,6 +212,13 @@ def test_runs_of_a_team(tmp_path: Path) -> None:
     own, others = runs_of(tmp_path / "team.csv", runs, "vit")
     assert [one.instance_type for one in own] == ["g4dn.xlarge"]
     assert [one.step_s for one in others] == [0.31, 0.22]
+
+
+def test_free_shares_of_nodes(tmp_path: Path) -> None:
+    found = parsed(tmp_path, "nodes.csv", read_node_shares)
+    assert found.names == ("gpu-a", "gpu-b")
+    assert found.shares[:, 0].tolist() == [0.5, 0.5, 0.25, 0.25, 0.25]
+    assert found.shares[:, 1].tolist() == [1.0, 1.0, 1.0, 0.75, 0.75]
 
 
 def test_every_titled_block_is_read_by_a_test() -> None:

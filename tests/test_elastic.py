@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,19 @@ from advisor.planners.elastic.hydrozoa import (
     WorkerScaling,
     billed_cost_usd,
     elastic_plan,
-    noise_scale,
 )
+from advisor.planners.elastic.noise import NoiseScale, noise_scale
+from advisor.planners.links.data_parallel import expected_maximum
+from advisor.planners.stragglers.spread import RankSpread
 from advisor.predict import Predictor
-from advisor.simulation.elastic import figures_of
+from advisor.report.simulation import elastic
+from advisor.simulation.elastic import (
+    ElasticQuestion,
+    JobFigures,
+    elastic_answer,
+    figures_of,
+    question_of,
+)
 
 HOUR = 3600.0
 SCALING = WorkerScaling(
@@ -180,3 +190,65 @@ def test_a_recorded_job_brings_its_own_figures(make_job: Callable[..., Job]) -> 
     assert found.price_usd_per_h == one.price_usd_per_h
     with pytest.raises(UsageError, match="no training steps"):
         figures_of(predictor, replace(job, work=None), "aws:g5.xlarge", [1])
+
+
+def test_workers_that_differ_wait_for_the_slowest_and_the_more_the_longer() -> None:
+    spread = replace(SCALING, spread_fraction=0.1)
+    batch = np.array([256.0])
+    ratio = (spread.steps_s(batch) - SCALING.sync_s) / (SCALING.steps_s(batch) - SCALING.sync_s)
+    np.testing.assert_allclose(ratio[0], 1 + 0.1 * expected_maximum([1, 2, 4, 8]))
+    drawn = 1 + 0.1 * np.random.default_rng(0).normal(size=(20_000, 8)).max(axis=1)
+    assert ratio[0, -1] == pytest.approx(drawn.mean(), rel=0.005)
+
+
+def test_unlike_recorded_ranks_make_elastic_workers_slower(make_job: Callable[..., Job]) -> None:
+    """Their spread is in the steps; of more samples a step it takes its share."""
+    even = make_job(total_steps=5_004.0)
+    seen = RankSpread(staying_fraction=0.4, passing_fraction=0.1, lag1=0.5, ranks=9, steps=500)
+    both = [
+        figures_of(Predictor(), replace(even, spread=one), "aws:g5.xlarge", [1, 8]).scaling
+        for one in (None, seen)
+    ]
+    assert both[1].spread_fraction == pytest.approx(seen.with_prior(both[0].spread_fraction))
+    for batch in (256.0, 4096.0):
+        alike, unlike = (one.steps_s(np.array([batch]))[0] for one in both)
+        assert unlike[0] == pytest.approx(alike[0])
+        assert unlike[1] > alike[1]
+        computing = both[0].step_s + both[0].sample_s * batch / 8
+        gap = (both[1].spread_fraction - both[0].spread_fraction) * float(expected_maximum(8))
+        assert unlike[1] - alike[1] == pytest.approx(gap * computing, rel=0.05)
+
+
+def asked(known: JobFigures, **given: Any) -> ElasticQuestion:
+    settings: dict[str, Any] = {
+        "samples": None, "phases": known.phases, "noise": None, "batch": known.batch,
+        "batches": (1024.0,), "workers": (1, 2), "step_s": 0.0, "sample_s": None,
+        "sync_per_doubling_s": 0.0, "price_usd_per_h": 1.0, "quantum_s": 1.0, "startup_s": 0.0,
+        "resize_s": 60.0, "deadline_s": None, "budget_usd": None,
+    }  # fmt: skip
+    return question_of(known=known, **(settings | given))
+
+
+def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(
+    make_job: Callable[..., Job],
+) -> None:
+    noise = NoiseScale(samples=512.0, low=400.0, high=700.0, steps=80)
+    job = replace(make_job(total_steps=5_004.0), noise=noise)
+    known = figures_of(Predictor(), job, "aws:g5.xlarge", [1, 2])
+    (phase,) = asked(known).phases
+    assert phase.noise_batch == 512.0
+    # At its own batch the job takes as many samples as it does.
+    own = float(phase.needed_samples(np.array([known.batch]))[0])
+    assert own == pytest.approx(job.total_steps * job.global_batch)
+    twice = float(phase.needed_samples(np.array([2 * known.batch]))[0])
+    assert twice / own == pytest.approx(noise.more_samples(known.batch, 2 * known.batch))
+    record = elastic_answer(asked(known)).to_record()
+    assert record["noise_scale_source"] == "recorded"
+    assert record["noise_scale_recorded"] == asdict(noise)
+    assert asked(known, noise=(300.0, 300.0)).phases[0].noise_batch == 300.0
+    unknown = elastic_answer(asked(replace(known, noise=None))).to_record()
+    assert unknown["noise_scale_source"] == "unknown"
+    assert unknown["noise_scale_samples"] == [None]
+    said = [" ".join(str(one) for one in elastic(each)) for each in (record, unknown)]
+    assert "512 samples (400 to 700), of 80 recorded steps" in said[0]
+    assert "unknown, so the batch stays" in said[1]

@@ -28,6 +28,7 @@ from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
 from advisor.records.traces import TraceError
 from advisor.report import own_cluster as report
+from advisor.report.page_data import page_data
 from advisor.simulation.own_cluster import ClusterComparison
 
 CLUSTER = "10x4xV100-SXM2-16GB@100Gbps"
@@ -84,6 +85,28 @@ def test_done_is_waiting_and_computing(both: ClusterComparison) -> None:
         assert (wait.delay_s >= -1e-6).all()
         assert way.queue.completion_h[1] >= way.queue.delay_h[1]
         assert way.cost_usd == pytest.approx(0.1 * way.devices * way.queue.duration_h.value)
+
+
+def test_the_page_says_what_the_tables_say(
+    both: ClusterComparison, listed: Recommendation
+) -> None:
+    own = both.to_record()["own_cluster"]
+    data = page_data(listed, own_cluster=own)
+    assert data["answer"]["own_cluster"] == json.loads(json.dumps(own))
+    said = data["words"]["own_cluster"]
+    console = Console(file=io.StringIO(), width=300)
+    report.show(own, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert said["line"] in printed
+    assert len(said["ways"]) == len(own["ways"]) == 2
+    for way in said["ways"]:
+        assert f"against {way['devices']} of your own cluster" in printed
+        assert way["waits"] in printed
+        assert way["done"] in printed
+        assert [rent["rank"] for rent in way["rents"]] == [one.rank for one in listed.front]
+        for rent in way["rents"]:
+            assert rent["saves"] in printed
+            assert rent["verdict"] in printed
 
 
 def test_break_even_is_what_renting_costs_more_by_what_it_saves(both: ClusterComparison) -> None:

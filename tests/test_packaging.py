@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LINKED = ["collectors", "planners", "datasets", "trained_models"]
 # What a user sees at once must not wait for these (seconds each).
-HEAVY = ["torch", "xgboost", "sklearn", "scipy", "pandas", "joblib", "numpy", "rich"]
+HEAVY = ["torch", "xgboost", "sklearn", "scipy", "pandas", "joblib", "numpy", "rich", "matplotlib",
+         "plotext", "plotly", "starlette", "uvicorn"]  # fmt: skip
 
 
 def _python(code: str, *, cwd: Path, python: str = sys.executable, path: str = "") -> str:
@@ -69,6 +70,19 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys\nfrom advisor.cli import app\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         f"print([m for m in {HEAVY} if m in sys.modules])"
+    )
+    assert _python(code, cwd=ROOT, path=str(ROOT)).splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", [["simulate", "failures", "--hours", "9", "--devices", "8"],
+                                   ["recommend", "--help"], ["runs", "list"]])  # fmt: skip
+def test_nothing_that_draws_is_loaded_unasked(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        f"os.environ['ADVISOR_RUNS'] = {str(tmp_path)!r}\n"
+        "from advisor.cli import app\n"
+        f"try:\n    app({words})\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('matplotlib', 'plotext') if m in sys.modules])"
     )
     assert _python(code, cwd=ROOT, path=str(ROOT)).splitlines()[-1] == "[]"
 

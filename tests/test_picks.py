@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.collectors.told import Told
 from advisor.domain import Candidate, Configuration, Estimate, Offer, Recommendation
+from advisor.jobs.actuals import Actual
 from advisor.jobs.job import Job
 from advisor.jobs.loading import job_of
 from advisor.planners.core.nouns import Layout
@@ -22,9 +23,10 @@ from advisor.question import JobSpec
 from advisor.ranking import Request, recommend
 from advisor.ranking.changes import changes
 from advisor.ranking.front import pareto_front
-from advisor.ranking.known_error import known_error, stored_errors
+from advisor.ranking.known_error import known_error, stored_errors, unmeasured_words
 from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
 from advisor.ranking.picks import picks as picks_of
+from advisor.ranking.summary import summary
 from advisor.report import explained, terminal
 
 MakeJob = Callable[..., Job]
@@ -388,24 +390,65 @@ def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Pred
     assert not [one for one in free.changes if one.name in ("budget", "deadline")]
 
 
-def test_the_error_to_expect_is_the_stored_one_of_the_family(predictor: Predictor) -> None:
-    figures, day = stored_errors()
+def on_card(name: str) -> Candidate:
     one = candidate(1.0, 1.0)
     offer, _ = one.configuration.parts[0]
-    card = replace(offer, accelerator="V100-SXM2-16GB", accelerators=1.0)
-    found = known_error(
-        replace(one, configuration=Configuration(parts=((card, 1),))), predictor.catalogue
-    )
-    assert found is not None
-    assert found.day == day
-    family = [
-        value
-        for name, value in figures.items()
-        if name.endswith(": median APE") and name.startswith("V100")
-    ]
-    assert found.accelerators >= len(family) > 0
-    assert 0 < found.median_ape_fraction <= max(figures[n] for n in figures if "median APE" in n)
-    assert known_error(one, predictor.catalogue) is None
+    card = replace(offer, accelerator=name, accelerators=1.0)
+    return replace(one, configuration=Configuration(parts=((card, 1),)))
+
+
+def test_the_error_to_expect_is_the_stored_one_of_jobs_known_so(
+    predictor: Predictor, make_job: MakeJob
+) -> None:
+    recorded = make_job()
+    assert recorded.measured is not None
+    run = Actual(run="r", provider="", instance_type="A100", count=1, step_s=0.1)
+    jobs = {
+        "described": replace(recorded, measured=None),
+        "gpu": replace(recorded, actuals=(run,)),
+        "instance": replace(recorded, measured=replace(recorded.measured, device="cuda")),
+    }
+    volta = on_card("V100-SXM2-16GB")
+    said = set()
+    for protocol, job in jobs.items():
+        record, day = stored_errors(protocol)
+        found = known_error(job, volta, predictor.catalogue)
+        assert found is not None
+        assert (found.protocol, found.day) == (protocol, day)
+        cards = {
+            name: float(value)
+            for name, value in (
+                *((k.removesuffix(": median APE"), v) for k, v in record["figures"].items()),
+                *((g["group"], g["median_ape_fraction"]) for g in record["groups"]),
+            )
+            if name.startswith("V100") and ":" not in name
+        }
+        assert found.accelerators >= len(cards) > 0
+        assert min(cards.values()) <= found.median_ape_fraction <= max(cards.values())
+        said.add(found.jobs)
+    assert len(said) == 3
+    assert known_error(jobs["described"], candidate(1.0, 1.0), predictor.catalogue) is None
+
+
+def test_a_job_recorded_on_a_cpu_is_given_no_error_of_other_jobs(
+    predictor: Predictor, make_job: MakeJob
+) -> None:
+    job = make_job()  # recorded on a CPU
+    volta = on_card("V100-SXM2-16GB")
+    assert known_error(job, volta, predictor.catalogue) is None
+    words = unmeasured_words(job, volta)
+    assert "recorded on a CPU" in words
+    assert "V100-SXM2-16GB is not measured" in words
+    one = replace(volta, rank=1)
+    told = summary((one,), None, picks_of((one,), None), None, unmeasured=words)
+    assert words in told
+    assert not any("Expect an error" in line for line in told)
+    # No run on a T4 was asked about a Hopper.
+    seen = job.measured
+    assert seen is not None
+    on_gpu = replace(job, measured=replace(seen, device="cuda"))
+    assert known_error(on_gpu, on_card("H100-SXM5-80GB"), predictor.catalogue) is None
+    assert "one run on a GPU" in unmeasured_words(on_gpu, on_card("H100-SXM5-80GB"))
 
 
 def test_the_best_value_is_among_the_rows_of_the_screen(

@@ -107,3 +107,29 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
     whole = front(job, request, prunes=False)
     assert whole
     assert front(job, request, prunes=True) == whole
+
+
+def excess(job: Job, request: Request, *, prunes: bool) -> list[float]:
+    """Factors by which the nearest misses are over the constraints."""
+    found = recommend(job, request, predictor=predictor(), prunes=prunes)
+    assert not found.front
+    limits = request.deadline_h or np.inf, request.budget_usd or np.inf
+    return [
+        max(one.training_time_h.value / limits[0], 1.0) * max(one.cost_usd.value / limits[1], 1.0)
+        for one in found.nearest
+    ]
+
+
+@pytest.mark.parametrize(
+    "limits", [{"budget_usd": 0.5}, {"deadline_h": 0.2}, {"budget_usd": 0.5, "deadline_h": 0.2}]
+)
+def test_nearest_misses_are_found_where_bounds_rule_everything_out(
+    limits: dict[str, float],
+) -> None:
+    gpus = GpuFilter(names=("A100-SXM4-80GB", "L4"))
+    request = Request(gpus=gpus, max_nodes=2, **limits)  # type: ignore[arg-type]
+    job = job_of("small", 64)
+    whole, pruned = (excess(job, request, prunes=prunes) for prunes in (False, True))
+    # Bounds choose which few are searched: the nearest of these may be a little farther off.
+    assert pruned
+    assert whole[0] <= pruned[0] <= 1.25 * whole[0]

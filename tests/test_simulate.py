@@ -84,7 +84,7 @@ def test_spot_without_a_trace_answers_from_the_packaged_ones() -> None:
 
 
 def test_queue_says_how_long_and_whether_to_rent(cluster: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "queue.html"
+    plot = tmp_path / "queue.png"
     record = answer(
         "queue", "--trace", str(cluster), "--nodes", "10", "--devices-per-node", "4",
         "--devices", "8", "--hours", "5", "--low", "4", "--high", "7", "--policy", "las-2d",
@@ -96,7 +96,7 @@ def test_queue_says_how_long_and_whether_to_rent(cluster: Path, tmp_path: Path) 
     assert 0 <= record["miss_probability"] <= 1
     rent = record["rent_or_wait"]
     assert rent["break_even_usd_per_h"] == pytest.approx(80 / rent["saved_h"])
-    assert "<svg" in plot.read_text()
+    assert plot.read_bytes().startswith(b"\x89PNG")
     by_name = {row["policy"]: row for row in record["policies"]}
     assert set(by_name) == set(POLICIES)
     assert by_name["las-2d"]["completion_factor"] == 1.0  # it is the cluster's own
@@ -196,7 +196,9 @@ def test_text_is_shown_without_json(verb: str, zone: Path, cluster: Path) -> Non
          "--deadline: cannot read 'soon' as a duration", 2),
         (["spot", "--hours", "9", "--trace", "{zone}", "--zone", "mars"], UsageError, "0 of 1", 2),
         (["spot", "--hours", "9", "--plot", "x.svg"], UsageError, "nothing to draw", 2),
-        (["spot", "--hours", "9", "--trace", "{zone}", "--plot", "x.png"], UsageError, "x.png", 2),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--plot", "x.jpg"], UsageError, "x.jpg", 2),
+        (["spot", "--hours", "9", "--trace", "{zone}", "--plot", "--json"], UsageError,
+         "JSON record", 2),
         (["queue", "--trace", "{jobs}", "--nodes", "1", "--devices-per-node", "4", "--devices",
           "8", "--hours", "1"], PlanningError, "the cluster has 4", 3),
         (["queue", "--trace", "{jobs}", "--nodes", "10", "--devices-per-node", "4", "--devices",
@@ -242,3 +244,15 @@ def test_samples_of_an_estimate_have_its_median_and_coverage() -> None:
     assert np.median(samples) == pytest.approx(5.0, rel=0.02)
     assert np.mean((samples >= 4) & (samples <= 8)) == pytest.approx(0.8, abs=0.01)
     assert np.all(samples_of(Estimate(value=2, low=2, high=2), 5) == 2)
+
+
+def test_what_never_ends_in_practice_is_said_in_few_letters_and_not_drawn() -> None:
+    """Without saves on very many devices: times the work with thirty digits help nobody."""
+    asked = ["failures", "--hours", "240", "--devices", "512", "--plot"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert "> 100 times" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "a curve ends where 10 times the work is added" in done.stdout
+    few = CliRunner().invoke(app, ["failures", "--hours", "2", "--devices", "8", "--checkpoint",
+                                   "5s", "--plot"], catch_exceptions=False)  # fmt: skip
+    assert "a curve ends" not in few.stdout

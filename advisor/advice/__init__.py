@@ -7,7 +7,7 @@ asked of a changed job), and is silent otherwise; see ``docs/advice.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from advisor.advice import (
@@ -17,6 +17,7 @@ from advisor.advice import (
     data_reuse,
     described,
     feeding,
+    harvesting,
     machines,
     optimizers,
     rightsizing,
@@ -42,15 +43,18 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     colocation.advise,
     rightsizing.advise,
     stragglers.advise,
+    harvesting.advise,
 )  # fmt: skip
 
+# Said however weak: it was recorded for nothing else.
+_ASKED_FOR: Final = frozenset({"harvest-memory"})
 # Effects below this share on time times cost are not worth a line.
 LEAST_STRENGTH: Final = 0.01
 
 
 def advise(
     facts: Facts, sources: Iterable[Callable[[Facts], Iterable[Advice]]] = SOURCES, *,
-    kept: Container[str] = (),
+    kept: Iterable[str] = (),
 ) -> tuple[Advice, ...]:  # fmt: skip
     """Return what is worth saying of a job, the strongest first.
 
@@ -59,11 +63,12 @@ def advise(
     facts : Facts
     sources : iterable of callable
         All of them by default.
-    kept : container of str
+    kept : iterable of str
         Names of advice that is said however weak, or where it does not pay.
     """
     found = [one for source in sources for one in source(facts)]
-    said = [one for one in found if one.strength >= LEAST_STRENGTH or one.name in kept]
+    always = _ASKED_FOR | set(kept)
+    said = [one for one in found if one.strength >= LEAST_STRENGTH or one.name in always]
     return tuple(sorted(said, key=lambda one: (-one.strength, one.name)))
 
 

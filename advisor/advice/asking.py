@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import Final
 
 import numpy as np
 
 from advisor.advice.facts import Facts
-from advisor.catalogue import Pricing
+from advisor.catalogue import InstanceType, Pricing
 from advisor.collectors.recording import Recording
 from advisor.domain import Candidate
 from advisor.errors import AdvisorError
@@ -18,6 +21,8 @@ from advisor.planners.layouts.grid import SearchSpace
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.question import Constraints
+
+_MOST_SMALLER: Final = 8
 
 
 def facts_here(
@@ -55,7 +60,7 @@ def facts_here(
 
     return Facts(
         job=job, recording=recording, now=now, ask=ask, constraints=limits,
-        modelled=look(job, is_changed=True),
+        modelled=cache(partial(look, job, is_changed=True)),
     )  # fmt: skip
 
 
@@ -85,8 +90,24 @@ def facts_on(
     limits = constraints or Constraints()
     machines = _Machines(predictor, chosen, limits)
     return Facts(
-        job=job, recording=recording, now=chosen, ask=machines.ask, constraints=limits
+        job=job, recording=recording, now=chosen, ask=machines.ask, constraints=limits,
+        smaller=partial(machines.smaller, job),
     )  # fmt: skip
+
+
+def family(name: str) -> str:
+    """Return an instance type's name without its size.
+
+    Examples
+    --------
+    >>> [family(name) for name in ("m5.4xlarge", "n2-standard-8", "Standard_D8s_v5", "cpx31")]
+    ['m5', 'n2-standard-#', 'Standard_D#s_v5', 'cpx#']
+    """
+    stem, dot, _ = name.partition(".")
+    if dot and not stem.isdigit():
+        return stem
+    last = re.sub(r"-\d+$", "-#", name)
+    return last if last != name else re.sub(r"\d+", "#", name, count=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +125,46 @@ class _Machines:
         """Return the job on them, in the same region; None where it has no answer."""
         if devices is not None:
             return None  # all devices of rented machines are in the layout's search
+        ((offer, _),) = self.chosen.configuration.parts
+        try:
+            row = self.predictor.catalogue.instance_type(
+                offer.instance_type, provider=offer.provider
+            )
+        except AdvisorError:
+            return None
+        return self._on(row, job, pricing=pricing, space=space)
+
+    def smaller(self, job: Job) -> Iterator[Candidate]:
+        """Yield the job on machines of the same family with less memory, the largest first."""
+        ((offer, _),) = self.chosen.configuration.parts
+        catalogue = self.predictor.catalogue
+        try:
+            row = catalogue.instance_type(offer.instance_type, provider=offer.provider)
+        except AdvisorError:
+            return
+        types, own = catalogue.types, family(row.name)
+        alike = np.flatnonzero(
+            (types.provider == row.provider) & (types.accelerator == row.accelerator)
+            & (types.accelerator_count == row.accelerator_count)
+            & (types.memory_bytes < (row.memory_bytes or 0.0))
+        )  # fmt: skip
+        named = [types.at(int(at)) for at in alike if family(str(types.name[at])) == own]
+        for one in sorted(named, key=lambda one: -(one.memory_bytes or 0.0))[:_MOST_SMALLER]:
+            found = self._on(one, job)
+            if found is not None:
+                yield found
+
+    def _on(
+        self, row: InstanceType, job: Job, *, pricing: Pricing | None = None,
+        space: SearchSpace | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """Return the job on as many machines of a type, in the region of the chosen ones."""
         ((offer, count),) = self.chosen.configuration.parts
         own: Pricing = "spot" if offer.pricing == "spot" else "on-demand"
         paid = pricing or own
         limits = self.constraints
         layouts = limits.space if space is None else space
         try:
-            row = self.predictor.catalogue.instance_type(
-                offer.instance_type, provider=offer.provider
-            )
             offers, place = self.predictor.cheapest(row, region=offer.region, pricing=paid)
             if place is None:
                 return None

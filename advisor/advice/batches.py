@@ -13,6 +13,7 @@ from advisor.advice.script import SourceScript, has_argument
 from advisor.advice.software import MODEL
 from advisor.jobs.loading import job_of
 from advisor.machines.host import host_device
+from advisor.planners.elastic.noise import NoiseScale
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.question import JobSpec
 
@@ -28,17 +29,41 @@ def advise(facts: Facts) -> Iterable[Advice]:
 
 
 def _larger(facts: Facts) -> Iterator[Advice | None]:
-    twice = 2 * facts.job.global_batch
+    """Offer twice the batch; where gradients were seen, with the samples that it needs more."""
+    job, twice = facts.job, 2 * facts.job.global_batch
+    changed = job_of(JobSpec(batch=twice), job=job)
+    rests_on = f"{MODEL}, as many samples as now"
+    condition = (
+        "Below the critical batch: the gradient noise scale is unknown, since one gradient norm "
+        "a step was seen; profile with --workers 2 to know it. Tune the learning rate again."
+    )
+    if job.noise is not None:
+        more = job.noise.more_samples(job.global_batch, twice)
+        steps, epochs = changed.total_steps * more, changed.epochs * more
+        changed = replace(changed, total_steps=steps, epochs=epochs)
+        rests_on = (
+            f"{MODEL}; {100 * (more - 1):.2g}% more samples by the gradient noise scale of "
+            f"{_scale(job.noise)} ({job.noise.steps} recorded steps)"
+        )
+        condition = (
+            "The noise scale is that of the recorded steps and grows while a model trains; tune "
+            "the learning rate again."
+        )
     yield facts.priced(
-        job_of(JobSpec(batch=twice), job=facts.job),
+        changed,
         name="batch",
         source=_SOURCE,
         change=f"--batch {twice}, with the learning rate tuned again.",
-        rests_on=f"{MODEL}, as many samples as now",
-        condition="Below the critical batch (gradient noise scale); tune the learning rate again.",
+        rests_on=rests_on,
+        condition=condition,
         how=How(kind="flag", text=f"--batch {twice}"),
         is_model_kept=False,
     )
+
+
+def _scale(noise: NoiseScale) -> str:
+    end = "no upper end" if noise.high is None else f"{noise.high:.2g}"
+    return f"{noise.samples:.2g} samples ({noise.low:.2g} to {end})"
 
 
 def _one_pass(facts: Facts) -> Iterator[Advice | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -31,6 +32,10 @@ class Ask(Protocol):
         ...
 
 
+def _none() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What advice is given from.
@@ -48,8 +53,12 @@ class Facts:
         The same estimate of a changed job on the same machines.
     constraints : Constraints
         What was asked for.
-    modelled : Candidate or None
-        The job as it is, as the model answers where ``now`` is what was recorded there.
+    modelled : callable
+        Returns the job as it is, as the model answers where ``now`` is what was recorded there;
+        None where ``now`` is the model's.
+    smaller : callable
+        The job as it is on smaller machines of the same family, where it can run; nothing on a
+        machine that is not rented.
     """
 
     job: Job
@@ -57,7 +66,8 @@ class Facts:
     now: Candidate
     ask: Ask
     constraints: Constraints = field(default_factory=Constraints)
-    modelled: Candidate | None = None
+    modelled: Callable[[], Candidate | None] = _none
+    smaller: Callable[[], Iterable[Candidate]] = tuple
 
     @property
     def is_here(self) -> bool:
@@ -117,9 +127,9 @@ class Facts:
     ) -> Candidate | None:
         """Return what a changed job is held against: a model's answer against the model's."""
         is_recorded = job.is_as_recorded and job.limits == self.job.limits
-        if self.modelled is None or (is_recorded and space is None and devices is None):
+        if is_recorded and space is None and devices is None:
             return self.now
-        return self.modelled
+        return self.modelled() or self.now
 
     def _effect_sd(self, then: Candidate) -> float:
         return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))

@@ -8,11 +8,15 @@ from typing import Final
 
 from advisor.advice.facts import Facts
 from advisor.advice.record import Advice, How
+from advisor.advice.rightsizing import MOST_CONTENTION
 from advisor.advice.software import MODEL
+from advisor.collectors.recording import Recording
 from advisor.planners.layouts.grid import SearchSpace
 
 _SOURCE: Final = "machines"
 _CALL: Final = "torch.set_num_threads"
+# Of a core: what a system's own processes take on a machine that nobody else uses.
+_NEGLIGIBLE: Final = 0.25
 
 
 def advise(facts: Facts) -> Iterable[Advice]:
@@ -63,12 +67,38 @@ def _cores(facts: Facts) -> Iterator[Advice | None]:
 
 
 def _cores_there(facts: Facts) -> float:
-    """Return the virtual CPUs of the machines it is judged on, one of them."""
+    """Return the virtual CPUs of one of the machines it is judged on.
+
+    On this machine those that others kept busy while it was recorded are not there: threads that
+    wait for a core hold all others up at every barrier.
+    """
     offer, _ = facts.now.configuration.parts[0]
     seen = facts.job.measured
-    if facts.is_here and seen is not None:
-        return seen.host.cpu_limit
-    return float(offer.vcpus)
+    if not facts.is_here or seen is None:
+        return float(offer.vcpus)
+    recording = facts.recording
+    others = 0.0 if recording is None else others_cores(recording)
+    return seen.host.cpu_limit - max(others - _NEGLIGIBLE, 0.0)
+
+
+def others_cores(recording: Recording) -> float:
+    """Return how many cores other processes kept busy while a job was recorded [cores].
+
+    The machine's processor time is read now and then: between the first and the last time that it
+    was, less the recorded processes' own. Where it was not read, what the job waited for a core.
+    """
+    readings = recording.readings
+    fresh = [
+        one for one, before in zip(readings[1:], readings, strict=False)
+        if one.machine_cpu_s is not None and one.machine_cpu_s != before.machine_cpu_s
+    ]  # fmt: skip
+    waiting = recording.contention / max(1.0 - recording.contention, 1e-9)
+    if len(fresh) < 2 or fresh[-1].t_s <= fresh[0].t_s:
+        return waiting
+    first, last = fresh[0], fresh[-1]
+    busy_s = (last.machine_cpu_s or 0.0) - (first.machine_cpu_s or 0.0)
+    found = (busy_s - (last.cpu_s - first.cpu_s)) / (last.t_s - first.t_s)
+    return max(found, waiting if recording.contention > MOST_CONTENTION else 0.0)
 
 
 def _spot(facts: Facts) -> Iterator[Advice | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -66,6 +66,8 @@ class Advice:
     how : How
     is_model_kept : bool
         The same numbers are learned, up to rounding. False where accuracy must be looked at.
+    details : mapping
+        Figures of its own, by name with their unit; empty for most.
     job : Job or None
         With the change; None where no change of the job stands for it.
     then : Candidate or None
@@ -85,6 +87,7 @@ class Advice:
     condition: str
     how: How
     is_model_kept: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
     job: Job | None = field(default=None, repr=False, compare=False)
     then: Candidate | None = field(default=None, repr=False, compare=False)
 
@@ -122,6 +125,7 @@ class Advice:
             "condition": self.condition,
             "how": asdict(self.how),
             "model_kept": self.is_model_kept,
+            "details": dict(self.details),
         }
 
 

@@ -1,45 +1,92 @@
-"""What the job may be limited to: limits of CPU and memory to paste, and what they leave free."""
+"""What the job may be limited to: limits to paste, or a smaller machine of the same family."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, saved
 from advisor.advice.record import Advice, How
 from advisor.collectors.recording import Recording
 from advisor.domain import Estimate
 from advisor.planners.core.units import GIB, HOUR_S, MIB
-from advisor.planners.rightsizing.limits import RightSize, right_size
+from advisor.planners.rightsizing.limits import RightSize, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.nouns import RecordedUsage
 
 _SOURCE: Final = "rightsizing"
 FEWEST_READINGS: Final = 20
 LIKELY_OOM: Final = 0.05
 MOST_CONTENTION: Final = 0.1
+# Both machines are of one model: what it says wrong of one it says wrong of the other too.
+_MODEL_SD: Final = 0.1
 
 
 def advise(facts: Facts) -> Iterable[Advice]:
-    """Offer limits for a job without an accelerator on the machine that it was recorded on.
+    """Offer limits where the job was recorded, a smaller machine of the family where it is rented.
 
     What was recorded elsewhere says nothing of cores; where a GPU is paid for, limits save little.
     """
     recording = facts.recording
-    if recording is None or not facts.is_here or facts.has_accelerators:
+    usage = None if recording is None else usage_of(recording)
+    if recording is None or usage is None:
         return
-    usage = usage_of(recording)
-    if usage is None:
+    if not facts.is_here:
+        yield from _smaller(facts, recording, usage)
+    elif not facts.has_accelerators:
+        yield from _limits(facts, recording, usage)
+
+
+def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
+    """Offer the best of the smaller machines that hold what the job needs."""
+    ((offer, count),) = facts.now.configuration.parts
+    needed = memory_limit_bytes(usage, rest_s=_rest_s(facts, usage)) / GIB
+    if not offer.memory_gib or needed >= offer.memory_gib:
         return
-    whole_s = HOUR_S * facts.now.training_time_h.value
-    found = right_size(usage, rest_s=max(0.0, whole_s - usage.length_s))
+    now = facts.now
+    found = [
+        one for one in facts.smaller()
+        if (one.configuration.parts[0][0].memory_gib or 0.0) >= needed
+        and one.cost_usd.value < now.cost_usd.value
+    ]  # fmt: skip
+    if not found:
+        return
+    best = min(found, key=lambda one: one.training_time_h.value * one.cost_usd.value)
+    other = best.configuration.parts[0][0]
+    time_factor = best.training_time_h.value / now.training_time_h.value
+    cost_factor = best.cost_usd.value / now.cost_usd.value
+    yield Advice(
+        name="smaller-machine",
+        source=_SOURCE,
+        change=f"Rent {count} x {other.instance_type} in place of {offer.instance_type}: the job "
+        f"needs {needed:.2g} GiB of {offer.memory_gib:g}, and {other.memory_gib:g} are enough.",
+        time_saved_h=saved(now.training_time_h, time_factor, _MODEL_SD),
+        cost_saved_usd=saved(now.cost_usd, cost_factor, _MODEL_SD),
+        time_factor=time_factor,
+        cost_factor=cost_factor,
+        evidence="measured",
+        rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB; "
+        "time and price of the smaller machine by the same estimate",
+        condition="Memory beyond what was recorded is not in it: a later phase may need more.",
+        how=How(kind="flag", text=f"--on {other.provider}:{other.instance_type}"),
+        then=best,
+    )
+
+
+def _rest_s(facts: Facts, usage: RecordedUsage) -> float:
+    return max(0.0, HOUR_S * facts.now.training_time_h.value - usage.length_s)
+
+
+def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
+    """Offer limits to paste."""
+    found = right_size(usage, rest_s=_rest_s(facts, usage))
     share = _dominant_share(found, recording)
     if share >= 1.0 or found.oom_probability > LIKELY_OOM:
         return
     cost = facts.now.cost_usd
-    saved = Estimate(
+    spared = Estimate(
         value=(1 - share) * cost.value, low=(1 - share) * cost.low, high=(1 - share) * cost.high,
         coverage=cost.coverage,
     )  # fmt: skip
@@ -51,7 +98,7 @@ def advise(facts: Facts) -> Iterable[Advice]:
         f"{found.memory_bytes / GIB:.2g} GiB: it has {host.cpu_limit:.2g} cores and "
         f"{_memory(recording) / GIB:.2g} GiB.",
         time_saved_h=None,
-        cost_saved_usd=saved if cost.value > 0 else None,
+        cost_saved_usd=spared if cost.value > 0 else None,
         time_factor=1.0,
         cost_factor=share,
         evidence="measured",

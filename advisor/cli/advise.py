@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
+from advisor.cli.quantity_types import BYTES_WITH_UNIT, RATE, SECONDS_WITH_UNIT, quantity
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import JobSpec, Question
@@ -45,6 +45,40 @@ def command(
             show_default=False,
         ),
     ] = None,
+    serving: Annotated[
+        bool,
+        typer.Option(
+            "--serving",
+            help="In place of training: how many experts of a mixture stay on the device that "
+            "serves it.",
+        ),
+    ] = False,
+    latency: Annotated[
+        float | None,
+        quantity(
+            SECONDS_WITH_UNIT,
+            "--latency",
+            help="With --serving: longest time of a token, e.g. 0.05s (default: twice that with "
+            "every expert on the device).",
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        quantity(
+            BYTES_WITH_UNIT,
+            "--memory",
+            help="With --serving: memory for weights on the device (default: all it has).",
+        ),
+    ] = None,
+    link: Annotated[
+        float | None,
+        quantity(
+            RATE,
+            "--link",
+            help="With --serving: what experts come over, e.g. 25GB/s (default: the card's PCIe; "
+            "on a processor its disk).",
+        ),
+    ] = None,
     explain: Annotated[
         int | None,
         typer.Option(metavar="N", help="Show advice N in full, with what to paste."),
@@ -60,17 +94,25 @@ def command(
     nothing satisfies the constraints as the job is now.
     """
     from advisor import api
+    from advisor.advice.experts import Serving
     from advisor.catalogue import Catalogue
     from advisor.predict import Predictor
     from advisor.report import advice as report
+    from advisor.report.experts import cache_table
 
-    asked = _naming(question, recorded)
+    asked = with_run(question, recorded)
+    wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
+    if serving and beside is not None:
+        raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
+    if not serving and wanted != Serving():
+        raise UsageError("--latency, --memory and --link are of serving", hint="add --serving")
     with waiting("pricing the job with each change", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
         job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
         found = api.advised(
             job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
             beside=None if beside is None else api.job_of(JobSpec(run=beside)),
+            serving=wanted if serving else None,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(found.to_record(), indent=2))
@@ -82,15 +124,7 @@ def command(
             if explain is None
             else report.explained(found, explain, width=width)
         )
+        lines += [line for one in found if serving for line in cache_table(one.details)]
         typer.echo("\n".join(lines))
     if not found.meets_constraints:
         raise typer.Exit(3)
-
-
-def _naming(question: Question, recorded: str | None) -> Question:
-    """Return the question about the run that is named without a flag."""
-    if recorded is None:
-        return question
-    if question.job.run is not None:
-        raise UsageError("two runs are given", hint="leave --run out")
-    return replace(question, job=replace(question.job, run=recorded))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from advisor.errors import UsageError
 from advisor.question import (
     ALIASES,
     ENTRIES,
@@ -88,6 +90,21 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     question = Question.read(answers, names=names, are_flags=True)
     _tell_what_was_used(places, answers)
     return question
+
+
+def with_run(question: Question, recorded: str | None) -> Question:
+    """Return the question about the run that is named without a flag, if one is.
+
+    Raises
+    ------
+    UsageError
+        If a run is named with a flag too.
+    """
+    if recorded is None:
+        return question
+    if question.job.run is not None:
+        raise UsageError("two runs are given", hint="leave --run out")
+    return replace(question, job=replace(question.job, run=recorded))
 
 
 def _tell_what_was_used(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,9 +35,11 @@ def list_datasets(
         typer.echo(json.dumps({"schema_version": 1, "datasets": records}, indent=2))
         return
     typer.echo(f"{'name':16}{'rows':>8}  {'state':9} licence")
+    columns = max(shutil.get_terminal_size((10_000, 24)).columns, 60)  # of a file: any length
     for record in records:
         rows = "" if record["rows"] is None else f"{record['rows']:,}"
-        typer.echo(f"{record['name']:16}{rows:>8}  {record['state']:9} {record['licence']}")
+        line = f"{record['name']:16}{rows:>8}  {record['state']:9} {record['licence']}"
+        typer.echo(textwrap.fill(line, columns, subsequent_indent=" " * 36))
 
 
 @app.command("fetch")

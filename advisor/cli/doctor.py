@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advisor.cli.waiting import waiting
+
 if TYPE_CHECKING:
     from advisor.question.sources import Setting
 
@@ -41,8 +43,9 @@ def command(
     from advisor.collectors import device_sheet as sheets
     from advisor.question.sources import settings, unknown_variables
 
-    measured = benchmark.measure_and_remember() if again else benchmark.cached_or_measured()
-    known = sheets.measure_and_remember() if device_sheet else sheets.cached()
+    with waiting("measuring this machine", is_quiet=as_json):
+        measured = benchmark.measure_and_remember() if again else benchmark.cached_or_measured()
+        known = sheets.measure_and_remember() if device_sheet else sheets.cached()
     described = host.describe(benchmark=measured, sheets=known)
     abilities = doctor.abilities()
     of_verbs, variables = verb_settings.all_in_force(os.environ, load_verb, VERBS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from advisor.cli.asking import JOB, LAYOUT, SETUP, asks
+from advisor.cli.plot_option import Plot, PlotCommand, show_plot
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import Question
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from advisor.catalogue import Catalogue
     from advisor.jobs.job import Job
 
+settings: Final[dict[str, Any]] = {"cls": PlotCommand}
+
 
 @asks(("cluster",), JOB, ("objective", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
 def command(
     question: Question,
     *,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Choose how to spread a training job over a cluster, and print what to run.
@@ -55,6 +59,10 @@ def command(
             )
         )
     typer.echo(json.dumps(answer.to_record(), indent=2) if as_json else show(answer))
+    if plot is not None:
+        from advisor.shown.plans import plan_charts
+
+        show_plot(plan_charts(answer.to_record()), plot)
 
 
 def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:

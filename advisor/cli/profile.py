@@ -99,6 +99,13 @@ def command(
     interval: Annotated[
         float, typer.Option(help="Seconds between readings.", min=0.02, max=60)
     ] = 0.2,
+    working_set: Annotated[
+        bool,
+        typer.Option(
+            "--working-set",
+            help="Also record how much of its memory the script touches (Linux).",
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show neither progress nor summary.")
     ] = False,
@@ -136,6 +143,7 @@ def command(
         summary="json" if as_json else "none" if quiet else "text",
         workers=workers,
         bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
+        working_set=working_set,
     )
     if runs is None or not remote.is_url(runs):
         runner.become_agent(wanted)

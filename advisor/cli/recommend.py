@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks
+from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, is_terminal, show_plot
 from advisor.cli.runs_compare import warn_of_drift
 from advisor.cli.waiting import waiting
 from advisor.question import Question
+
+if TYPE_CHECKING:
+    from advisor.shown.chart import Chart
+
+settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
 
 @asks(
@@ -35,6 +42,7 @@ def command(
     full: Annotated[
         bool, typer.Option("--full", help="Show every row, not only what fits on one screen.")
     ] = False,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Recommend what to rent for a job, by training time and cost.
@@ -54,6 +62,7 @@ def command(
         )
         own = own_cluster.comparison(question, job, answer, predictor)
     record = answer.to_record() if own is None else own.to_record()
+    charts = _charts(record, plot)
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     elif explain is not None:
@@ -63,8 +72,20 @@ def command(
         typer.echo(explained.text(answer, explain, width=width))
     else:
         _show(question, answer, None if own is None else record["own_cluster"], full=full)
+    show_plot(charts, plot)
     if not answer.picks and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)
+
+
+def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
+    """Return the chart of an answer where it is to be drawn; a file has room for names."""
+    if plot is None:
+        return []
+    from advisor.shown.front import front_chart
+
+    charts = front_chart(record, names=not is_terminal(plot))
+    check_drawable(charts, plot, hint="relax the constraints")
+    return charts
 
 
 def _show(question: Question, answer: Any, own: Any, *, full: bool) -> None:

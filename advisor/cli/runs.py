@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from advisor.cli import runs_actual, runs_choose, runs_compare, runs_import
+from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, show_plot
 from advisor.collectors.printable import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import seconds_text
@@ -26,7 +27,7 @@ app = typer.Typer(
     help="List, show, recover and remove recorded runs.",
 )
 app.command("actual")(runs_actual.command)
-app.command("compare")(runs_compare.command)
+app.command("compare", cls=PlotCommand)(runs_compare.command)
 runs_import.register(app)
 runs_choose.register(app)
 
@@ -76,8 +77,8 @@ def _short(word: str) -> str:
     return os.path.basename(word.rstrip("/")) or word if is_path else word
 
 
-@app.command()
-def show(run: Name, as_json: AsJson = False) -> None:
+@app.command(cls=PlotCommand)
+def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
     """Show what a run recorded.
 
     Exit code 3 means that it is not known well enough to answer from.
@@ -90,6 +91,14 @@ def show(run: Name, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(summary.record(seen), indent=2))
     else:
         typer.echo(summary.text(seen, _columns()), nl=False)
+    if plot is not None:
+        from advisor.shown.run_series import run_charts
+
+        charts = run_charts(seen)
+        check_drawable(
+            charts, plot, hint="nothing was read or stepped in this run; record another"
+        )
+        show_plot(charts, plot)
     if missing := certainty.shortfall(seen):
         raise NotKnownError(missing[0], hint=missing[1])
 

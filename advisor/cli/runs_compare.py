@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from advisor.cli.plot_option import Plot, check_drawable, show_plot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from advisor.train.drift import Compared, Drift
+
+_NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
 
 
 def command(
@@ -18,6 +22,7 @@ def command(
         str | None,
         typer.Argument(metavar="RUN", help="Only this recorded run (default: all of them)."),
     ] = None,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Compare predictions with real runs, and warn where errors drift.
@@ -33,20 +38,23 @@ def command(
         name = store.find_run(run).name
         found = tuple(one for one in found if one.run == name)
     summary = drift(found)
+    record: dict[str, Any] = {
+        "schema_version": 1,
+        "runs": [one.to_record() for one in found],
+        "drift": summary.to_record(),
+    }
     if as_json:
-        record: dict[str, Any] = {
-            "schema_version": 1,
-            "runs": [one.to_record() for one in found],
-            "drift": summary.to_record(),
-        }
         typer.echo(json.dumps(record, indent=2))
-        return
-    if not found:
-        typer.echo(
-            "no real run was noted yet; advisor runs actual RUN g5.xlarge --time 3h12m", err=True
-        )
-        return
-    typer.echo("\n".join([*_table(found), *_verdict(summary)]))
+    elif not found:
+        typer.echo(f"no real run was noted yet; {_NOTE_ONE}", err=True)
+    else:
+        typer.echo("\n".join([*_table(found), *_verdict(summary)]))
+    if plot is not None:
+        from advisor.shown.agreement import compared_charts
+
+        charts = compared_charts(record)
+        check_drawable(charts, plot, hint=f"note what a real run took: {_NOTE_ONE}")
+        show_plot(charts, plot)
 
 
 def _table(found: Sequence[Compared]) -> list[str]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.cli.quantity_types import COUNT, SECONDS, USD, quantity
-from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.plot_option import Plot
+from advisor.cli.quantity_types import COUNT, SECONDS, SHARE, USD, quantity
+from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, show
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 
@@ -53,7 +54,12 @@ def command(
         float | None, quantity(USD, "--price", help="Price of one worker, in USD per hour.")
     ] = None,
     noise: Annotated[
-        str | None, typer.Option(help="Gradient noise scale in samples, of the FIRST:LAST phase.")
+        str | None,
+        typer.Option(
+            help="Gradient noise scale in samples, of the FIRST:LAST phase (default: that of the "
+            "recorded gradients, if known).",
+            show_default=False,
+        ),
     ] = None,
     batches: Annotated[str, typer.Option(help="Other batch sizes to try, comma-separated.")] = "",
     workers: Annotated[
@@ -77,6 +83,16 @@ def command(
             help="Exposed communication time for each doubling of the workers.",
         ),
     ] = 0.0,
+    spread: Annotated[
+        float | None,
+        quantity(
+            SHARE,
+            "--spread",
+            help="Standard deviation of the workers' compute time as a share of its mean: each "
+            "step waits for the slowest (default: that of the recorded ranks, otherwise of the "
+            "fitted clusters).",
+        ),
+    ] = None,
     resize: Annotated[
         float,
         quantity(
@@ -129,16 +145,15 @@ def command(
         if missing or on is not None:
             what = "--on needs a run" if not missing else f"not given: {', '.join(missing)}"
             raise UsageError(what, hint="take them from a recording: --run latest --on g5.xlarge")
-    is_scaled = known is not None and sample_time is None
     question = simulation.question_of(
-        samples=_first(samples, None if known is None else known.samples),
+        samples=samples,
         phases=int(_first(phases, None if known is None else known.phases)),
         noise=_noise(noise),
         batch=_first(batch, None if known is None else known.batch),
         batches=_numbers("--batches", batches),
         workers=counts,
         step_s=step_time,
-        sample_s=_first(sample_time, None if known is None else known.scaling.sample_s),
+        sample_s=sample_time,
         sync_per_doubling_s=sync_time,
         price_usd_per_h=_first(price, None if known is None else known.price_usd_per_h),
         quantum_s=quantum,
@@ -146,12 +161,12 @@ def command(
         resize_s=resize,
         deadline_s=None if deadline is None else deadline * HOUR_S,
         budget_usd=budget,
-        scaling=known.scaling if known is not None and is_scaled else None,
-        source="" if known is None else known.source,
+        spread_fraction=spread,
+        known=known,
     )
     with waiting("planning", is_quiet=as_json):
         answer = simulation.elastic_answer(question)
-    show("Elastic workers", answer.to_record(), answer.charts, plot, as_json, "elastic")
+    show(answer.to_record(), answer.charts, plot, as_json, "elastic")
 
 
 def _figures(run: str, on: str | None, workers: list[int]) -> JobFigures:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from advisor.cli.plot_option import Plot
 from advisor.cli.quantity_types import BYTES, HOURS, RATE, SECONDS, SHARE, quantity
-from advisor.cli.simulate_options import HOUR_S, AsJson, Plot, show
+from advisor.cli.simulate_options import HOUR_S, AsJson, show
 from advisor.errors import UsageError
 
 
@@ -141,4 +142,4 @@ def command(
             edge=edge,
         )
     )
-    show("Failures", answer.to_record(), answer.charts, plot, as_json, "failures")
+    show(answer.to_record(), answer.charts, plot, as_json, "failures")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from advisor.cli.quantity_types import COUNT, quantity
-from advisor.cli.simulate_options import AsJson, Plot, show
+from advisor.cli.simulate_options import AsJson, show
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def command(
         float | None,
         quantity(COUNT, "--samples", help="Samples of the whole job, for its time."),
     ] = None,
-    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the speed of peers that share a batch (Hivemind).
@@ -93,7 +92,7 @@ def command(
             [group for group, _ in found], target_batch=target_batch,
             parameters=_parameters(parameters, jobs), links=links,
         )  # fmt: skip
-    show("Peers", answer(asked, samples=samples).to_record(), (), plot, as_json, "peers")
+    show(answer(asked, samples=samples).to_record(), (), None, as_json, "peers")
 
 
 def _peer(text: str) -> tuple[PeerGroup, Job | None]:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from advisor.cli.plot_option import Plot
 from advisor.cli.quantity_types import HOURS, USD, quantity
-from advisor.cli.simulate_options import AsJson, Deadline, Plot, show
+from advisor.cli.simulate_options import AsJson, Deadline, show
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 
@@ -98,4 +99,4 @@ def command(
             rent_cost_usd=rent_cost,
             with_policies=True,
         )
-    show("Shared cluster", answer.to_record(), answer.charts, plot, as_json, "queue")
+    show(answer.to_record(), answer.charts, plot, as_json, "queue")

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from advisor.cli.plot_option import Plot
 from advisor.cli.quantity_types import HOURS, SECONDS, USD, quantity
-from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, Plot, show
+from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, show
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.planners.spot.bands import BAND_FRACTIONS, hazard_of_band
@@ -112,7 +113,7 @@ def command(
             unit_s = parse_seconds(f"1{time_unit}", option="--time-unit")
             chosen, others = _chosen(trace, zone, unit_s)
             answer = simulation.spot_answer(chosen, question, others)
-    show("Spot", answer.to_record(), answer.charts, plot, as_json, "spot")
+    show(answer.to_record(), answer.charts, plot, as_json, "spot")
 
 
 def _chosen(path: Path, zone: str | None, unit_s: float) -> tuple[Any, list[Any]]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
 from advisor import data, validation
+from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, show_plot
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.validation.scores import Scores, Validation
+
+settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
 
 def command(
@@ -34,6 +37,7 @@ def command(
             help="Also refit and reselect everything without the scored group, and print both.",
         ),
     ] = False,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Score the models on published measurements, or your own, with whole groups left out."""
@@ -51,7 +55,7 @@ def command(
             )
         with waiting("scoring the table", is_quiet=as_json):
             scored = score_table(Path(protocol), data.measurements(folder))
-        _print(scored, as_json)
+        _print(scored, plot, as_json)
         return
     if protocol not in validation.PROTOCOLS:
         raise UsageError(
@@ -59,15 +63,24 @@ def command(
         )
     with waiting(f"scoring {protocol}", is_quiet=as_json):
         result = validation.run(protocol, data.measurements(folder), is_blind=is_blind)
-    _print(result, as_json)
+    _print(result, plot, as_json)
 
 
 def _is_path(name: str) -> bool:
     return name.endswith(".csv") or "/" in name
 
 
-def _print(result: Validation, as_json: bool) -> None:
+def _print(result: Validation, plot: str | None, as_json: bool) -> None:
     typer.echo(json.dumps(result.to_record(), indent=2) if as_json else _text(result))
+    if plot is not None:
+        from advisor.shown.agreement import scored_charts
+
+        charts = scored_charts(f"Predicted against measured: {result.protocol}",
+                               *(result.overall.pairs or ((), ())))  # fmt: skip
+        check_drawable(
+            charts, plot, hint="of this protocol only its scores are known, not its rows"
+        )
+        show_plot(charts, plot)
 
 
 def _text(result: Validation) -> str:

@@ -2,6 +2,7 @@
 
 from advisor.domain.candidate import Bottleneck, Candidate, TrainingUnits, Utilisation
 from advisor.domain.estimate import QUANTILES, REACH_90, Estimate
+from advisor.domain.facts import Fact, Source
 from advisor.domain.offers import (
     COMPLETIONS,
     Alternative,
@@ -33,6 +34,7 @@ __all__ = [
     "Configuration",
     "Estimate",
     "Explanation",
+    "Fact",
     "KnownError",
     "Offer",
     "Part",
@@ -41,6 +43,7 @@ __all__ = [
     "ProposedChange",
     "Recommendation",
     "Refused",
+    "Source",
     "TrainingUnits",
     "Utilisation",
 ]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from advisor.domain.estimate import Estimate
+from advisor.domain.facts import Fact
 from advisor.domain.offers import Alternative, Bill, CompletionWay, Configuration, Part
 from advisor.planners.core.nouns import Layout
 from advisor.shown import frames, words
@@ -102,6 +103,8 @@ class Candidate:
         Tokens, utilisation and accelerator-hours; None where the job is no transformer.
     alternatives : tuple of Alternative
         Machines that the model cannot tell apart from these, nearest first.
+    facts : tuple of Fact
+        The numbers that the estimate rests on, and where each is from; empty unless asked for.
     """
 
     rank: int
@@ -127,6 +130,7 @@ class Candidate:
     bills: tuple[Bill, ...] = ()
     units: TrainingUnits | None = None
     alternatives: tuple[Alternative, ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line what would be rented, for how long and how much."""
@@ -161,4 +165,5 @@ class Candidate:
             "learned": self.is_learned,
             "network_assumed": self.is_network_assumed,
             "alternatives": [one.to_record() for one in self.alternatives],
+            "facts": [one.to_record() for one in self.facts],
         }

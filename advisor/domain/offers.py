@@ -56,6 +56,8 @@ class Offer:
             "price_usd_per_h": self.price_usd_per_h,
             "accelerator": self.accelerator,
             "accelerators_per_instance": self.accelerators,
+            "vcpus": self.vcpus,
+            "memory_gib": self.memory_gib,
             "terms": self.terms,
         }
 

@@ -67,6 +67,8 @@ class KnownError:
         Measured: how many of the family, and how many steps on them.
     protocol, day : str
         Of ``advisor validate``, and when its figures were stored.
+    jobs : str
+        What was asked, in words: jobs that are known as the user's is.
     """
 
     family: str
@@ -75,6 +77,7 @@ class KnownError:
     rows: int
     protocol: str
     day: str
+    jobs: str = "described jobs"
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -213,10 +216,9 @@ class Recommendation:
         Raises
         ------
         UsageError
-            If matplotlib is not installed, or there is nothing to draw.
+            If there is nothing to draw.
         """
-        shown = self.front or self.nearest
-        return notebook.plot([candidate.to_record() for candidate in shown], axes)
+        return notebook.plot(self.to_record(), axes)
 
     def __repr__(self) -> str:
         """Say what was asked about, what to choose, then the list, a line a candidate."""

@@ -18,6 +18,7 @@ from advisor.jobs.actuals import Actual
 from advisor.jobs.layout_runs import LayoutRun
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.nouns import TrainingSetup, Work
+from advisor.planners.elastic.noise import NoiseScale
 from advisor.planners.stragglers.spread import RankSpread
 from advisor.quantities import count_text, seconds_text
 
@@ -177,6 +178,8 @@ class Job:
     spread : RankSpread or None
         How unlike its recorded ranks computed; None where fewer than two were recorded, or others
         used the machine too.
+    noise : NoiseScale or None
+        Of its recorded gradients; None where a step has one gradient norm only.
     """
 
     name: str
@@ -209,6 +212,7 @@ class Job:
     unread: tuple[str, ...] = ()
     layout_runs: tuple[LayoutRun, ...] = ()
     spread: RankSpread | None = None
+    noise: NoiseScale | None = None
 
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""

@@ -30,6 +30,7 @@ from advisor.jobs.moments import input_bytes, moments_of
 from advisor.jobs.programs import length_log_sd, rounds_job, whole_program
 from advisor.jobs.recognised import recognised, recorded_heads
 from advisor.jobs.transfers import recorded_data
+from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import (
     Layer,
     Operator,
@@ -39,6 +40,7 @@ from advisor.planners.core.nouns import (
     Work,
 )
 from advisor.planners.core.setup import Optimizer, StoredWeights
+from advisor.planners.elastic.noise import NoiseScale, measured_noise
 from advisor.planners.step.describe_updates import OVER_LISTS, over_lists
 from advisor.planners.step.input_pipeline import idle_s_per_sample
 from advisor.planners.step.operators import (
@@ -172,6 +174,7 @@ def job_from_recording(
         ),
         unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
         spread=rank_spread(recording),
+        noise=gradient_noise(recording),
     )
     return recognised(job)
 
@@ -424,6 +427,19 @@ def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
         precision=_precision(deep),
         setup=_setup(deep),
     )
+
+
+def gradient_noise(recording: Recording) -> NoiseScale | None:
+    """Return the noise scale of the recorded gradients; None where two norms do not tell it."""
+    seen = recording.gradients
+    if seen is None:
+        return None
+    try:
+        return measured_noise(
+            seen.small_batch, seen.small_norm2, seen.large_batch, seen.large_norm2
+        )
+    except PlanningError:  # all noise, or none
+        return None
 
 
 def rank_spread(recording: Recording) -> RankSpread | None:

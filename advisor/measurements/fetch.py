@@ -94,6 +94,7 @@ class Fetch:
             key = f"{remote.upstream.repository}/{remote.upstream.commit}/{file}"
             lock[key] = self.download.get(url, raw / file, lock.get(key))
         self._keep(lock)
+        self.say(f"{dataset.name}: converting")
         written = {}
         for file, frame in remote.assemble(raw).items():
             write_frame(frame, self.out / FOLDER / file)
@@ -116,6 +117,7 @@ class Fetch:
             raise UsageError(
                 f"there is no folder {self.source}", hint="name another with --from, or an address"
             )
+        self.say(f"{dataset.name}: reading {self.source}")
         return self._ours(dataset, Path(self.source))
 
     def _ours(self, dataset: Dataset, copy: Path) -> dict[str, int]:

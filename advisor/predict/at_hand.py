@@ -84,4 +84,5 @@ def at_hand(
         is_extrapolating=found.is_extrapolating,
         way=found.way,
         units=found.units,
+        facts=found.facts,
     )

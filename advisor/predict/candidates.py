@@ -25,7 +25,7 @@ from advisor.planners.spot.bands import BANDS
 from advisor.planners.step.input_pipeline import vcpus_needed
 from advisor.predict.completion import PAID_ON_DEMAND, Completion
 from advisor.predict.data_costs import SideCosts
-from advisor.quantities import seconds_text
+from advisor.quantities import hours_interval, seconds_text, usd_interval
 from advisor.ways.columns import WAYS, TimeColumns
 from advisor.ways.words import assumed_network, units_words
 
@@ -315,10 +315,9 @@ def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str,
     """Set what the same machines take on demand beside a spot candidate."""
     if time_h is None or cost_usd is None:
         return ()
-    return (
-        f"on demand: {cost_usd.value:.3g} USD ({cost_usd.low:.3g}-{cost_usd.high:.3g}) in "
-        f"{time_h.value:.3g} h ({time_h.low:.3g}-{time_h.high:.3g})",
-    )
+    cost, cost_bounds = usd_interval(cost_usd)
+    time, time_bounds = hours_interval(time_h)
+    return (f"on demand: {cost} ({cost_bounds}) in {time} ({time_bounds})",)
 
 
 def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from advisor.domain import (
     Bottleneck,
     CompletionWay,
     Estimate,
+    Fact,
     TrainingUnits,
 )
 from advisor.errors import UsageError
@@ -34,7 +35,7 @@ from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
 from advisor.predict.direct_cost import direct_cost
-from advisor.predict.facts import Fact, StepFacts
+from advisor.predict.facts import StepFacts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
 
@@ -127,7 +128,7 @@ class StepEstimate:
             **whole,
             "extrapolating": self.is_extrapolating,
             "notes": list(self.notes),
-            "sources": [asdict(fact) for fact in self.facts],
+            "sources": [fact.to_record() for fact in self.facts],
         }
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from advisor.domain import Fact
 from advisor.jobs.job import Job
 from advisor.jobs.setup_words import setup_words
 from advisor.machines import devices
@@ -19,20 +18,9 @@ from advisor.planners.step.device_rates import (
     sustained_flop_per_s,
 )
 from advisor.predict import Predictor, TimeColumns
+from advisor.quantities import digits
 from advisor.ways.columns import SWAPPING
 from advisor.ways.swapping_columns import swapping_reasons
-
-Source = Literal["measured", "looked up", "computed", "learned", "given", "assumed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A number the estimate rests on: what it is, its value in words, and where it is from."""
-
-    what: str
-    value: str
-    source: Source
-    note: str = ""
 
 
 class StepFacts:
@@ -132,8 +120,8 @@ class StepFacts:
             note="; ".join(self.job.assumptions),
         )  # fmt: skip
         yield Fact(
-            what="work of a sample", source="computed", value=f"{flop / 1e9:,.4g} Gflop, "
-            f"{moved / 1e9:,.3g} GB moved", note=f"{len(work.operators)} operators, {traced}",
+            what="work of a sample", source="computed", value=f"{digits(flop / 1e9)} Gflop, "
+            f"{digits(moved / 1e9)} GB moved", note=f"{len(work.operators)} operators, {traced}",
         )  # fmt: skip
         if self.columns.way[0] == SWAPPING:
             way, *limits = swapping_reasons(self.columns, 0)

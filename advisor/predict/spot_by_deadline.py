@@ -47,8 +47,13 @@ def planned_jobs(job: Job, columns: TimeColumns, rows: Integers, bands: Floats) 
     bands : float array of shape (n,)
         AWS's interruption band, 0 to 4; nan (unknown) is taken as the worst.
     """
-    factors, _ = whole_run(job, columns, None)
-    work_s = columns.step_s[rows] * job.paid_steps * factors[rows]
+    return _planned(job, columns, rows, bands, whole_run(job, columns, None)[0][rows])
+
+
+def _planned(
+    job: Job, columns: TimeColumns, rows: Integers, bands: Floats, factors: Floats
+) -> list[SpotJob]:
+    work_s = columns.step_s[rows] * job.paid_steps * factors
     save_s = save_of_rows_s(job, columns)[rows]
     nodes = columns.count[rows].astype(float)
     interval_s = np.broadcast_to(
@@ -67,8 +72,9 @@ def late_fractions(
     job: Job, columns: TimeColumns, rows: Integers, bands: Floats, deadline_h: float
 ) -> Floats:
     """Return the probability that each row misses a deadline by its plan."""
-    jobs = planned_jobs(job, columns, rows, bands)
-    return _late(jobs, deadline_h, _error(job, columns, rows))
+    factors, added = whole_run(job, columns, None)
+    jobs = _planned(job, columns, rows, bands, factors[rows])
+    return _late(jobs, deadline_h, _error(columns, rows, added))
 
 
 def _late(jobs: list[SpotJob], deadline_h: float, error: Floats) -> Floats:
@@ -95,7 +101,8 @@ def on_spot_by_deadline(
     coverage : float
         Of the interval; no job that can keep the deadline ends behind it.
     """
-    jobs = planned_jobs(job, columns, rows, bands)
+    factors, added = whole_run(job, columns, None)
+    jobs = _planned(job, columns, rows, bands, factors[rows])
     runs = [
         replay_plan(
             scaled_records(packaged_spot_history(), float(columns.count[row]), float(hazard)),
@@ -106,18 +113,22 @@ def on_spot_by_deadline(
             rows, jobs, hazards(bands), *usd_per_h, strict=True
         )
     ]  # fmt: skip
-    return _completion(job, columns, rows, jobs, runs, usd_per_h, deadline_h, coverage)
+    error = _error(columns, rows, added)
+    return _completion(
+        job, columns, rows, jobs, runs, usd_per_h, deadline_h, coverage, factors[rows], error
+    )
 
 
-def _error(job: Job, columns: TimeColumns, rows: Integers) -> Floats:
-    return np.asarray(np.hypot(columns.log_sd, whole_run(job, columns, None)[1])[rows])
+def _error(columns: TimeColumns, rows: Integers, added: Floats) -> Floats:
+    return np.asarray(np.hypot(columns.log_sd, added)[rows])
 
 
 def _completion(
     job: Job, columns: TimeColumns, rows: Integers, jobs: list[SpotJob], runs: list[FallbackRun],
-    usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float,
+    usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float, factor: Floats,
+    error: Floats,
 ) -> Completion:  # fmt: skip
-    error, ratio = _error(job, columns, rows), usd_per_h[0] / usd_per_h[1]
+    ratio = usd_per_h[0] / usd_per_h[1]
     work_s = np.array([one.work_s for one in jobs])
     whole_s = np.array([with_saves_s(one) for one in jobs])
     spot_s = np.stack([run.spot_s for run in runs])
@@ -129,7 +140,6 @@ def _completion(
     surely_h = (restart_s(columns)[rows] + whole_s * np.exp(QUANTILES[coverage] * error)) / HOUR_S
     finish_h[:, 2] = np.minimum(finish_h[:, 2], np.maximum(surely_h, deadline_h))
     finish_h[:, 0] = np.minimum(finish_h[:, 0], finish_h[:, 1])
-    factor = whole_run(job, columns, None)[0][rows]
     saves_s = whole_s - work_s
     spot_h, on_demand_h = (one.mean(axis=1) / HOUR_S for one in (spot_s, on_demand_s))
     quantiles_s = np.quantile(billed_s, _SHOWN, axis=1).T

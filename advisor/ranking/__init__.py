@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from advisor.collectors.recording import Recording
 from advisor.domain import Candidate, ProposedChange, Recommendation
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
+from advisor.predict.provenance import facts_of
 from advisor.ranking.changes import changes, relaxed
 from advisor.ranking.front import pareto_front
-from advisor.ranking.known_error import known_error
+from advisor.ranking.known_error import known_error, unmeasured_words
 from advisor.ranking.picks import picks
 from advisor.ranking.ranked import ranked_rows
 from advisor.ranking.request import Request
@@ -29,6 +31,7 @@ def recommend(
     prunes: bool = True,
     with_changes: bool = False,
     recording: Recording | None = None,
+    in_full: bool = False,
 ) -> Recommendation:
     """Rank what could be rented for ``job`` by training time and cost.
 
@@ -47,6 +50,8 @@ def recommend(
         Also say what would change the answer, which asks a few more questions.
     recording : Recording, optional
         What was seen of the job: more can be said of what would change the answer.
+    in_full : bool, default False
+        Also say of every candidate where its numbers are from.
 
     Returns
     -------
@@ -58,10 +63,17 @@ def recommend(
     predictor = predictor or Predictor()
     ranked, rejected, considered = ranked_rows(job, request, predictor, prunes=prunes)
     front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
+    if in_full:
+        front, nearest = (
+            tuple(replace(one, facts=facts_of(predictor, job, one, space=request.space))
+                  for one in rows)
+            for rows in (front, nearest)
+        )  # fmt: skip
     at_hand = here if here is not None and keeps(here, request) else None
     chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
     rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
-    error = None if rented is None else known_error(rented, predictor.catalogue)
+    error = None if rented is None else known_error(job, rented, predictor.catalogue)
+    unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
     return Recommendation(
         run=job.name,
         job=job.facts(),
@@ -75,7 +87,9 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
-        summary=summary(front, at_hand, chosen, error, confidence=request.confidence),
+        summary=summary(
+            front, at_hand, chosen, error, confidence=request.confidence, unmeasured=unknown
+        ),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected, recording)

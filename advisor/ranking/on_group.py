@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,11 +18,10 @@ from advisor.planners.layouts.search import check, nothing_fits
 from advisor.predict import TimeColumns
 from advisor.ranking.plan_question import PlanQuestion
 from advisor.ranking.whole_job import whole_job
-from advisor.ways import launch
-from advisor.ways.answer import Choice, Command
+from advisor.ways.answer import Choice
 from advisor.ways.case import is_laid_out_by_shape
 from advisor.ways.columns import STATUSES
-from advisor.ways.launch import recorded
+from advisor.ways.commands import commands
 from advisor.ways.model_parallel import on_machine, search, space_on
 from advisor.ways.on_groups import notes_of
 from advisor.ways.places import Place
@@ -113,7 +112,10 @@ class OnGroup:
         shares = columns.shares.items()
         parts = {name: float(share[row]) * step_s for name, share in shares if share[row] > 0}
         price = None if group.price_usd_per_h is None else group.price_usd_per_h * nodes
-        commands, why_not = self._commands(layout, nodes, space)
+        started, why_not = commands(
+            self.case, self.row, layout, group=group.label, nodes=nodes, space=space,
+            script=question.command,
+        )  # fmt: skip
         notes = [*why_not, *(notes_of([group]) if question.is_by_shape else ())]
         if columns.is_network_assumed[row]:
             notes.append(assumed_network(float(columns.shares["network"][row])))
@@ -131,46 +133,10 @@ class OnGroup:
                 "bottleneck": max(parts, key=lambda name: parts[name]),
                 "host_memory_gib": float(columns.host_bytes[row]) / GIB,
             },
-            commands=commands,
+            commands=started,
             notes=tuple(notes),
             **whole_job(question, columns, row, price, {group.label: nodes}),
         )
-
-    def _commands(
-        self, layout: Layout, nodes: int, space: SearchSpace
-    ) -> tuple[tuple[Command, ...], tuple[str, ...]]:
-        """Return how to run a layout, or why no released framework does."""
-        work, group, per_node = self.case.work, self.group, self.group.node.devices
-        if work.transformer is not None and self.question.is_by_shape:
-            settings: dict[str, Any] = {"setup": work.setup, "precision": work.precision}
-            reason = launch.runnable(layout, work.transformer, **settings)
-            if reason is not None:
-                return (), (reason,)
-            return (
-                launch.command(
-                    layout, work.transformer, group=group.label, nodes=nodes, per_node=per_node,
-                    **settings,
-                ),
-            ), ()  # fmt: skip
-        reason = recorded.runnable(layout)
-        if reason is not None:
-            return (), (reason,)
-        units = UnitModel(replace(self.case, space=space))
-        found = units.best(self.row, nodes) if layout.pp > 1 else None
-        script = recorded.Script(
-            self.question.command, units.parts, work.precision, self._by_hand()
-        )
-        stages = found.stages if found else (len(units.parts),)
-        return (
-            recorded.command(
-                script, layout, stages, group=group.label, nodes=nodes, per_node=per_node
-            ),
-        ), ()
-
-    def _by_hand(self) -> str:
-        """Return what has to change in the script itself for this group's accelerators."""
-        told = self.question.job.told
-        return "" if told is None else told.by_hand
 
 
 def family(layout: Layout) -> str:

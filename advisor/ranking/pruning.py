@@ -152,6 +152,7 @@ class _Search:
             self._close("dominated", self._is_beaten())
             rows = np.flatnonzero(self.is_open)
             if rows.size == 0:
+                self._look_at_nearest()
                 return
             front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
             if front.size:
@@ -161,6 +162,26 @@ class _Search:
             else:
                 reason = "over_quota" if np.isinf(self.most_usd_per_h) else "over_hourly"
                 self._close(reason, self.is_open)
+
+    def _look_at_nearest(self) -> None:
+        """Search what misses the constraints by least, where nothing known keeps them."""
+        deadline_h = self.asked.request.deadline_h or np.inf
+        budget_usd = self.asked.request.budget_usd or np.inf
+        time_h, cost = self.known
+        if np.any((time_h <= deadline_h) & (cost <= budget_usd)):
+            return
+        late = [CODE["over_deadline"], CODE["over_budget"]]
+        is_late = np.isin(self.columns.status, late)
+        rows = np.flatnonzero(is_late & np.isfinite(self.time_h) & np.isfinite(self.cost_usd))
+        hours, usd = self.time_h[rows], self.cost_usd[rows]
+        over = np.maximum(hours / deadline_h, 1.0) * np.maximum(usd / budget_usd, 1.0)
+        order = rows[np.lexsort((hours * usd, over))]
+        first = np.sort(np.unique(self.type_index[order], return_index=True)[1])
+        # Bounds scale without loss: of these machines every number is looked at.
+        nearest = self.type_index[order[first][:_AT_ONCE]]
+        near = rows[np.isin(self.type_index[rows], nearest)]
+        if near.size:
+            self._evaluate(near)
 
     def _evaluate(self, rows: Integers) -> None:
         found = best_columns(self.case, self.type_index[rows], self.count[rows])

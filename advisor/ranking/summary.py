@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
-from advisor.domain import Candidate, Configuration, KnownError
+from advisor.domain import Candidate, Configuration, Estimate, KnownError
 from advisor.quantities import hours_interval, hours_text, usd_interval
 from advisor.ranking.picks import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, Pick
 from advisor.ranking.request import Request
@@ -20,20 +20,36 @@ _ROUND_FROM: Final = 10
 
 def keeps(one: Candidate, request: Request) -> bool:
     """Whether a candidate keeps deadline and budget, with the confidence that was asked for."""
+    return not broken(request, one.training_time_h, one.cost_usd)
+
+
+def broken(
+    request: Request, time_h: Estimate, cost_usd: Estimate | None
+) -> tuple[Literal["deadline", "budget"], ...]:
+    """Return which of deadline and budget a job breaks, with the confidence that was asked for.
+
+    Parameters
+    ----------
+    request : Request
+    time_h, cost_usd : Estimate, Estimate or None
+        Of the whole job; what has no price breaks no budget. [h], [USD]
+    """
     confidence = request.confidence
-    for limit, found in (
-        (request.deadline_h, one.training_time_h), (request.budget_usd, one.cost_usd),
-    ):  # fmt: skip
-        if limit is None:
+    found: list[Literal["deadline", "budget"]] = []
+    limits: tuple[tuple[Literal["deadline", "budget"], float | None, Estimate | None], ...] = (
+        ("deadline", request.deadline_h, time_h), ("budget", request.budget_usd, cost_usd),
+    )  # fmt: skip
+    for name, limit, one in limits:
+        if limit is None or one is None:
             continue
-        if found.value > limit if confidence is None else found.above(limit) > 1 - confidence:
-            return False
-    return True
+        if one.value > limit if confidence is None else one.above(limit) > 1 - confidence:
+            found.append(name)
+    return tuple(found)
 
 
 def summary(
     front: Sequence[Candidate], here: Candidate | None, picks: Mapping[str, Pick],
-    error: KnownError | None = None, *, confidence: float | None = None,
+    error: KnownError | None = None, *, confidence: float | None = None, unmeasured: str = "",
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the choice in sentences that stand alone, the most important first.
 
@@ -48,6 +64,8 @@ def summary(
         Of the best value's hardware.
     confidence : float or None
         With which the deadline is to be kept.
+    unmeasured : str
+        What nobody has measured, where there is no error; as a sentence.
     """
     by_rank = {one.rank: one for one in front}
     choice = picks.get("best_value")
@@ -69,11 +87,13 @@ def summary(
             )
     if error is not None:
         said.append(
-            f"Expect an error of {error.median_ape_fraction:.0%}: the median on "
+            f"Expect an error of {error.median_ape_fraction:.0%}: the median {_of_jobs(error)}on "
             f"{_cards(error)}, each left out of the fit."
         )
     elif isinstance(choice, int) and by_rank[choice].is_extrapolating:
         said.append("No accelerator of its family was measured: the interval is wide.")
+    elif isinstance(choice, int) and unmeasured:
+        said.append(unmeasured)
     within = picks.get("within_deadline")
     if within is not None and within != choice:
         sure = f"{confidence or CONFIDENCE:.0%}"
@@ -109,6 +129,11 @@ def offer_words(configuration: Configuration) -> str:
         place = f"{offer.provider} {offer.region}{spot}"
         words.append(f"{count} x {offer.instance_type} ({inside}{each}, {place})")
     return " + ".join(words)
+
+
+def _of_jobs(error: KnownError) -> str:
+    """Name the jobs that were asked about, where they are not described as the user's is."""
+    return "" if error.protocol == "described" else f"of {error.jobs} "
 
 
 def _cards(error: KnownError) -> str:

@@ -65,7 +65,7 @@ def read_spot_traces(
     TraceError
         If the file cannot be read, has no such form, or a trace makes no sense.
     """
-    rows = list(_rows(path))
+    rows = list(trace_rows(path))
     if not rows:
         raise TraceError(f"{path} holds no rows", hint="give a CSV table of availability")
     traces = []
@@ -128,7 +128,7 @@ def packaged_spot_history(instance: str | None = None) -> SpotHistory:
     """
     path = data.root("datasets") / "availability" / "spell_quantiles.csv"
     traces: dict[str, dict[str, Mapping[str, str]]] = {}
-    for _, row in _rows(path):
+    for _, row in trace_rows(path):
         wanted = row["is_gpu"] == "1" if instance is None else row["instance"].startswith(instance)
         if wanted:
             traces.setdefault(row["trace"], {})[row["spell"]] = row
@@ -145,7 +145,8 @@ def packaged_spot_history(instance: str | None = None) -> SpotHistory:
 def _interval_trace(key: tuple[str, ...], rows: Sequence[Row]) -> SpotTrace:
     """Check that the intervals of one trace join, and return it with its clock set to 0."""
     _, nodes, provider, name, zone, instance = key
-    table = np.array([[_number(line, row, c) for c in INTERVAL_COLUMNS[2:]] for line, row in rows])
+    numbers = INTERVAL_COLUMNS[2:]
+    table = np.array([[number_at(line, row, c) for c in numbers] for line, row in rows])
     seam = table[1:, 0] - (table[:-1, 0] + table[:-1, 1])
     # Times are whole seconds: a second is rounding, more is a gap.
     if np.any(np.abs(seam) > 1.0):
@@ -160,7 +161,7 @@ def _interval_trace(key: tuple[str, ...], rows: Sequence[Row]) -> SpotTrace:
         name="/".join(part for part in (name, zone, instance, nodes) if part),
         provider=provider,
         instance=instance,
-        nodes=int(_number(*rows[0], "requested_nodes")),
+        nodes=int(number_at(*rows[0], "requested_nodes")),
         start_s=table[:, 0] - begin,
         available=table[:, 2].astype(np.int64),
         end_s=float(table[-1, 0] + table[-1, 1] - begin),
@@ -180,7 +181,7 @@ def _events(name: str, rows: Sequence[Row], time: str, unit_s: float) -> SpotTra
                 hint="events are 'add' of a node that is not there or 'remove' of one that is",
             )
         (live.add if kind == "add" else live.remove)(node)
-        times.append(_time(line, row, time, unit_s))
+        times.append(time_at(line, row, time, unit_s))
         counts.append(len(live))
     return _stepwise(name, rows, times, counts)
 
@@ -188,8 +189,8 @@ def _events(name: str, rows: Sequence[Row], time: str, unit_s: float) -> SpotTra
 def _counts(
     name: str, rows: Sequence[Row], time: str, unit_s: float, *, column: str = "available"
 ) -> SpotTrace:
-    times = [_time(line, row, time, unit_s) for line, row in rows]
-    counts = [int(_number(line, row, column)) for line, row in rows]
+    times = [time_at(line, row, time, unit_s) for line, row in rows]
+    counts = [int(number_at(line, row, column)) for line, row in rows]
     return _stepwise(name, rows, times, counts)
 
 
@@ -226,7 +227,8 @@ def _stepwise(
     )
 
 
-def _time(line: int, row: Mapping[str, str], column: str, unit_s: float) -> float:
+def time_at(line: int, row: Mapping[str, str], column: str, unit_s: float) -> float:
+    """Return the time in a row, a number or a date [s]."""
     value = row[column].strip()
     try:
         return float(value) * (1e-3 if column == "t_ms" else unit_s)
@@ -241,7 +243,8 @@ def _time(line: int, row: Mapping[str, str], column: str, unit_s: float) -> floa
         ) from None
 
 
-def _number(line: int, row: Mapping[str, str], column: str) -> float:
+def number_at(line: int, row: Mapping[str, str], column: str) -> float:
+    """Return the finite number in a row."""
     try:
         value = float(row[column])
     except (ValueError, KeyError, TypeError):
@@ -253,7 +256,7 @@ def _number(line: int, row: Mapping[str, str], column: str) -> float:
     return value
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def trace_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a table, which is CSV within bounds."""
     try:
         yield from _table_rows(path)

@@ -63,8 +63,8 @@ def explained(found: AdviceList, number: int, *, width: int = 80) -> list[str]:
     kept = "the same is learned" if one.is_model_kept else "what is learned may differ"
     lines = [f"{number}: {one.name}", ""]
     for name, words in (
-        ("change", one.change), ("time saved", _interval_words(one.time_saved_h, is_time=True)),
-        ("cost saved", _interval_words(one.cost_saved_usd, is_time=False)),
+        ("change", one.change), ("time saved", saving_words(one.time_saved_h, is_time=True)),
+        ("cost saved", saving_words(one.cost_saved_usd, is_time=False)),
         ("evidence", f"{_EVIDENCE[one.evidence]}: {one.rests_on}"), ("holds when", one.condition),
         ("the model", kept),
     ):  # fmt: skip
@@ -135,7 +135,7 @@ def _cost(saved: Estimate | None) -> str:
     return usd_text(saved.value) if saved.value > 0 else f"-{usd_text(-saved.value)}"
 
 
-def _interval_words(saved: Estimate | None, *, is_time: bool) -> str:
+def saving_words(saved: Estimate | None, *, is_time: bool) -> str:
     """Return a saving with its bounds, and whether it may be none at all."""
     if saved is None or saved.value == 0:
         return "none"

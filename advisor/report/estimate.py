@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Final
 
-from advisor.domain import Estimate
+from advisor.domain import Estimate, Fact
 from advisor.predict.estimate import StepEstimate
-from advisor.predict.facts import Fact
 from advisor.quantities import digits, hours_interval, hours_text, usd_interval
 from advisor.ways.words import layout_words
 

@@ -60,6 +60,11 @@ def waits_words(bottleneck: Bottleneck) -> str:
     return _WAITS[bottleneck]
 
 
+def part_words(name: str) -> str:
+    """Return what a part of the job's time and cost is."""
+    return _PARTS.get(name, name)
+
+
 def alternatives_words(one: Candidate, most: int = 2) -> str:
     """Name the nearest alternatives, and say how many more there are."""
     if not one.alternatives:
@@ -128,7 +133,7 @@ def _breakdown(one: Candidate) -> Iterator[str]:
         if part.time_h > _WORTH_SAYING * one.training_time_h.value or has_cost:
             time = hours_text(part.time_h) if part.time_h > 0 else ""
             cost = usd_text(part.cost_usd) if part.cost_usd else ""
-            yield f"  {_PARTS.get(name, name):{_NAME - 2}}{time:>10}{cost:>12}"
+            yield f"  {part_words(name):{_NAME - 2}}{time:>10}{cost:>12}"
     for bill in one.bills:
         yield (
             f"  {f'rented {bill.pricing}':{_NAME - 2}}{hours_text(bill.time_h):>10}"

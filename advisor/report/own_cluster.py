@@ -35,6 +35,37 @@ def show(record: Mapping[str, Any], console: Console) -> None:
     console.print(Group(*parts))
 
 
+def own_words(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``record["own_cluster"]`` in the words of the tables, for pages."""
+    return {
+        "line": _cluster_line(record),
+        "ways": [
+            {
+                "devices": _devices(way["devices"]),
+                "computing": list(hours_interval(Estimate(**way["duration_h"]))),
+                "waits": _spread(way["delay_h"]),
+                "done": _spread(way["completion_h"]),
+                "rents": [
+                    {"rank": rent["rank"], "saves": saved_words(rent), "verdict": verdict(rent)}
+                    for rent in way["rent_or_wait"]
+                ],
+            }
+            for way in record["ways"]
+        ],
+    }
+
+
+def saved_words(rent: Mapping[str, Any]) -> str:
+    """Say how much earlier a rented candidate is done, and what it costs more."""
+    saved = rent["saved_h"]
+    when = f"{digits(saved)} h earlier" if saved > 0 else f"{digits(-saved)} h later"
+    return (
+        f"{when} (earlier in {rent['earlier_probability']:.0%}), "
+        f"{usd_text(abs(rent['extra_cost_usd']))} "
+        + ("more" if rent["extra_cost_usd"] >= 0 else "less")
+    )
+
+
 def _devices(count: int) -> str:
     return "1 device" if count == 1 else f"{count} devices"
 
@@ -100,13 +131,5 @@ def _rents(rents: list[Mapping[str, Any]]) -> Table:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for rent in rents:
-        saved = rent["saved_h"]
-        when = f"{digits(saved)} h earlier" if saved > 0 else f"{digits(-saved)} h later"
-        table.add_row(
-            str(rent["rank"]),
-            f"{when} (earlier in {rent['earlier_probability']:.0%}), "
-            f"{usd_text(abs(rent['extra_cost_usd']))} "
-            + ("more" if rent["extra_cost_usd"] >= 0 else "less"),
-            verdict(rent),
-        )
+        table.add_row(str(rent["rank"]), saved_words(rent), verdict(rent))
     return table

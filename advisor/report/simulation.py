@@ -12,6 +12,8 @@ from advisor.quantities import hours_text, seconds_text, usd_text
 from advisor.records.job_tables import left_out_note
 from advisor.report.own_cluster import verdict
 
+_HOPELESS = 100  # a job that takes so many times its work is not waited for
+
 
 def _table(*columns: str) -> Table:
     """Return a table whose first column is words and the others numbers."""
@@ -114,6 +116,47 @@ def _difference(rent: Mapping[str, Any]) -> str:
     )
 
 
+def availability(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Name the chosen nodes, then every way of choosing with what it brought on past days."""
+    job, slot = record["job"], seconds_text(record["slot_s"])
+    chosen = next(way for way in record["ways"] if way["name"] == record["chosen"])
+    head = (
+        f"{job['workers']} workers, {hours_text(job['work_h'])} on whole nodes; "
+        f"{record['trace']}: {len(record['nodes'])} nodes, {record['days']:.1f} days of {slot}"
+    )
+    pick = (
+        f"nodes: {', '.join(chosen['nodes'])} ({chosen['name']}); expected "
+        f"{hours_text(chosen['expected_h'])}, 19 of 20 futures within "
+        f"{hours_text(chosen['p95_h'])}; {100 * chosen['straggler_loss_fraction']:.0f} % of the "
+        "next step is waiting for the slowest"
+    )
+    table = _table("way of choosing", "expected h", "past jobs: mean h", "median", "p90")
+    for way in record["ways"]:
+        table.add_row(way["name"], f"{way['expected_h']:.1f}", *_past_cells(way["past"]))
+    ways = {way["name"] for way in record["ways"]}
+    for name, past in record["past"].items():
+        if name not in ways:
+            table.add_row(name, "", *_past_cells(past))
+    alike = "; ".join(
+        f"{', '.join(one['nodes'])} ({100 * one['free_mean']:.0f} % free)"
+        for one in record["groups"]
+    )
+    judged = next(iter(record["past"].values()), None)
+    note = (
+        "the record is too short to judge the ways of choosing on it"
+        if judged is None
+        else f"past jobs: {judged['jobs']} arrivals in the later half of the record, with what "
+        "the earlier half told"
+    )
+    return [Text(head), Text(pick), table, Text(note), Text(f"like nodes: {alike}")]
+
+
+def _past_cells(past: Mapping[str, float] | None) -> tuple[str, str, str]:
+    if past is None:
+        return "-", "-", "-"
+    return f"{past['mean_h']:.1f}", f"{past['median_h']:.1f}", f"{past['p90_h']:.1f}"
+
+
 def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     """Set the best fixed number of workers beside the best schedule."""
     table = _table("", "hours", "USD", "resizes", "workers (batch) by phase")
@@ -134,7 +177,7 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
         )  # fmt: skip
     parts: list[Text | Table] = [table]
     if record["source"] != "given":
-        parts.insert(0, Text(_taken(record)))
+        parts[:0] = [Text(_taken(record)), Text(_noise(record))]
     if record["saving_fraction"] is not None:
         parts.append(Text(f"saved: {100 * record['saving_fraction']:.1f} % of the fixed bill"))
     return parts
@@ -143,14 +186,30 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
 def _taken(record: Mapping[str, Any]) -> str:
     """Say which figures were taken from a recording."""
     scaling, batch = record["scaling"], record["batch"]
-    steps = ", ".join(
-        seconds_text(scaling["step_s"] + scaling["sample_s"] * batch / count + sync)
-        for count, sync in zip(scaling["workers"], scaling["sync_s"], strict=True)
-    )
+    steps = ", ".join(map(seconds_text, record["step_s"]))
     return (
         f"{record['source']}: {record['phases']} phases of {record['samples_per_phase']:,.0f} "
         f"samples, batch {batch:g}; a step on {', '.join(map(str, scaling['workers']))} workers "
         f"takes {steps}; {usd_text(record['price_usd_per_h'])}/h a worker"
+    )
+
+
+def _noise(record: Mapping[str, Any]) -> str:
+    """Say what is known of the gradients, or how to know it."""
+    scales = record["noise_scale_samples"]
+    if scales[0] is None:
+        return (
+            "gradient noise scale: unknown, so the batch stays as it is; profile with "
+            "--workers 2, or a script that accumulates gradients, or give --noise"
+        )
+    ends = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in (scales[0], scales[-1])))
+    seen = record["noise_scale_recorded"]
+    if seen is None:
+        return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
+    high = "no upper end" if seen["high"] is None else f"{seen['high']:,.0f}"
+    return (
+        f"gradient noise scale: {ends} samples ({seen['low']:,.0f} to {high}), of {seen['steps']} "
+        "recorded steps; it grows while a model trains"
     )
 
 
@@ -182,7 +241,9 @@ def failures(record: Mapping[str, Any]) -> list[Text | Table]:
 
 def _added(way: Mapping[str, Any]) -> str:
     overhead = way["overhead_fraction"]
-    return "never ends" if overhead is None else f"{100 * overhead:.2f} %"
+    if overhead is None:
+        return "never ends"
+    return f"{100 * overhead:.2f} %" if overhead < _HOPELESS else f"> {_HOPELESS} times"
 
 
 def peers(record: Mapping[str, Any]) -> list[Text | Table]:
@@ -200,3 +261,30 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
         bounds = f"{hours_text(hours['low'])}-{hours_text(hours['high'])}"
         lines.append(f"whole job {hours_text(hours['value'])} ({bounds})")
     return [Text(line) for line in lines]
+
+
+def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what sharing saves, and what each job's step exchanges in each way."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("job", overflow="fold")
+    for head in ("step", "of a core", "all-reduce", "own core", "shared", "slower"):
+        table.add_column(head, justify="right")
+    for job in record["jobs"]:
+        table.add_row(
+            Text(job["name"]),
+            seconds_text(job["step_s"]),
+            f"{job['demand_cores']:.1%}",
+            *(seconds_text(job[way]) for way in ("all_reduce_s", "dedicated_s", "shared_s")),
+            f"{job['loss_fraction']:.1%}",
+        )
+    cores, own = record["cores"], record["dedicated_cores"]
+    head = (
+        f"{len(record['jobs'])} jobs of {record['workers']} machines need {cores} aggregating "
+        f"{'core' if cores == 1 else 'cores'} instead of {own}: {record['saved_fraction']:.0%} "
+        f"saved, at most {record['most_saved_fraction']:.0%} of equal jobs that never wait"
+    )
+    foot = (
+        "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
+        "of one step. 'slower' is the mean delay by the other jobs over the step, at most."
+    )
+    return [Text(head), table, Text(foot)]

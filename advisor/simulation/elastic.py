@@ -20,8 +20,11 @@ from advisor.planners.elastic.hydrozoa import (
     WorkerScaling,
     elastic_plan,
 )
+from advisor.planners.elastic.noise import NoiseScale
+from advisor.planners.links.data_parallel import straggling
 from advisor.predict import Predictor
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
+from advisor.ways.constants import constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class ElasticQuestion:
     deadline_s: float | None = None
     budget_usd: float | None = None
     source: str = ""
+    noise_from: str = ""
+    recorded_noise: NoiseScale | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +54,19 @@ class ElasticAnswer:
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record."""
-        plan = self.plan
+        plan, recorded = self.plan, self.question.recorded_noise
         return {
             "schema_version": 1,
             "source": self.question.source or "given",
             "batch": self.question.batch,
             "phases": len(self.question.phases),
             "samples_per_phase": self.question.phases[0].samples,
+            "noise_scale_samples": [phase.noise_batch for phase in self.question.phases],
+            "noise_scale_source": self.question.noise_from or "unknown",
+            "noise_scale_recorded": None if recorded is None else asdict(recorded),
             "price_usd_per_h": self.question.billing.price_usd_per_h,
             "scaling": asdict(self.question.scaling),
+            "step_s": self.question.scaling.steps_s(np.array([self.question.batch]))[0].tolist(),
             "deadline_h": _hours(self.question.deadline_s),
             "budget_usd": self.question.budget_usd,
             "fixed": None if plan.fixed is None else _schedule(plan.fixed),
@@ -69,14 +78,14 @@ class ElasticAnswer:
 
 def question_of(
     *,
-    samples: float,
+    samples: float | None,
     phases: int,
     noise: tuple[float, float] | None,
     batch: float,
     batches: Sequence[float],
     workers: Sequence[int],
     step_s: float,
-    sample_s: float,
+    sample_s: float | None,
     sync_per_doubling_s: float,
     price_usd_per_h: float,
     quantum_s: float,
@@ -84,32 +93,65 @@ def question_of(
     resize_s: float,
     deadline_s: float | None,
     budget_usd: float | None,
-    scaling: WorkerScaling | None = None,
-    source: str = "",
+    spread_fraction: float | None = None,
+    known: JobFigures | None = None,
 ) -> ElasticQuestion:
     """Return equal phases whose noise scale grows geometrically from first to last.
 
-    Communication is taken to grow by ``sync_per_doubling_s`` with each doubling of the workers,
-    unless ``scaling`` says what each number of them takes; ``source`` says where that is from.
+    Parameters
+    ----------
+    samples : float or None
+        Of a phase at a very small batch; a recording's by default, which are those of its own
+        batch. [samples]
+    sample_s : float or None
+        The recording's steps on each number of workers by default; otherwise communication grows
+        by ``sync_per_doubling_s`` with each doubling of them. [s]
+    noise : (float, float), optional
+        That of the recorded gradients in every phase by default.
+    spread_fraction : float, optional
+        Of the workers' compute, over its mean; by default that of the recorded ranks, or of the
+        clusters that the constants were fitted to.
+    known : JobFigures, optional
+        Of a recording.
     """
-    scales = [None] * phases if noise is None else np.geomspace(*noise, phases).tolist()
+    measured = None if known is None or noise is not None else known.noise
+    ends = noise if measured is None else (measured.samples, measured.samples)
+    scales = [None] * phases if ends is None else np.geomspace(*ends, phases).tolist()
     counts = sorted(set(workers))
-    return ElasticQuestion(
-        phases=[Phase(samples=samples, noise_batch=scale) for scale in scales],
-        scaling=scaling
-        or WorkerScaling(
+    if samples is None:
+        assert known is not None
+        needed = [known.samples / (1.0 + known.batch / one if one else 1.0) for one in scales]
+    else:
+        needed = [samples] * phases
+    if known is not None and sample_s is None:
+        scaling = known.scaling
+        if spread_fraction is not None:
+            scaling = replace(scaling, spread_fraction=spread_fraction)
+    else:
+        assert sample_s is not None
+        usual = constants().scaling.straggler_sd_fraction
+        scaling = WorkerScaling(
             workers=tuple(counts),
             step_s=step_s,
             sample_s=sample_s,
             sync_s=tuple(sync_per_doubling_s * float(np.log2(max(n, 1))) for n in counts),
-        ),
+            spread_fraction=usual if spread_fraction is None else spread_fraction,
+        )
+    return ElasticQuestion(
+        phases=[
+            Phase(samples=one, noise_batch=scale)
+            for one, scale in zip(needed, scales, strict=True)
+        ],
+        scaling=scaling,
         billing=Billing(price_usd_per_h=price_usd_per_h, quantum_s=quantum_s, startup_s=startup_s),
         batch=batch,
         batches=batches,
         resize_s=resize_s,
         deadline_s=deadline_s,
         budget_usd=budget_usd,
-        source=source,
+        source="" if known is None else known.source,
+        noise_from="given" if noise is not None else "" if measured is None else "recorded",
+        recorded_noise=measured,
     )
 
 
@@ -130,6 +172,8 @@ class JobFigures:
         Of a worker. [USD/h], [s]
     source : str
         Job and machine, in words.
+    noise : NoiseScale or None
+        Of the recorded gradients; None where a step had one gradient norm only.
     """
 
     samples: float
@@ -139,6 +183,7 @@ class JobFigures:
     price_usd_per_h: float
     startup_s: float
     source: str
+    noise: NoiseScale | None = None
 
 
 def figures_of(
@@ -147,7 +192,7 @@ def figures_of(
     """Return a job's figures on one type of machines: a worker is a machine.
 
     The step on one worker at two batches gives what does not depend on the batch and what a
-    sample takes; what more workers add beyond their share is their exchange.
+    sample takes; what more workers add beyond their share and the slowest one's is their exchange.
 
     Raises
     ------
@@ -180,7 +225,9 @@ def figures_of(
     sample_s = (one_step - alone_s) / batch
     step_s = steps_s(job, counts)
     runs = np.isfinite(step_s)
-    sync_s = np.maximum(step_s - alone_s - sample_s * batch / counts, 0.0)
+    spread = constants().with_spread(job.spread).scaling
+    computing_s = (alone_s + sample_s * batch / counts) * straggling(counts, spread)
+    sync_s = np.maximum(step_s - computing_s, 0.0)
     phases = max(round(job.epochs), 1)
     dataset = job.feed.dataset_samples
     if not job.epochs and dataset:
@@ -193,10 +240,12 @@ def figures_of(
         scaling=WorkerScaling(
             workers=tuple(counts[runs].tolist()), step_s=alone_s, sample_s=sample_s,
             sync_s=tuple(sync_s[runs].tolist()),
+            spread_fraction=spread.straggler_sd_fraction,
         ),
         price_usd_per_h=float(offers.price_usd_per_h[place]),
         startup_s=float(columns.startup_s[0] + columns.data_in_s[0]),
         source=f"{job.name} on {row.name} ({row.provider})",
+        noise=job.noise,
     )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ from advisor.planners.goodput.goodput import (
     ExpectedCompletion,
     expected_completion,
 )
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
 
 SCALES: Final = (1, 8, 64, 512, 4096, 16384)
+# Beyond it nothing else would be seen.
+_MOST_DRAWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def _charts(
     ways = (("one network path", plain), ("a second path at the edge", second))
     curves = []
     for name, table in ways:
-        ends = np.isfinite(table.overhead_fraction)
+        ends = table.overhead_fraction < _MOST_DRAWN  # False where it never ends
         curves.append(
             Series(
                 name=name,
@@ -144,5 +146,8 @@ def _charts(
             series=curves,
             is_x_logarithmic=True,
             x_range=(0.9, 1.1 * max(devices)),
+            notes=[f"a curve ends where {_MOST_DRAWN} times the work is added"]
+            if any(len(one.x) < len(devices) for one in curves[:-1])
+            else [],
         )
     ]

@@ -179,7 +179,7 @@ def compare_with_cluster(
     rented = recommendation.front or recommendation.nearest
     ways = []
     for count in wanted:
-        step, duration_h = _estimates(job, group, count, predictor, coverage)
+        step, duration_h = on_own_devices(job, group, count, predictor, coverage)
         queue = queue_answer(own, devices=count, duration_h=duration_h, deadline_h=deadline_h)
         ways.append(_own_way(count, step, queue, price_usd_per_device_h, rented))
     return ClusterComparison(
@@ -259,15 +259,33 @@ def _wanted(
     return wanted
 
 
-def _estimates(
-    job: Job, group: ClusterGroup, devices: int, predictor: Predictor, coverage: float
-) -> tuple[Estimate, Estimate]:
-    """Return the step [s] and the computing time of the job [h] on the own machines.
+def on_own_devices(
+    job: Job, group: ClusterGroup, devices: int, predictor: Predictor, coverage: float,
+    nodes: int | None = None,
+) -> tuple[Estimate, Estimate]:  # fmt: skip
+    """Return the step [s] and the computing time of the job [h] on machines that are there.
 
     The data is taken to lie on the cluster.
+
+    Parameters
+    ----------
+    job : Job
+    group : ClusterGroup
+        What one of the machines is.
+    devices : int
+        Of all machines together.
+    predictor : Predictor
+    coverage : float
+    nodes : int, optional
+        Machines that the devices are spread over evenly; as few as hold them by default.
+
+    Raises
+    ------
+    PlanningError
+        If the job cannot run there (exit code 3).
     """
     job = replace(job, transfers=replace(job.transfers, data_bytes=None, boot_s=None))
-    nodes = -(-devices // group.node.devices)
+    nodes = nodes or -(-devices // group.node.devices)
     machines, row = own_fleet(
         group, predictor.catalogue, predictor.fleet, per_node=devices // nodes
     )

@@ -18,7 +18,7 @@ from advisor.planners.queueing.nouns import (
 )
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
 from advisor.simulation.policies import PolicyOutcome, side_by_side
 from advisor.simulation.queue_now import OwnCluster, StartNow, start_now
 from advisor.simulation.samples import ended, named, percentiles

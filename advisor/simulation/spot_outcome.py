@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, SpotTrace
-from advisor.shown.charts import Chart, Series
+from advisor.shown.chart import Chart, Series
 from advisor.simulation.samples import ended, finite, named, sample_percentiles
 from advisor.simulation.spot_question import STARTS, SpotQuestion
 

@@ -87,7 +87,10 @@ def command(
     wanted = names or [n for n in COMMANDS if (n in QUICK or not quick) and _is_possible(n)]
     found = []
     for name in wanted:
-        checked = check(folder_of(name), day_of(day) if replace else None)
+        folder = folder_of(name)
+        if not as_json:
+            typer.echo(f"fitting {folder.name} again ...", err=True)
+        checked = check(folder, day_of(day) if replace else None)
         found.append(checked)
         if not as_json:
             typer.echo(_line(checked, is_replaced=replace))

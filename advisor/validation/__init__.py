@@ -24,6 +24,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "spot": ("spot", "When a 10 h job on spot nodes ends: second halves of traces from first."),
     "spot-plan": ("spot_plan", "What does a job on spot nodes pay by a deadline, over the least?"),
     "queue": ("queue", "Completion times of jobs on a shared cluster, against Tiresias."),
+    "availability": ("availability", "How long is a job on chosen nodes of a shared cluster?"),
     "failures": ("failures", "What do saves, restarts and faults cost?"),
     "instance": ("instance", "How long does a profiled job take on an unseen instance type?"),
     "described": ("described", "How long is a job that was never run, on an unseen device?"),

@@ -49,6 +49,7 @@ QUESTIONS: Final = {
     "ranking": "the cheapest configuration for an unseen job: its cost over the best, less 1",
     "spot": "when a job on spot machines ends",
     "spot-plan": "a job's bill on spot machines by a deadline, over the least possible, less 1",
+    "availability": "a job on chosen nodes of a shared cluster, on days not seen",
     "failures": "what saves, restarts and faults cost",
     "queue": "completion on a shared cluster, against Tiresias' simulator",
 }
@@ -139,6 +140,12 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "colocation": (
         ("the two jobs in no other pair, mean", ("figures", "the two jobs in no other pair, MAPE"),
          "error"),
+    ),
+    "availability": tuple(
+        (f"4 workers, {hours} h, {way}: mean hours",
+         ("figures", f"4 workers, {hours} h, {way}: mean h"), "ratio")
+        for hours in (3, 12)
+        for way in ("freest by forecast", "freest now", "groups and swaps", "any nodes")
     ),
     "spot-plan": (
         ("deadlines missed", ("figures", "deadlines missed"), "count"),

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.jobs.described import described_job
-from advisor.planners.core.columns import RECOMPUTES
+from advisor.planners.core.columns import RECOMPUTES, Offload
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Recompute, TrainingSetup
 from advisor.planners.core.setup import Kernels
-from advisor.planners.layouts.grid import Offload, SearchSpace
+from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
 from advisor.train.layout_rows import LayoutRows

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +18,8 @@ class Scores:
 
     ``bias`` is the geometric mean of predicted / measured, ``median_ratio`` their median (None
     where only summaries are known); ``coverage`` and ``width`` (mean half-width of the interval as
-    a fraction of the value) are None where no interval was given.
+    a fraction of the value) are None where no interval was given. ``pairs`` holds what was
+    predicted and what was measured, for ``--plot``; the record does not.
     """
 
     rows: int
@@ -28,6 +31,7 @@ class Scores:
     coverage: float | None = None
     width: float | None = None
     median_ratio: float | None = None
+    pairs: tuple[Column, Column] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +190,7 @@ def _group_record(group: Group) -> dict[str, Any]:
 
 
 def _record(scores: Scores) -> dict[str, Any]:
-    return {name: getattr(scores, name) for name in Scores.__slots__}
+    return {name: getattr(scores, name) for name in Scores.__slots__ if name != "pairs"}
 
 
 def score(
@@ -234,6 +238,7 @@ def score(
         median_ratio=round(float(np.median(p / m)), 6),
         coverage=coverage,
         width=width,
+        pairs=(p, m),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.domain import Bottleneck
-from advisor.planners.core.columns import RECOMPUTES, Layouts
+from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts
 from advisor.planners.core.nouns import Layout, Schedule
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,6 @@ SWAPPING: Final = WAYS.index("layer swapping")
 WAITS: Final[tuple[Bottleneck, ...]] = (
     "compute", "memory", "launch", "network", "pipeline", "offload", "input",
 )  # fmt: skip
-_OFFLOADS: Final = ("optimizer", "parameters", "activations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,7 @@ def layout_of(layouts: Layouts, row: int) -> Layout:
         recompute=RECOMPUTES[at("recompute")],
         is_sequence_parallel=bool(at("is_sequence_parallel")),
         shard_group=group if zero and group < ranks else None,
-        offload=frozenset(name for name in _OFFLOADS if at(f"offloads_{name}")),
+        offload=frozenset(name for name in OFFLOADS if at(f"offloads_{name}")),
         average_every=at("average_every"),
     )
 
@@ -177,7 +176,7 @@ def integer_layouts(rows: int, **columns: Any) -> Layouts:
         **dict.fromkeys(("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps"), 1),
         **dict.fromkeys(("virtual_stages", "reshards", "average_every"), 1),
         **dict.fromkeys(("zero_stage", "recompute", "is_sequence_parallel", "holds_all"), 0),
-        **{f"offloads_{name}": 0 for name in _OFFLOADS},
+        **{f"offloads_{name}": 0 for name in OFFLOADS},
         "dp": dp,
         "shard_group": dp,
     }

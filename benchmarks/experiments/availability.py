@@ -3,13 +3,12 @@
     pip install 'cloud-config-advisor[policies]'
     python benchmarks/experiments/availability.py --json availability.json
 
-Nodes are the virtual clusters of Helios' Earth (``datasets/measurements/helios``): what is free of
-each, half hour by half hour, in May 2020. The first half of the month is learnt from. In the
-second a job of some workers arrives every four hours, one worker goes to each of as many nodes,
-and all wait for the slowest. How long it takes is read off what was really free.
-``planners.availability`` stands beside the nodes that are freest now, the mean of all choices,
-and a policy: a network that scores nodes, trained by the gradient of its reward in a gymnasium
-environment over the first half.
+Nodes are the virtual clusters of Helios' Earth (``datasets/measurements/helios``): what is free
+of each, half hour by half hour, in May 2020. The first half of the month is learned from. In the
+second, jobs of some workers arrive (``planners.availability.ways``), one worker goes to each of as
+many nodes, and all wait for the slowest. How long that takes is read off what was really free.
+Beside the ways of the product stands a policy: a network that scores nodes, trained by the
+gradient of its reward in a gymnasium environment over the first half.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ import numpy as np
 import torch
 
 from advisor import data
+from advisor.collectors import atomic
 from advisor.measurements import HELIOS
-from advisor.planners.availability.forecast import NodeHistory, futures, learn
-from advisor.planners.availability.sas import choose, completion_slots
+from advisor.planners.availability.forecast import NodeHistory, learn
+from advisor.planners.availability.sas import completion_slots
+from advisor.planners.availability.ways import RANDOM, Arrival, judge
 
 DAY = 48
 HORIZON = 4 * DAY  # what is looked at of a job that does not end
-EVERY = 8  # slots between arrivals
-FREE = 0.05  # of a node that is not full
 AHEAD = (1, 6, 24)  # slots, of the forecasts that the policy sees
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -124,46 +123,20 @@ def _drawn(score: torch.Tensor, workers: int) -> tuple[list[int], torch.Tensor]:
     return nodes.tolist(), chance
 
 
-def top(scores: Shares, workers: int) -> tuple[int, ...]:
-    """Return the nodes of the highest scores."""
-    return tuple(np.argsort(-scores, kind="stable")[:workers].tolist())
-
-
-def judged(
-    seen: Shares, workers: int, work: float, updates: int, draws: int
-) -> dict[str, list[float]]:
+def judged(seen: Shares, workers: int, work: float, updates: int) -> dict[str, Shares]:
     """Return slots of every job of the second half, by way of choosing."""
     half = len(seen) // 2 // DAY * DAY
     history = learn(seen[:half], day_slots=DAY)
     policy = trained(history, workers, work, updates)
-    every = list(itertools.combinations(range(seen.shape[1]), workers))
-    took: dict[str, list[float]] = {}
-    for slot in range(half, len(seen) - HORIZON, EVERY):
-        now, path = seen[slot], seen[slot + 1 :]
-        horizon = min(HORIZON, int(8 * work))
-        ahead = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
-        expected = history.forecast(now, slot, max(int(4 * work), 1)).mean(axis=0)
+
+    def learned(one: Arrival) -> tuple[int, ...]:
         with torch.no_grad():
-            looked = torch.tensor(features(history, now, slot), dtype=torch.float32)
-            score = policy(looked)[:, 0].numpy()
-        ways = {
-            "freest now": top(now, workers),
-            "freest on forecast": top(expected, workers),
-            "usually freest": top(history.shares.mean(axis=0), workers),
-            "planners.availability": choose(ahead, workers=workers, work=work).nodes,
-            "learned policy": top(score, workers),
-        }
-        for name, nodes in ways.items():
-            took.setdefault(name, []).append(slots_of(path, nodes, work))
-        together = path[:HORIZON, every].min(axis=2).T[:, :, None]
-        of_all = completion_slots(together, [0], work)
-        is_free = (now[np.array(every)] > FREE).all(axis=1)
-        took.setdefault("random", []).append(float(of_all.mean()))
-        took.setdefault("random, none full now", []).append(
-            float(of_all[is_free].mean() if is_free.any() else of_all.mean())
-        )
-        took.setdefault("best of all, known afterwards", []).append(float(of_all.min()))
-    return took
+            looked = torch.tensor(features(history, one.now, one.slot), dtype=torch.float32)
+            return one.freest(policy(looked)[:, 0].numpy())
+
+    return judge(
+        history, seen[half:], workers=workers, work=work, others={"learned policy": learned}
+    )
 
 
 def main() -> None:
@@ -173,15 +146,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--work", type=float, nargs="+", default=[6.0, 24.0], help="half hours")
     parser.add_argument("--updates", type=int, default=150)
-    parser.add_argument("--draws", type=int, default=30)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     seen, found = shares(asked.data), []
     print("| workers | hours of work | way | mean h | median h | p90 h | against random |")
     for workers, work in itertools.product(asked.workers, asked.work):
-        took = judged(seen, workers, work, asked.updates, asked.draws)
-        plain = float(np.mean(took["random"]))
+        took = judged(seen, workers, work, asked.updates)
+        plain = float(np.mean(took[RANDOM]))
         for name, slots in took.items():
             hours = np.array(slots) / 2.0
             mean, median, p90 = hours.mean(), np.median(hours), np.quantile(hours, 0.9)
@@ -191,7 +163,7 @@ def main() -> None:
             print(f"| {workers} | {work / 2:g} | {name} | {mean:.1f} | {median:.1f} | {p90:.1f} | "
                   f"{2 * mean / plain - 1:+.0%} |", flush=True)  # fmt: skip
     if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
+        atomic.write_text(asked.json, json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ with one thread (``OMP_NUM_THREADS=1``, so that threads are something to advise)
 (``advisor advise --on here --json``). Advice that says what to paste as a diff is applied with
 ``patch``, advice that names an environment variable is set. The script as it is and with each cure
 runs to its end in turns; the gain is one less the ratio of the medians, as the predicted one is
-one less ``time_factor``.
+one less ``time_factor``. With ``--json`` every script's rows are kept as soon as it is done, and a
+script that is in the file is not run again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors import atomic
 from benchmarks import zoo
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -83,18 +85,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=15.0, help="Seconds of profiling.")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    rows: list[Case] = []
+    rows = kept(args.json)
+    for row in rows:
+        print(line(row), flush=True)
+    done = {row.script for row in rows}
+    failed = []
     for script in zoo.scripts():
-        if (args.only and script.path.name not in args.only) or not is_of_torch(script):
+        name = script.path.name
+        if name in done or (args.only and name not in args.only) or not is_of_torch(script):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            for case in cases(script, Path(folder), args.rounds, args.limit):
-                rows.append(case)
-                print(line(case), flush=True)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                for case in cases(script, Path(folder), args.rounds, args.limit):
+                    rows.append(case)
+                    print(line(case), flush=True)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others go on
+            failed.append(name)
+            rows = [row for row in rows if row.script != name]
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+        if args.json:
+            text = json.dumps([asdict(row) for row in rows], indent=1) + "\n"
+            atomic.write_text(args.json, text)
     print(summary(rows))
-    if args.json:
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    return 0
+    return 1 if failed else 0
+
+
+def kept(path: Path | None) -> list[Case]:
+    """Return the rows of an earlier run of this command."""
+    if path is None or not path.exists():
+        return []
+    rows = json.loads(path.read_text())
+    pairs = ("before_s", "after_s")
+    return [Case(**{**row, **{name: tuple(row[name]) for name in pairs}}) for row in rows]
 
 
 def is_of_torch(script: zoo.Script) -> bool:

@@ -165,7 +165,7 @@ def main() -> None:
     digits = Digits(asked.batch_s)
     load = os.getloadavg()[0]
     speed = rates(digits, asked.rounds, asked.seconds)
-    learnt = accuracies(digits, asked.seeds, asked.budget_s)
+    learned = accuracies(digits, asked.seeds, asked.budget_s)
     print(f"\nload {load:.1f} before, {os.getloadavg()[0]:.1f} after")
     print("| echo | steps/s predicted | measured | error | worth of an update assumed |")
     for echo, row in speed.items():
@@ -173,11 +173,11 @@ def main() -> None:
         worth = freshness(int(echo), 0.78)
         print(f"| {echo} | {said:.1f} | {seen:.1f} | {said / seen - 1:+.1%} | {worth:.2f} |")
     print(f"\n| way | accuracy after {asked.budget_s:g} s | of {asked.seeds} seeds |")
-    for way, all_of in learnt.items():
+    for way, all_of in learned.items():
         print(f"| {way} | {statistics.fmean(all_of):.3f} | {min(all_of):.3f} to "
               f"{max(all_of):.3f} |")  # fmt: skip
     if asked.json:
-        asked.json.write_text(json.dumps({"rates": speed, "accuracies": learnt}, indent=1))
+        asked.json.write_text(json.dumps({"rates": speed, "accuracies": learned}, indent=1))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
     python -m benchmarks.experiments.rightsizing published
     python -m benchmarks.experiments.rightsizing memory
     python -m benchmarks.experiments.rightsizing slack
+    python -m benchmarks.experiments.rightsizing pool
     python -m benchmarks.experiments.rightsizing quota    # root: a CFS quota on its own child
 
 ``published``: signs of Escra's gains over the authors' load tests, losing cells by name.
 ``memory``: limits after one recorded run, judged on runs of groups that had no say in the
-headroom. ``slack``: every policy on the runs that were left out. ``quota``: a bursty child under a
-real quota.
+headroom. ``slack``: every policy on the runs that were left out. ``pool``: several of these runs
+as containers of one pool, beside each with its part of the same cores for itself. ``quota``: a
+bursty child under a real quota.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
-from advisor.planners.rightsizing.policies import Autopilot, Fixed, Oracle, Vpa
-from advisor.planners.rightsizing.replay import replay
+from advisor.planners.rightsizing.policies import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
+from advisor.planners.rightsizing.replay import replay, replay_together
 from benchmarks.experiments.recorded_usage import Pair, pairs
 from benchmarks.experiments.under_quota import measured
 
@@ -146,8 +148,8 @@ RIVALS: dict[str, Callable[[RecordedUsage, RecordedUsage], Policy]] = {
     "peak": lambda u, _: Fixed.peak_of(u),
     "1.5 x peak": lambda u, _: Fixed.peak_of(u, 1.5),
     "KRR": lambda u, _: Fixed.krr_of(u),
-    "VPA": lambda u, _: Vpa(asked=ASKED, history=u),
-    "Autopilot's rule": lambda u, _: Autopilot(asked=ASKED, history=u),
+    "VPA": lambda u, _: Autoscaler(rule=VPA, asked=ASKED, history=u),
+    "Autopilot's rule": lambda u, _: Autoscaler(rule=AUTOPILOT, asked=ASKED, history=u),
     "Escra": lambda u, _: Escra(budget=ASKED),
     "oracle": lambda _, __: Oracle(),
 }
@@ -177,6 +179,40 @@ def _limited(recorded: RecordedUsage, other: RecordedUsage) -> Policy:
     return Fixed(limits=right_size(recorded).limits)
 
 
+def pool(draws: int = 100, containers: int = 3) -> None:
+    """Print slack and slowdown of runs that share a pool, and of the same with fixed parts of it.
+
+    Each run brings a share of the peak of its program's recorded run to the budget.
+    """
+    found = [(p.recorded, o) for p in pairs() for o in p.others]
+    draw = np.random.default_rng(0)
+    picks = [draw.choice(len(found), containers, replace=False) for _ in range(draws)]
+    print(f"{draws} draws of {containers} of {len(found)} runs")
+    for share in (1.0, 0.75, 0.5):
+        rows: dict[str, list[float]] = {"slack": [], "shared": [], "parts": []}
+        for pick in picks:
+            recorded, runs = zip(*(found[k] for k in pick), strict=True)
+            peaks = [share * Fixed.peak_of(one).limits.cores for one in recorded]
+            memory = sum(2 * one.peak_bytes for one in runs)
+            budget = ResourceLimits(cores=sum(peaks), memory_bytes=memory)
+            shared = replay_together(runs, Escra(budget=budget))
+            parts = [
+                replay(one, Fixed(limits=ResourceLimits(cores=peak, memory_bytes=memory)))
+                for one, peak in zip(runs, peaks, strict=True)
+            ]
+            slack_h = [sum(one.slack_core_h for one in ways) for ways in (shared, parts)]
+            rows["slack"].append(slack_h[0] / max(slack_h[1], 1e-9))
+            rows["shared"] += [one.slowdown for one in shared]
+            rows["parts"] += [one.slowdown for one in parts]
+        slow = {name: np.percentile(rows[name], [50, 90]) for name in ("shared", "parts")}
+        print(
+            f"  {share:4.0%} of the peaks  slack over fixed parts' {np.median(rows['slack']):.2f}"
+            f"  slowdown median, p90: pool {slow['shared'][0]:.3f}, {slow['shared'][1]:.2f}; "
+            f"fixed parts {slow['parts'][0]:.3f}, {slow['parts'][1]:.2f}",
+            flush=True,
+        )
+
+
 def quota(rounds: int) -> None:
     """Print predicted and measured slack and slowdown of a bursty child, medians of rounds."""
     arms = measured(rounds)
@@ -203,15 +239,15 @@ def _compare(name: str, what: str, said: float, seen: float) -> None:
 
 
 def main() -> None:
-    """Run one of the four."""
+    """Run one of the five."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("published", "memory", "slack", "quota"))
+    parser.add_argument("what", choices=("published", "memory", "slack", "pool", "quota"))
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     if asked.what == "quota":
         quota(asked.rounds)
     else:
-        {"published": published, "memory": memory, "slack": slack}[asked.what]()
+        {"published": published, "memory": memory, "slack": slack, "pool": pool}[asked.what]()
 
 
 if __name__ == "__main__":

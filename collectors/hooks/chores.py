@@ -10,6 +10,7 @@ from . import format as fmt
 from . import limits, lineage
 from .control import Control
 from .device_clock import DeviceClock
+from .routing import RouterHooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Chores:
     delay_ns : int
         The main thread's waiting for a core, as of a short while ago.
     control : Control
+    routing : RouterHooks
     """
 
     def __init__(self, state: ProcessState, folder: str) -> None:
@@ -53,6 +55,7 @@ class Chores:
         self.due_ns = 0
         self.due_step = _LAST_PLANNED
         self.delay_ns = 0
+        self.routing = RouterHooks(state)
         self._state = state
         self._delay = state.loaders.delay
         self._device_clock = DeviceClock(state.writer)
@@ -78,6 +81,8 @@ class Chores:
             delay = self._delay
             times = time.monotonic_ns(), delay.read_pool(), delay.main_ns(), delay.others_ns
             state.writer.write(fmt.POOL, fmt.POOL_PAYLOAD.pack(*times, delay.main_cpu_ns()))
+        if self.routing.is_found:
+            self.routing.tick(now_ns)
         self.record_communication(now_ns)
         # Passes of an accumulated step come before the optimizer's first: they are no steps.
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for
@@ -190,6 +195,8 @@ class Chores:
             self._deep_spent_ns += facts["duration_ns"] + time.monotonic_ns() - begin_ns
             if self._deep_spent_ns > _DEEP_BUDGET_NS:
                 self._deep_wanted.clear()
+            if not facts["is_compiled"]:  # a hook would have its graphs compiled again
+                self.routing.find(deep.roots)
 
     def forget(self) -> None:
         """Open anew what shows the parent after a fork."""

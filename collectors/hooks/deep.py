@@ -170,6 +170,11 @@ class DeepTrace:
         self._has_evaluated |= self._trace.is_in_optimizer
         self._saved.append(self._storages.living())
 
+    @property
+    def roots(self) -> list[Any]:
+        """The modules that were called from outside of any other."""
+        return self._modules.roots
+
     def abandon(self) -> None:
         """Note nothing any more: this process was forked from the one that is traced."""
         self._trace.is_on = False

@@ -24,7 +24,7 @@ LARGEST_PAYLOAD = 64 * 2**20
 
 # Kinds. HEADER, FACT and END carry JSON objects; the others the structures below.
 HEADER, FACT, END, STEP, POOL, LOADER, DEVICE_STEP, READING, PROCESS, STEPS = range(1, 11)
-COMMUNICATION = 20
+COMMUNICATION, TOUCHED = 20, 21
 
 # One step of a clock: time and the main thread's wait for a core, both monotonic [ns]; index from
 # 1; clock; flags; which optimizer; backward passes and loader batches since the step before; time
@@ -63,6 +63,11 @@ PROCESS_PAYLOAD = struct.Struct("<QIQQQQQQQ")
 # latest backward pass that DistributedDataParallel timed, how long gradients were exchanged, and
 # the part that the computation hid [ns] (-1: none).
 COMMUNICATION_PAYLOAD = struct.Struct("<QIQQQIQqqqq")
+
+# Memory that the process tree touched in a window: its end [ns] and length [ns]; bytes touched in
+# it, and resident at its end; processes; bytes resident at its begin. Only where it was asked for
+# (``profile --working-set``).
+TOUCHED_PAYLOAD = struct.Struct("<QQQQIQ")
 
 # Clocks by the number that stands in the file: a loader's batches, backward passes, updates of an
 # optimizer, the script's own marks; whole fits of an estimator in a loop; rounds, batches or

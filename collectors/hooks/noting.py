@@ -12,6 +12,7 @@ import time
 
 from . import format as fmt
 from .chores import Chores
+from .gradients import GradientSampler
 from .state import ProcessState
 from .writer import HOLD_NS, MOST_HELD
 
@@ -27,12 +28,14 @@ class Noting(ProcessState):
     ----------
     quick_id : int
         The identity of the one optimizer whose steps are only noted; 0 while none is.
+    gradients : GradientSampler
     """
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self.quick_id = 0
         self._chores = Chores(self, folder)
+        self.gradients = GradientSampler(self)
         self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._noted: list[tuple[int, int, int, int, int, int, Any]] = []
@@ -41,6 +44,7 @@ class Noting(ProcessState):
     def be_quick(self, optimizer: Any) -> None:
         """Have the next steps only noted, if nothing can be due in them."""
         is_plain = self.deep is None and self.clock == fmt.CLOCK_OPTIMIZER and not self._flags
+        is_plain = is_plain and not self.gradients.is_open
         if is_plain and self._chores.due_step <= self.steps < self.last_step - MOST_HELD:
             self.quick_id = id(optimizer)
             self._quick_until_ns = time.monotonic_ns() + HOLD_NS

@@ -78,6 +78,8 @@ def _autograd(session: Session, module: Any) -> None:
             session.backward_begins()
         result = original(*args, **kwargs)
         session.backwards += 1
+        if session.gradients.is_open:
+            session.gradients.pass_ended()
         if session.rank <= rank_of_backward:
             session.backward_ended()
         return result

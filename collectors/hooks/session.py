@@ -67,6 +67,8 @@ class Session(Noting):
         try:
             if self.deep is not None:
                 self.deep.optimizer_runs(False)
+            if self.gradients.is_open:
+                self.gradients.step_ended()
             if self.optimizers.is_only(optimizer):
                 self._tick(fmt.CLOCK_OPTIMIZER)
                 self.be_quick(optimizer)
@@ -227,7 +229,9 @@ class Session(Noting):
             return
         self.settle()
         self._chores.end_deep()
+        self.gradients.close()
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
+        self._chores.routing.remove()
         self.loaders.flush()
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True
@@ -285,6 +289,7 @@ class Session(Noting):
             self._flags = fmt.FLAG_AFTER_DEEP if self.deep is not None else 0
             if is_due:
                 chores.run(now_ns)
+                self.gradients.run(now_ns)
 
     # Stopping and forking.
 
@@ -316,3 +321,4 @@ class Session(Noting):
         if self.deep is not None:  # the trace is the parent's; here it only lets through
             self.deep.abandon()
             self.deep = None
+        self.gradients.forget()

@@ -121,12 +121,15 @@ class Wrapping:
             else:
                 with guard():  # a step may be traced: this is not the script's work
                     self._exchange(torch)
+        if self._session.gradients.is_open:
+            self._session.gradients.exchanged()
 
     def give_way(self) -> None:
         """Leave training together to the script, which has begun to see to it."""
         if self.is_off:
             return
         self.is_off = True
+        self._session.gradients.is_wrapped = False
         for loader, names in self._shared:
             loader.__dict__.update(names)
         self._session.fact("wrapping", state="left to the script")
@@ -161,6 +164,7 @@ class Wrapping:
         )
         self._dist = dist
         atexit.register(self.leave_group)
+        self._session.gradients.is_wrapped = True
         self._session.fact("wrapping", state="wrapped", workers=self._workers)
         return True
 

@@ -18,6 +18,9 @@ WIDTH, ROOM, GAP, TEXT = 860, 34, 6, 13
 # What each room is for, in a few words; a room of the contract without words fails the check.
 WORDS: Final = {
     "cli": "one verb a file: parse, call, show",
+    "export": "the answer as files that other tools run",
+    "gate": "what is submitted, judged before it is sent",
+    "ui": "the answer in a browser, on loopback",
     "simulation": "replay a job on spot, queues, elastic workers",
     "api": "recommend, predict from Python",
     "validation": "score the one estimate on published measurements",

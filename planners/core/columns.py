@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ FUSIONS: Final = ("eager", "fused", "compiled", "lean")
 LOGIT_SCALES: Final = (14 / 8, 1.0, 10 / 8, 14 / 8)
 ATTENTIONS: Final = ("unfused", "flash1", "flash2", "flash3")
 RECOMPUTES: Final = ("none", "selective", "full")
+Offload = Literal["optimizer", "parameters", "activations"]
+OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "parameters", "activations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

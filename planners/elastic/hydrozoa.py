@@ -8,7 +8,8 @@ here                 in papers     meaning, unit
 ``batch``            B             global batch. [samples]
 needed samples       E             ``E_min (1 + B / B_noise)``.
 ``steps``            S             ``E / B``.
-step                 t             ``t0 + t1 B / w + sync(w)``. [s]
+``spread_fraction``  sigma         of the workers' compute, over its mean.
+step                 t             ``(t0 + t1 B / w) (1 + sigma E[max_w]) + sync(w)``. [s]
 ``resize_s``         C_resize      standstill when workers join or leave. [s]
 ``quantum_s``                      the provider bills rented time in whole multiples. [s]
 ===================  ============  =============================================================
@@ -20,8 +21,8 @@ only the workers of each phase remain to be chosen: a label-setting dynamic prog
 workers keeps every (time, bill) that no other one beats, and so gives the whole trade-off.
 
 Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
-McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps), appendix A.1 (noise
-scale from two batch sizes).
+McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); module ``noise``
+measures the noise scale.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from advisor.planners.core.checks import check_not_negative, check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.elastic.labels import worker_paths
+from advisor.planners.links.data_parallel import expected_maximum
 
 Column = NDArray[np.float64]
 
@@ -85,12 +87,16 @@ class WorkerScaling:
         Time a sample on one worker. [s]
     sync_s : tuple of float
         Exposed communication of a step, by count of workers. [s]
+    spread_fraction : float, default 0
+        Standard deviation over workers of what they compute in a step, over its mean: all wait
+        for the slowest, the longer the more they are.
     """
 
     workers: tuple[int, ...]
     step_s: float
     sample_s: float
     sync_s: tuple[float, ...]
+    spread_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.workers or len(self.workers) != len(self.sync_s):
@@ -103,12 +109,14 @@ class WorkerScaling:
             )
 
         check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
-        check_not_negative("workers", sample_s=self.sample_s)
+        check_not_negative("workers", sample_s=self.sample_s, spread_fraction=self.spread_fraction)
 
     def steps_s(self, batch: Column) -> Column:
         """Return the step time, shape (batches, workers) [s]."""
-        share = batch[:, None] / np.asarray(self.workers)
-        steps: Column = self.step_s + self.sample_s * share + np.asarray(self.sync_s)
+        counts = np.asarray(self.workers)
+        waiting = 1.0 + self.spread_fraction * expected_maximum(counts)
+        computing = self.step_s + self.sample_s * batch[:, None] / counts
+        steps: Column = computing * waiting + np.asarray(self.sync_s)
         return steps
 
 
@@ -178,34 +186,6 @@ class ElasticPlan:
     def saving_fraction(self) -> float | None:
         """Return the share of the fixed bill that the schedule saves; None without a fixed one."""
         return None if self.fixed is None else 1.0 - self.elastic.cost_usd / self.fixed.cost_usd
-
-
-def noise_scale(
-    small_batch: float, small_norm2: float, large_batch: float, large_norm2: float
-) -> float:
-    """Return the gradient noise scale [samples] from squared gradient norms at two batch sizes.
-
-    ``E|G_B|^2 = |G|^2 + tr(S) / B``, solved for both unknowns (McCandlish, appendix A.1).
-
-    Raises
-    ------
-    PlanningError
-        If the norms contradict that (too few gradients were averaged).
-
-    Examples
-    --------
-    >>> noise_scale(32, 1.0 + 640 / 32, 256, 1.0 + 640 / 256)
-    640.0
-    """
-    signal = (large_batch * large_norm2 - small_batch * small_norm2) / (large_batch - small_batch)
-    noise = (small_norm2 - large_norm2) / (1.0 / small_batch - 1.0 / large_batch)
-    if not (signal > 0 and noise > 0):
-        raise PlanningError(
-            f"gradient norms {small_norm2:g} and {large_norm2:g} at batches {small_batch:g} and "
-            f"{large_batch:g} give no noise scale",
-            hint="average the squared norms over more steps",
-        )
-    return noise / signal
 
 
 def elastic_plan(

@@ -14,18 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import RECOMPUTES, Layouts
+from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts, Offload
 from advisor.planners.core.nouns import Layout, Recompute, Schedule, Transformer
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Offload = Literal["optimizer", "parameters", "activations"]
-_OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "parameters", "activations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ class SearchSpace:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     may_shard_in_nodes: bool = True
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
-    offloads: tuple[Offload, ...] = _OFFLOADS
+    offloads: tuple[Offload, ...] = OFFLOADS
     swaps: bool = False
     average_every: int | None = None
 
@@ -219,10 +216,10 @@ def shards(space: SearchSpace) -> dict[str, Ints]:
     rows = []
     for zero in space.zero_stages:
         scopes = (0, 1) if zero and space.may_shard_in_nodes else (0,)
-        usable = [o for o in _OFFLOADS if o in space.offloads and (zero == 3 or o != "parameters")]
+        usable = [o for o in OFFLOADS if o in space.offloads and (zero == 3 or o != "parameters")]
         for scope, chosen in product(scopes, product((0, 1), repeat=len(usable))):
             moved = dict(zip(usable, chosen, strict=True))
-            rows.append((zero, scope, *(moved.get(o, 0) for o in _OFFLOADS)))
+            rows.append((zero, scope, *(moved.get(o, 0) for o in OFFLOADS)))
     table = np.array(rows)[None, None, :, :]
     return {
         "zero_stage": table[..., 0],
@@ -284,5 +281,5 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         recompute=RECOMPUTES[at("recompute")],
         is_sequence_parallel=bool(at("is_sequence_parallel")),
         shard_group=group if zero and group < ranks else None,
-        offload=frozenset(o for o in _OFFLOADS if at(f"offloads_{o}")),
+        offload=frozenset(o for o in OFFLOADS if at(f"offloads_{o}")),
     )

@@ -139,8 +139,31 @@ def replay_s(
     PlanningError
         If the schedule cannot be run with that many micro-batches.
     """
+    plans = np.shape(forward_s)[:-1]
+    end = pass_ends(
+        forward_s, backward_s, micro_batches, schedule=schedule, send_s=send_s,
+        virtual_stages=virtual_stages,
+    )  # fmt: skip
+    return np.asarray(end.max(axis=1).reshape(plans))
+
+
+def pass_ends(
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    micro_batches: int,
+    *,
+    schedule: Schedule,
+    send_s: ArrayLike = 0.0,
+    virtual_stages: int = 1,
+) -> Floats:
+    """Return when every pass ends; see ``replay_s``.
+
+    Returns
+    -------
+    array of shape (plans, passes)
+        A device after the other, each in its order (``device_order``). [s]
+    """
     forward = np.asarray(forward_s, float)
-    plans = forward.shape[:-1]
     p = forward.shape[-1]
     graph = _graph(schedule, p, micro_batches, virtual_stages)
     durations = np.stack(
@@ -153,7 +176,7 @@ def replay_s(
         took = durations[:, level.is_backward, level.device] / virtual_stages
         arrived = end[:, level.source] + send[:, level.link] * level.crosses
         end[:, level.index] = np.maximum(end[:, level.previous], arrived) + took
-    return np.asarray(end.max(axis=1).reshape(plans))
+    return end[:, :-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ References
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -162,7 +163,7 @@ def _mean(window: deque[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escra:
-    """Escra for one container, or for a run seen as one.
+    """Escra for the containers of one application, or for a run seen as one.
 
     Attributes
     ----------
@@ -172,44 +173,81 @@ class Escra:
 
     budget: ResourceLimits
 
-    def controller(self, usage: RecordedUsage) -> _Controller:
+    def controller(self, usage: RecordedUsage) -> EscraController:
         """Start with the whole budget, as the authors do with one container."""
-        del usage
-        return _Controller(self.budget)
+        return self.controllers([usage])[0]
+
+    def controllers(self, usages: Sequence[RecordedUsage]) -> list[EscraController]:
+        """Start each container with its fair share of one pool."""
+        shared = _Shared(self.budget, len(usages))
+        return [EscraController(shared) for _ in usages]
 
 
-class _Controller:
-    def __init__(self, budget: ResourceLimits) -> None:
-        self._budget_s = budget.cores * PERIOD_S
-        self._pool_bytes = budget.memory_bytes
-        self._container = Container(quota_s=self._budget_s)
-        self._memory_bytes = budget.memory_bytes
+class _Shared:
+    """What the containers of an application have in all, and who holds what of it."""
+
+    def __init__(self, budget: ResourceLimits, containers: int) -> None:
+        self.budget_s = budget.cores * PERIOD_S
+        self.memory_bytes = budget.memory_bytes
+        self.containers = containers
+        self.held: list[EscraController] = []
+
+    def pool(self) -> Pool:
+        granted = sum(one.container.quota_s for one in self.held)
+        return Pool(budget_s=self.budget_s, granted_s=granted, containers=max(len(self.held), 1))
+
+    def free_bytes(self) -> float:
+        return max(0.0, self.memory_bytes - sum(one.memory_bytes for one in self.held))
+
+
+class EscraController:
+    """The rules for one container, and what it holds of the pool.
+
+    Attributes
+    ----------
+    container : Container
+    memory_bytes : float
+        Its limit.
+    """
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+        self.container = Container(quota_s=shared.budget_s / shared.containers)
+        self.memory_bytes = shared.memory_bytes / shared.containers
         self._since_reclaim_s = 0.0
+        shared.held.append(self)
 
     def first(self) -> ResourceLimits:
+        """Return the limits of the first period."""
         return self._limits()
 
     def after(self, seen: Period) -> ResourceLimits:
+        """Return the limits after a period."""
         # Rules are per 100 ms; a period of another length reports as much of a rate.
-        wakes = self._container.report(seen.used_cores * PERIOD_S, seen.is_throttled)
-        pool = Pool(budget_s=self._budget_s, granted_s=self._container.quota_s)
-        self._container.set(next_quota_s(self._container, pool, wakes=wakes))
+        wakes = self.container.report(seen.used_cores * PERIOD_S, seen.is_throttled)
+        self.container.set(next_quota_s(self.container, self._shared.pool(), wakes=wakes))
         self._since_reclaim_s += seen.length_s
         if self._since_reclaim_s >= RECLAIM_EVERY_S:
             self._since_reclaim_s = 0.0
             above = seen.memory_bytes + MEMORY_HEADROOM_BYTES
-            self._memory_bytes = min(self._memory_bytes, above)
+            self.memory_bytes = min(self.memory_bytes, above)
         return self._limits()
 
     def at_memory_limit(self, wanted_bytes: float) -> float:
-        while self._memory_bytes < min(wanted_bytes, self._pool_bytes):
-            self._memory_bytes = min(self._memory_bytes + MEMORY_SLICE_BYTES, self._pool_bytes)
-        return self._memory_bytes
+        """Return the limit after as many pages as are wanted, and the pool has."""
+        while self.memory_bytes < wanted_bytes and (free := self._shared.free_bytes()) > 0:
+            self.memory_bytes += min(MEMORY_SLICE_BYTES, free)
+        return self.memory_bytes
 
     def after_oom(self, wanted_bytes: float) -> float:
-        return wanted_bytes  # the replay goes on; the budget stays what it was
+        """Return the limit after a kill: the replay goes on, the budget stays what it was."""
+        return wanted_bytes
+
+    def ended(self) -> None:
+        """Give back to the pool what the container held."""
+        self._shared.held.remove(self)
 
     def _limits(self) -> ResourceLimits:
         return ResourceLimits(
-            cores=self._container.quota_s / PERIOD_S, memory_bytes=self._memory_bytes
+            cores=self.container.quota_s / PERIOD_S, memory_bytes=self.memory_bytes
         )

@@ -4,11 +4,11 @@
 policy                  limit
 ======================  =========================================================================
 ``Fixed``               what it is told: the peak of a recorded run, or a multiple of it
-``Vpa``                 Kubernetes' Vertical Pod Autoscaler: CPU p90 of a histogram of half-life
+``VPA``                 Kubernetes' Vertical Pod Autoscaler: CPU p90 of a histogram of half-life
                         24 h; memory p90 of the peaks of 24 h each, half-life 24 h; + 15 %, at
                         least 25 mcore and 250 MiB, once a minute; after a kill the larger of 1.2
                         times and 100 MB more. The limit is the request here
-``Autopilot``           windows of 5 min; CPU p95 (half-life 12 h), memory the largest peak that
+``AUTOPILOT``           windows of 5 min; CPU p95 (half-life 12 h), memory the largest peak that
                         still weighs (48 h); + 15 %. Its learned recommender was not published in
                         full, nor all its percentiles: this is its rule form, half-lives and
                         margin from memory of the paper
@@ -40,14 +40,7 @@ from advisor.planners.rightsizing.histogram import FadingHistogram
 from advisor.planners.rightsizing.nouns import Period, RecordedUsage, ResourceLimits
 
 MARGIN: Final = 1.15  # of all three
-VPA_EVERY_S: Final = 60.0
-VPA_HALF_LIFE_S: Final = 24 * HOUR_S
-VPA_PERCENTILE: Final = 0.90
-VPA_LEAST: Final = (0.025, 250 * MIB)
-VPA_BUMP: Final = (1.2, 100e6)  # times, and bytes more
-AUTOPILOT_EVERY_S: Final = 300.0
-AUTOPILOT_HALF_LIFE_S: Final = (12 * HOUR_S, 48 * HOUR_S)  # of CPU, of memory
-AUTOPILOT_PERCENTILE: Final = 0.95
+VPA_BUMP: Final = (1.2, 100e6)  # after a kill: times, and bytes more
 KRR_PERCENTILE: Final = 95.0
 KRR_EVERY_S: Final = 75.0  # between two of its samples
 KRR_LEAST: Final = (0.010, 100 * MIB)
@@ -146,73 +139,85 @@ class _Knowing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vpa:
-    """Kubernetes' Vertical Pod Autoscaler; see above."""
+class LearningRule:
+    """How an autoscaler learns: what stands in the table above.
 
-    asked: ResourceLimits
-    history: RecordedUsage | None = None
+    Attributes
+    ----------
+    every_s : float
+        Between two changes of the limits. [s]
+    half_lives_s : (float, float)
+        Of the histograms of CPU and of memory. [s]
+    percentiles : (float, float)
+        Of CPU and of memory. [fraction]
+    least : (float, float)
+        [cores], [bytes]
+    memory_window_s : float
+        Of which the peak counts. [s]
+    """
 
-    def controller(self, usage: RecordedUsage) -> _Learning:
-        """Learn from the history, then once a minute."""
-        del usage
-        return _Learning(
-            self.asked,
-            self.history,
-            every_s=VPA_EVERY_S,
-            half_lives_s=(VPA_HALF_LIFE_S, VPA_HALF_LIFE_S),
-            percentiles=(VPA_PERCENTILE, VPA_PERCENTILE),
-            least=VPA_LEAST,
-            memory_window_s=VPA_HALF_LIFE_S,
-        )
+    every_s: float
+    half_lives_s: tuple[float, float]
+    percentiles: tuple[float, float]
+    least: tuple[float, float]
+    memory_window_s: float
+
+
+VPA: Final = LearningRule(
+    every_s=60.0,
+    half_lives_s=(24 * HOUR_S, 24 * HOUR_S),
+    percentiles=(0.90, 0.90),
+    least=(0.025, 250 * MIB),
+    memory_window_s=24 * HOUR_S,
+)
+AUTOPILOT: Final = LearningRule(
+    every_s=300.0,
+    half_lives_s=(12 * HOUR_S, 48 * HOUR_S),
+    percentiles=(0.95, 1.0),
+    least=(1e-3, 1.0),
+    memory_window_s=300.0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Autopilot:
-    """Autopilot's rule form; see above."""
+class Autoscaler:
+    """Limits that follow a fading histogram: Kubernetes' ``VPA``, or ``AUTOPILOT``'s rule form.
 
+    Attributes
+    ----------
+    rule : LearningRule
+    asked : ResourceLimits
+        What the user asked for: until something was learned.
+    history : RecordedUsage or None
+    """
+
+    rule: LearningRule
     asked: ResourceLimits
     history: RecordedUsage | None = None
 
     def controller(self, usage: RecordedUsage) -> _Learning:
-        """Learn from the history, then every five minutes."""
+        """Learn from the history, then from the run."""
         del usage
-        return _Learning(
-            self.asked,
-            self.history,
-            every_s=AUTOPILOT_EVERY_S,
-            half_lives_s=AUTOPILOT_HALF_LIFE_S,
-            percentiles=(AUTOPILOT_PERCENTILE, 1.0),
-            least=(1e-3, 1.0),
-            memory_window_s=AUTOPILOT_EVERY_S,
-        )
+        return _Learning(self.asked, self.history, self.rule)
 
 
 class _Learning:
     """A histogram for either resource, and a margin."""
 
     def __init__(
-        self,
-        asked: ResourceLimits,
-        history: RecordedUsage | None,
-        *,
-        every_s: float,
-        half_lives_s: tuple[float, float],
-        percentiles: tuple[float, float],
-        least: tuple[float, float],
-        memory_window_s: float,
+        self, asked: ResourceLimits, history: RecordedUsage | None, rule: LearningRule
     ) -> None:
-        self._every_s, self._least, self._percentiles = every_s, least, percentiles
-        self._memory_window_s = memory_window_s
-        self._cpu = FadingHistogram(first=_BUCKETS[0], half_life_s=half_lives_s[0])
-        self._memory = FadingHistogram(first=_BUCKETS[1], half_life_s=half_lives_s[1])
+        self._rule = rule
+        self._cpu = FadingHistogram(first=_BUCKETS[0], half_life_s=rule.half_lives_s[0])
+        self._memory = FadingHistogram(first=_BUCKETS[1], half_life_s=rule.half_lives_s[1])
         self._began_s = 0.0
         if history is not None:
             self._began_s = history.length_s
-            means, _ = history.windows(every_s)
+            means, _ = history.windows(rule.every_s)
             for i, mean in enumerate(means):
-                self._cpu.add(float(mean), at_s=i * every_s)
-            for i, peak in enumerate(history.windows(memory_window_s)[1]):
-                self._memory.add(float(peak), at_s=i * memory_window_s)
+                self._cpu.add(float(mean), at_s=i * rule.every_s)
+            for i, peak in enumerate(history.windows(rule.memory_window_s)[1]):
+                self._memory.add(float(peak), at_s=i * rule.memory_window_s)
         self._cpu_s = self._passed_s = self._memory_passed_s = self._peak = 0.0
         self._limits = asked if history is None else self._learned()
         self._now_s = self._began_s
@@ -226,11 +231,11 @@ class _Learning:
         self._passed_s += seen.length_s
         self._memory_passed_s += seen.length_s
         self._peak = max(self._peak, seen.memory_bytes)
-        if self._passed_s >= self._every_s - 1e-9:
+        if self._passed_s >= self._rule.every_s - 1e-9:
             self._cpu.add(self._cpu_s / self._passed_s, at_s=self._now_s)
             self._cpu_s = self._passed_s = 0.0
             self._limits = self._learned()
-            if self._memory_passed_s >= self._memory_window_s - 1e-9:
+            if self._memory_passed_s >= self._rule.memory_window_s - 1e-9:
                 self._memory.add(self._peak, at_s=self._now_s)
                 self._memory_passed_s = self._peak = 0.0
         return self._limits
@@ -250,9 +255,11 @@ class _Learning:
 
     def _learned(self) -> ResourceLimits:
         """Return what the histograms say; the peak of the window that is not over counts too."""
-        cores = MARGIN * self._cpu.percentile(self._percentiles[0])
-        known = 0.0 if self._memory.is_empty else self._memory.percentile(self._percentiles[1])
+        cores = MARGIN * self._cpu.percentile(self._rule.percentiles[0])
+        known = (
+            0.0 if self._memory.is_empty else self._memory.percentile(self._rule.percentiles[1])
+        )
         return ResourceLimits(
-            cores=max(self._least[0], cores),
-            memory_bytes=max(self._least[1], MARGIN * max(known, self._peak)),
+            cores=max(self._rule.least[0], cores),
+            memory_bytes=max(self._rule.least[1], MARGIN * max(known, self._peak)),
         )

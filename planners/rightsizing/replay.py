@@ -24,6 +24,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +33,7 @@ import numpy as np
 from advisor.planners.core.checks import check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import GIB, HOUR_S
+from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.nouns import (
     Array,
     Controller,
@@ -64,24 +66,73 @@ def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) ->
         If the limits are so low that the run takes a thousand times longer, or a period makes no
         sense.
     """
-    check_positive("replay", period_s=period_s)
-    controller = policy.controller(series)
-    work, account = _Work(series), _Account()
-    limits, t = controller.first(), 0.0
-    while not work.is_done:
-        if t > _MOST_SLOWDOWN * series.length_s + period_s:
+    return _Run(series, policy.controller(series), period_s).to_end()
+
+
+def replay_together(
+    runs: Sequence[RecordedUsage], policy: Escra, period_s: float = PERIOD_S
+) -> tuple[LimitedRun, ...]:
+    """Return what comes of containers that share one pool, period by period, all at once.
+
+    Parameters
+    ----------
+    runs : sequence of RecordedUsage
+        As recorded without limits; all begin together. Who ends gives back what it held.
+    policy : Escra
+        Of the application: its budget is that of all containers.
+    period_s : float, default 0.1
+        [s]
+
+    Raises
+    ------
+    PlanningError
+        As ``replay`` does.
+    """
+    controllers = policy.controllers(runs)
+    begun = [
+        _Run(series, controller, period_s)
+        for series, controller in zip(runs, controllers, strict=True)
+    ]
+    going = list(zip(begun, controllers, strict=True))
+    while going:
+        for one, _ in going:
+            one.go_on()
+        for one, controller in going:
+            if one.is_done:
+                controller.ended()
+        going = [pair for pair in going if not pair[0].is_done]
+    return tuple(one.outcome() for one in begun)
+
+
+class _Run:
+    """A run under a controller, as far as it is."""
+
+    def __init__(self, series: RecordedUsage, controller: Controller, period_s: float) -> None:
+        check_positive("replay", period_s=period_s)
+        self._series, self._controller, self._period_s = series, controller, period_s
+        self._work, self._account = _Work(series), _Account()
+        self._limits, self._t = controller.first(), 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self._work.is_done
+
+    def go_on(self) -> None:
+        """Live one period, and let the controller set the limits of the next."""
+        if self._t > _MOST_SLOWDOWN * self._series.length_s + self._period_s:
             raise PlanningError(
-                f"a limit of {limits.cores:.3g} cores never lets the run end",
+                f"a limit of {self._limits.cores:.3g} cores never lets the run end",
                 hint="raise the limit",
             )
-        limits = _with_memory(limits, work.memory_bytes, controller, account)
-        quota_s = limits.cores * period_s if limits.is_quota else np.inf
-        lived_s, used_s, is_throttled = work.advance(period_s, quota_s)
+        work, account = self._work, self._account
+        limits = _with_memory(self._limits, work.memory_bytes, self._controller, account)
+        quota_s = limits.cores * self._period_s if limits.is_quota else np.inf
+        lived_s, used_s, is_throttled = work.advance(self._period_s, quota_s)
         account.add(limits, lived_s, used_s, work.memory_bytes, is_throttled)
-        t += lived_s
-        limits = controller.after(
+        self._t += lived_s
+        self._limits = self._controller.after(
             Period(
-                end_s=t,
+                end_s=self._t,
                 length_s=lived_s,
                 quota_cores=limits.cores,
                 used_cores=used_s / lived_s,
@@ -89,7 +140,14 @@ def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) ->
                 memory_bytes=work.memory_bytes,
             )
         )
-    return account.replay(t / series.length_s)
+
+    def outcome(self) -> LimitedRun:
+        return self._account.replay(self._t / self._series.length_s)
+
+    def to_end(self) -> LimitedRun:
+        while not self.is_done:
+            self.go_on()
+        return self.outcome()
 
 
 def _with_memory(

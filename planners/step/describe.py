@@ -39,18 +39,18 @@ from advisor.planners.core.transformer import (
 )
 from advisor.planners.step.describe_operators import (
     FP32_BYTES,
+    LAYER_NORM,
     LOSS,
+    MASKED_SOFTMAX,
+    ROOT_MEAN_SQUARE,
     SUM_PASSES,
     Tally,
     activation_bytes,
 )
 from advisor.planners.step.describe_updates import update
 
-# Passes of (forward, backward) over a tensor, and calls of each.
-LAYER_NORM: Final = ((2, 3), (1, 1))
-ROOT_MEAN_SQUARE: Final = ((7, 25), (6, 12))  # written out in elementwise operators
+# Passes of (forward, backward) over a tensor, and calls of each; as those in describe_operators.
 ROTATION: Final = ((10, 8), (5, 5))  # of queries and keys by position
-MASKED_SOFTMAX: Final = ((7, 5), (3, 2))  # scale, mask, softmax over written-out scores
 
 
 def transformer_work(

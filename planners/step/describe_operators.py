@@ -22,6 +22,9 @@ from advisor.planners.core.nouns import (
 FP32_BYTES: Final = 4
 # Passes over a tensor of (forward, backward), and calls of each.
 LOSS: Final = ((3, 5), (2, 2))  # log-softmax and the likelihood of the labels
+LAYER_NORM: Final = ((2, 3), (1, 1))
+ROOT_MEAN_SQUARE: Final = ((7, 25), (6, 12))  # written out in elementwise operators
+MASKED_SOFTMAX: Final = ((7, 5), (3, 2))  # scale, mask, softmax over written-out scores
 SUM_PASSES: Final = 3  # c = a + b
 # An adapter's output is scaled and added; backward scales its gradient and adds the input's.
 ADAPTER_SUM: Final = ((2 + SUM_PASSES, 2 + SUM_PASSES), (2, 2))

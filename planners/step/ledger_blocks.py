@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from advisor.planners.core.nouns import OperatorKind
-from advisor.planners.step.describe_operators import SUM_PASSES
+from advisor.planners.step.describe_operators import (
+    LAYER_NORM,
+    MASKED_SOFTMAX,
+    ROOT_MEAN_SQUARE,
+    SUM_PASSES,
+)
 from advisor.planners.step.ledger import Ledger
 
 Pair = tuple[float, float]
-# Passes of (forward, backward) over a tensor, and calls of each, as ``planners.step.describe``.
-LAYER_NORM: Final = ((2, 3), (1, 1))
-ROOT_MEAN_SQUARE: Final = ((7, 25), (6, 12))
-SOFTMAX: Final = ((7, 5), (3, 2))
+# Passes of (forward, backward) over a tensor, and calls of each; as those in describe_operators.
 ACTIVATION: Final = ((2.0, 3.0), (1.0, 1.0))
 # Passes, calls, and tensors that are kept besides the product's input, by activation.
 ActivationKind = Literal["relu", "gelu", "gated", "gated, written out"]
@@ -104,7 +106,7 @@ class BlockLedger(Ledger):
             make("scores", "matmul", "forward", 2, flop, moved),
             make("scores", "matmul", "backward", 4, 2 * flop, 2 * moved),
         ])  # fmt: skip
-        self.pointwise("softmax", "reduction", scores, *SOFTMAX)
+        self.pointwise("softmax", "reduction", scores, *MASKED_SOFTMAX)
         self.keep(element * scores)
 
     def feed_forward(

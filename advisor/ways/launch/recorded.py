@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 dist.init_process_group()
 """
-_DEEPSPEED = """import deepspeed
+DEEPSPEED_LINES = """import deepspeed
 
 model, optimizer, _, _ = deepspeed.initialize(
     model=model, optimizer=optimizer, config="ds_config.json"
@@ -57,6 +57,13 @@ optimizer = ZeroRedundancyOptimizer(
 )
 """
 
+_PYTHON = re.compile(r"python[\d.]*(\.exe)?")
+# What starts a script's ranks, as a command or as a module of Python's.
+_LAUNCHERS = frozenset({
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
+    "accelerate.commands.launch", "deepspeed",
+})  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -77,10 +84,27 @@ def script_of(command: Sequence[str]) -> str:
     >>> script_of(["/usr/bin/python3.11", "train.py", "--epochs", "4"])
     'train.py --epochs 4'
     """
+    return shell_line(script_words(command)) or "train.py"
+
+
+def script_words(command: Sequence[str]) -> list[str]:
+    """Return the words of a recorded script and its arguments: no interpreter, no launcher.
+
+    A launcher's options end where a script's name stands; without one the words are left.
+
+    >>> script_words(["torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "4"])
+    ['train.py', '--epochs', '4']
+    >>> script_words(["python", "-m", "torch.distributed.run", "src/train.py"])
+    ['src/train.py']
+    """
     words = list(command)
-    if words and re.fullmatch(r"python[\d.]*", PurePath(words[0]).name):
+    if words and _PYTHON.fullmatch(PurePath(words[0]).name):
         words = words[1:]
-    return shell_line(words) or "train.py"
+    is_launched = bool(words) and PurePath(words[0]).name in _LAUNCHERS
+    if is_launched or (words[:1] == ["-m"] and words[1:2] and words[1] in _LAUNCHERS):
+        place = next((n for n, word in enumerate(words) if word.endswith(".py")), 0)
+        words = words[place:]
+    return words
 
 
 def framework_of(layout: Layout) -> Framework | None:
@@ -119,7 +143,7 @@ def command(
             group=group,
             text=launcher + batch,
             files={
-                "parallel.py": first + text + _DEEPSPEED,
+                "parallel.py": first + text + DEEPSPEED_LINES,
                 "ds_config.json": json.dumps(config, indent=2),
             },
         )

@@ -1,0 +1,97 @@
+"""Hugging Face Accelerate: the file of ``accelerate config``, and ``accelerate launch``.
+
+Read against accelerate 1.15. Accelerate spreads a script by data parallelism: DDP, FSDP2 (ZeRO-3)
+or DeepSpeed (ZeRO-1 and 2). What a recorded script shards by the lines of ``parallel.py`` is only
+started by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from advisor.export.data_parallel import on_framework
+from advisor.export.launch import Launch
+from advisor.export.pick import Pick
+from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.texts import yaml_text
+from advisor.export.torchrun import HERE, MASTER, shell_script
+from advisor.ways.launch.trainer import fsdp_config
+
+_FILE: Final = "accelerate.yaml"
+_SCRIPT: Final = "run.sh"
+_PORT: Final = 29500
+# Arguments of the Trainer that the file stands for.
+_FSDP: Final = "--fsdp --fsdp_config fsdp.json"
+_DEEPSPEED: Final = "--deepspeed ds_config.json"
+_RANK: Final = '"${2:-${NODE_RANK:?say which machine this is, from 0}}"'
+
+
+def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
+    """Return the file, and a script that starts it on a machine."""
+    if launch.nodes > 1 and not pick.rented.accelerators:
+        raise NotExportableError(
+            "accelerate starts several machines without accelerators through MPI only",
+            hint="export to torchrun",
+        )
+    launch = on_framework(pick, launch, "trainer", "deepspeed")
+    kept = {name: text for name, text in launch.files.items() if name != "fsdp.json"}
+    launcher = f'accelerate launch --config_file "{HERE}/{_FILE}"'
+    is_alone = launch.nodes == 1
+    if not is_alone:
+        launcher += f' --machine_rank {_RANK} --main_process_ip "$MASTER_ADDR"'
+    command = launch.started_by(launcher, _FSDP, _DEEPSPEED)
+    lines = [] if is_alone else [f"export MASTER_ADDR={MASTER}"]
+    lines += [*replace(launch, files=kept).settings(), command]
+    return Exported(
+        target="accelerate",
+        files={
+            _FILE: yaml_text(config(pick, launch), pick),
+            _SCRIPT: shell_script(pick, launch, "\n".join(lines) + "\n"),
+        },
+        run=f"bash {_SCRIPT}" if is_alone else f"bash {_SCRIPT} FIRST_MACHINE 0",
+        notes=() if is_alone else ("the other machines are 1, 2, ... in place of 0",),
+    )
+
+
+def config(pick: Pick, launch: Launch) -> dict[str, Any]:
+    """Return what ``accelerate config`` would have asked for."""
+    processes = launch.nodes * launch.per_node
+    found: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": _kind(pick, launch, processes),
+        "num_machines": launch.nodes,
+        "num_processes": processes,
+        "machine_rank": 0,
+        "main_process_port": _PORT,
+        "main_training_function": "main",
+        "mixed_precision": "no",  # the script's own arguments say it
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": not pick.rented.accelerators,
+    }
+    if found["distributed_type"] == "FSDP":
+        settings = fsdp_config(pick.layout)
+        names = {"version": "fsdp_version", "cpu_offload": "fsdp_offload_params"}
+        found["fsdp_config"] = {
+            names.get(name, f"fsdp_{name}"): value for name, value in settings.items()
+        }
+    if found["distributed_type"] == "DEEPSPEED":
+        del found["mixed_precision"]  # as in the file of DeepSpeed
+        found["deepspeed_config"] = {
+            "deepspeed_config_file": "ds_config.json",
+            "zero3_init_flag": pick.layout.zero_stage == 3,
+        }
+    return found
+
+
+def _kind(pick: Pick, launch: Launch, processes: int) -> str:
+    if launch.is_placeholder and "ds_config.json" in launch.files:
+        return "DEEPSPEED"
+    if launch.is_placeholder and pick.layout.zero_stage == 3:
+        return "FSDP"
+    return "NO" if processes == 1 else "MULTI_GPU"
+
+
+TARGET: Final = Target(name="accelerate", write=write, runs_here=True)

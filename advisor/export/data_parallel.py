@@ -1,0 +1,60 @@
+"""A described transformer's layout on a data-parallel framework that a target asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from advisor.export.launch import Launch, NotRunnableError
+from advisor.export.pick import Pick
+from advisor.planners.layouts.framework_rules import Framework
+from advisor.planners.layouts.runnable import broken_rule
+from advisor.planners.layouts.search import shapes_of
+from advisor.ways.answer import Command
+from advisor.ways.launch import NAMES
+from advisor.ways.launch.trainer import deepspeed_command, trainer_command
+
+_COMMANDS: Final[Mapping[Framework, Callable[..., Command]]] = {
+    "trainer": trainer_command,
+    "deepspeed": deepspeed_command,
+}
+
+
+def on_framework(pick: Pick, launch: Launch, *wanted: Framework) -> Launch:
+    """Return how a described transformer is started with the first framework that accepts it.
+
+    ``plan`` prints the simplest framework of all; a target may know only some. A recorded script,
+    or a job of which no dimensions are known, is started as it was.
+
+    Parameters
+    ----------
+    pick : Pick
+    launch : Launch
+    wanted : {"trainer", "deepspeed"}
+        In the order of preference.
+
+    Raises
+    ------
+    NotRunnableError
+        If none of them runs the layout.
+    """
+    work = launch.work
+    if not launch.is_placeholder or work is None or work.transformer is None:
+        return launch
+    shapes, reasons = shapes_of(work.transformer), []
+    for framework in wanted:
+        rule = broken_rule(
+            pick.layout, framework, shapes, setup=work.setup, precision=work.precision
+        )
+        if rule is None:
+            made = _COMMANDS[framework](
+                pick.layout, group=pick.rented.instance_type, nodes=launch.nodes,
+                per_node=launch.per_node, setup=work.setup, precision=work.precision,
+            )  # fmt: skip
+            return replace(launch, text=made.text, files=dict(made.files), words=("train.py",))
+        reasons.append(f"{NAMES[framework]}: {rule.reason}")
+    raise NotRunnableError(
+        f"nothing asked for runs the layout of row {pick.rank}: {'; '.join(reasons)}",
+        hint="ask for plain data parallelism (--tp 1 --pp 1 --cp 1 --ep 1), or --to megatron",
+    )

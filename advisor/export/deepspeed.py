@@ -1,0 +1,81 @@
+"""DeepSpeed: ``ds_config.json``, a hostfile, and the command of its own launcher.
+
+Read against deepspeed 0.19. Any layout of data parallelism with ZeRO that DeepSpeed's rules admit
+is written for it, also where ``plan`` prints PyTorch's own way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from advisor.export.data_parallel import on_framework
+from advisor.export.launch import Launch, NotRunnableError
+from advisor.export.pick import Pick
+from advisor.export.target import Blank, Exported, NotExportableError, Target
+from advisor.export.torchrun import HERE, shell_script
+from advisor.planners.layouts.runnable import broken_rule
+from advisor.ways.launch.recorded import DEEPSPEED_LINES
+from advisor.ways.launch.trainer import deepspeed_config
+
+_FILE: Final = "ds_config.json"
+_SCRIPT: Final = "run.sh"
+_HOSTS: Final = "hostfile"
+_LINES: Final = "parallel.py"
+
+
+def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
+    """Return configuration, script and the list of machines; started on the first of them."""
+    work = launch.work
+    if work is None:
+        raise NotExportableError(
+            "a DeepSpeed configuration needs the job's precision and optimizer",
+            hint="name the job: --run NAME, or --model",
+        )
+    layout, precision = pick.layout, work.precision
+    if not launch.is_placeholder and layout.recompute == "full" and _FILE not in launch.files:
+        raise NotRunnableError(
+            "which blocks of a recorded script are recomputed is said to PyTorch only",
+            hint="fix another layout, --recompute none, or export to torchrun",
+        )
+    rule = broken_rule(layout, "deepspeed", setup=work.setup, precision=precision)
+    if rule is not None:
+        raise NotRunnableError(
+            f"DeepSpeed does not run the layout of row {pick.rank}: {rule.reason}",
+            hint="export another row, fix another layout (--tp 1 --pp 1), or export to torchrun",
+        )
+    launch = on_framework(pick, launch, "deepspeed")
+    config = deepspeed_config(
+        layout, setup=work.setup, precision=precision, is_script=not launch.is_placeholder
+    )
+    files = {_FILE: json.dumps(config, indent=2) + "\n"}
+    launcher = f"deepspeed --num_gpus {launch.per_node}"
+    if launch.nodes > 1:
+        launcher = f'deepspeed --hostfile "{HERE}/{_HOSTS}"'
+        names = [name for name in values["hosts"].split(",") if name]
+        hosts = names or [f"machine-{number}" for number in range(1, launch.nodes + 1)]
+        files[_HOSTS] = "".join(f"{name} slots={launch.per_node}\n" for name in hosts)
+    command = launch.started_by(launcher)
+    if not launch.is_placeholder:
+        files[_LINES] = launch.files[_LINES] if _FILE in launch.files else DEEPSPEED_LINES
+    copy = f'[ "{HERE}" -ef . ] || cp "{HERE}/{_FILE}" .\n' if launch.folder else ""
+    files[_SCRIPT] = shell_script(pick, launch, f"{copy}{command}\n")
+    return Exported(
+        target="deepspeed", files=files, run=f"bash {_SCRIPT}", notes=_notes(launch, values)
+    )
+
+
+def _notes(launch: Launch, values: Mapping[str, str]) -> tuple[str, ...]:
+    notes = []
+    if launch.nodes > 1 and len([x for x in values["hosts"].split(",") if x]) != launch.nodes:
+        notes.append(f"{_HOSTS} has made-up names: --set hosts=a,b names your {launch.nodes}")
+    return tuple(notes)
+
+
+TARGET: Final = Target(
+    name="deepspeed",
+    write=write,
+    blanks={"hosts": Blank(example="", help="names of the machines, comma-separated")},
+    runs_here=True,
+)

@@ -1,0 +1,95 @@
+"""dstack: a task pinned by backend, region and instance type, with price and time limits.
+
+Read against dstack 0.22 and gpuhunt 0.1.34, whose names of machines ``instance_types`` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from advisor.export.launch import Launch
+from advisor.export.pick import Pick, Rented
+from advisor.export.target import Blank, Exported, Target
+from advisor.export.texts import (
+    attached,
+    exchangeable,
+    is_in_one_region,
+    job_name,
+    yaml_text,
+)
+
+# Providers whose machines dstack calls by the catalogue's names, nearly (``_machine``).
+BACKENDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci", "verda")
+_DEFAULT_IMAGE: Final = "dstackai/base"
+_FILE: Final = "task.dstack.yml"
+_FOLDER: Final = "/workflow"
+_POLICIES: Final[Mapping[str, str]] = {"on-demand": "on-demand", "spot": "spot"}
+
+
+def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
+    """Return the task; a run that spot machines are taken from is started again."""
+    same, others = exchangeable(pick)
+    known = [pick.rented, *(one for one in same if one.provider in BACKENDS)]
+    placed = [one.region for one in known if is_in_one_region(one)]
+    task: dict[str, Any] = {
+        "type": "task",
+        "name": job_name(pick.run),
+        "nodes": pick.nodes,
+        **({"image": values["image"]} if values["image"] != _DEFAULT_IMAGE else {}),
+        "shell": "bash",
+        "files": [{"local_path": launch.folder or ".", "path": _FOLDER}],
+        "working_dir": _FOLDER,
+        "commands": [launch.install, launch.shell("$DSTACK_MASTER_NODE_IP").rstrip()],
+        "backends": _once([one.provider for one in known]),
+        **({"regions": _once(placed)} if len(placed) == len(known) else {}),
+        "instance_types": _once([_machine(one) for one in known]),
+        "resources": _resources(pick.rented),
+        "spot_policy": _POLICIES.get(pick.completion, "auto"),
+        "max_price": max(one.price_usd_per_h for one in known),
+        "max_duration": pick.longest_s,
+    }
+    if pick.is_spot:
+        task["retry"] = {"on_events": ["interruption", "no-capacity"], "duration": pick.longest_s}
+    if pick.nodes == 1:
+        del task["nodes"]
+    return Exported(
+        target="dstack",
+        files={_FILE: yaml_text(task, pick)},
+        run=f"dstack apply -f {_FILE}",
+        notes=(
+            *others,
+            "dstack combines its lists freely and takes the cheapest offer up to max_price, the "
+            "price of the most expensive machine among them",
+        ),
+    )
+
+
+def _machine(one: Rented) -> str:
+    """Return a machine as gpuhunt calls it: Nebius's with a space, GCP's without its cards."""
+    if one.provider == "nebius":
+        return one.instance_type.replace("_", " ", 1)
+    return attached(one)[0]
+
+
+def _resources(one: Rented) -> dict[str, Any]:
+    """Return what the pinned machine has at least: dstack's own minimum leaves small ones out."""
+    found: dict[str, Any] = {"cpu": "1..", "memory": "0.5GB..", "disk": "30GB.."}
+    _, card, count = attached(one)
+    if one.accelerator is not None and one.accelerators >= 1:
+        found["gpu"] = {"count": count or int(one.accelerators)}
+        if card:
+            found["gpu"]["name"] = [card]
+    return found
+
+
+def _once(values: list[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+TARGET: Final = Target(
+    name="dstack",
+    write=write,
+    blanks={"image": Blank(example=_DEFAULT_IMAGE, help="container image")},
+    providers=frozenset(BACKENDS),
+)

@@ -1,0 +1,56 @@
+"""Megatron-LM: a shell script with the arguments of a layout, started on every machine.
+
+Read against megatron-core 0.16.1. Any layout that Megatron's rules admit is written for it, also
+where ``plan`` prints a simpler framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from advisor.export.launch import Launch, NotRunnableError
+from advisor.export.pick import Pick
+from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.torchrun import MASTER, on_every, shell_script
+from advisor.planners.layouts.runnable import broken_rule
+from advisor.planners.layouts.search import shapes_of
+from advisor.ways.launch.megatron import command_line
+
+_FILE: Final = "megatron.sh"
+
+
+def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
+    """Return the script."""
+    work = launch.work
+    if work is None or work.transformer is None:
+        raise NotExportableError(
+            "Megatron-LM builds its own transformers, and no dimensions of one are known",
+            hint="describe the model: --model config.json, or --layers --hidden --heads",
+        )
+    rule = broken_rule(
+        pick.layout, "megatron", shapes_of(work.transformer), setup=work.setup,
+        precision=work.precision,
+    )  # fmt: skip
+    if rule is not None:
+        raise NotRunnableError(
+            f"Megatron-LM does not run the layout of row {pick.rank}: {rule.reason}",
+            hint="fix another layout (--zero 1, --recompute none), or export to torchrun",
+        )
+    command = command_line(
+        pick.layout, work.transformer, nodes=launch.nodes, per_node=launch.per_node,
+        setup=work.setup, precision=work.precision,
+    )  # fmt: skip
+    lines = [*([f"export MASTER_ADDR={MASTER}"] if launch.nodes > 1 else []), command]
+    return Exported(
+        target="megatron",
+        files={_FILE: shell_script(pick, launch, "\n".join(lines) + "\n")},
+        run=on_every(launch, f"bash {_FILE}"),
+        notes=(
+            "data, tokenizer and schedule are yours: put them into TRAINING_ARGS; without it "
+            "20 steps on made-up tokens are run",
+        ),
+    )
+
+
+TARGET: Final = Target(name="megatron", write=write)

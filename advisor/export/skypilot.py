@@ -1,0 +1,86 @@
+"""SkyPilot: a task with the pick first among its ordered resources.
+
+Read against SkyPilot 0.14: ``infra`` is cloud/region; ``ordered`` is tried from the top;
+``num_nodes`` holds for all of them; ``SKYPILOT_NODE_IPS`` lists the machines, the first first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from advisor.export.launch import Launch
+from advisor.export.pick import Pick, Rented
+from advisor.export.target import Exported, Target
+from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
+
+# The catalogue's providers by SkyPilot's names of clouds.
+CLOUDS: Final[Mapping[str, str]] = {
+    name: name
+    for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "paperspace", "runpod", "verda")
+}  # fmt: skip
+_FILE: Final = "task.yaml"
+_MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
+
+
+def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
+    """Return the task; managed jobs restart where spot machines are taken away."""
+    name = job_name(pick.run)
+    same, others = exchangeable(pick)
+    known = [one for one in same if one.provider in CLOUDS]
+    task: dict[str, Any] = {
+        "name": name,
+        "num_nodes": pick.nodes,
+        "workdir": launch.folder or ".",
+        "resources": {
+            "ordered": list(_distinct(_resources(pick, known))),
+            "autostop": {"idle_minutes": 5, "down": True},
+        },
+        "setup": launch.install,
+        "run": launch.shell(_MASTER),
+    }
+    verb = "jobs launch" if pick.completion != "on-demand" else f"launch -c {name}"
+    return Exported(
+        target="skypilot",
+        files={_FILE: yaml_text(task, pick)},
+        run=f"sky {verb} {_FILE}",
+        notes=(
+            *others,
+            *_left_out(same, known),
+            "SkyPilot has no price limit and no time limit: it rents at the price of the moment",
+        ),
+    )
+
+
+def _resources(pick: Pick, same: list[Rented]) -> Iterator[dict[str, Any]]:
+    """Yield the pick, what may stand in for it, and on-demand machines where it falls back."""
+    for one in (pick.rented, *same):
+        yield _resource(one, is_spot=one.is_spot)
+    if pick.is_spot and pick.completion != "spot":
+        yield _resource(pick.rented, is_spot=False)
+
+
+def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
+    machine, card, count = attached(one)
+    place = f"/{one.region}" if is_in_one_region(one) else ""
+    found: dict[str, Any] = {"infra": CLOUDS[one.provider] + place, "instance_type": machine}
+    if card:
+        found["accelerators"] = f"{card}:{count}"
+    return found | {"use_spot": is_spot}
+
+
+def _distinct(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+    for row in rows:
+        if row not in seen:
+            seen.append(row)
+            yield row
+
+
+def _left_out(same: list[Rented], known: list[Rented]) -> Iterator[str]:
+    left = {one.provider for one in same} - {one.provider for one in known}
+    if left:
+        yield f"alternatives that SkyPilot does not rent are comments only: {', '.join(left)}"
+
+
+TARGET: Final = Target(name="skypilot", write=write, providers=frozenset(CLOUDS))

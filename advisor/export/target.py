@@ -1,0 +1,143 @@
+"""A target of ``advisor export``: what it writes, what it must be told, what it cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from advisor.errors import AdvisorError, UsageError
+from advisor.export.launch import Launch
+from advisor.export.pick import HERE, Pick
+
+
+class NotExportableError(AdvisorError):
+    """The target cannot rent or run the row that was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What a tool takes, and how it is handed over.
+
+    Attributes
+    ----------
+    target : str
+    files : mapping of str to str
+        Text by name; the first is the one that ``run`` names.
+    run : str
+        The command to type, in the folder of the files.
+    notes : tuple of str
+        What the format cannot say, and what is left to fill in.
+    """
+
+    target: str
+    files: Mapping[str, str]
+    run: str
+    notes: tuple[str, ...] = ()
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "target": self.target,
+            "files": dict(self.files),
+            "run": self.run,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blank:
+    """What only the user knows: an account's role, an image, a bucket.
+
+    Attributes
+    ----------
+    example : str
+        Stands there until it is given; of the form that the tool takes. Empty: left out.
+    help : str
+        A phrase.
+    """
+
+    example: str
+    help: str
+
+
+Write = Callable[[Pick, Launch, Mapping[str, str]], Exported]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A tool that runs a recommendation.
+
+    Attributes
+    ----------
+    name : str
+        As ``--to`` takes it.
+    write : callable
+        From pick, launch and the blanks' values to what is written.
+    blanks : mapping of str to Blank
+        By their name in ``--set NAME=VALUE``.
+    providers : frozenset of str or None
+        Of the catalogue; None: whoever owns the machines.
+    runs_here : bool
+        The machine at hand will do.
+    mixes : bool
+        Machines of several types can train together.
+    """
+
+    name: str
+    write: Write
+    blanks: Mapping[str, Blank] = field(default_factory=dict)
+    providers: frozenset[str] | None = None
+    runs_here: bool = False
+    mixes: bool = False
+
+    def check(self, pick: Pick) -> None:
+        """Refuse machines that the target cannot rent.
+
+        Raises
+        ------
+        NotExportableError
+        """
+        here = pick.rented.provider == HERE
+        if here and not self.runs_here:
+            raise NotExportableError(
+                f"the pick is this machine, which {self.name} does not rent",
+                hint=f"name a row that is rented: advisor export 1 --to {self.name}",
+            )
+        if len(pick.machines) > 1 and not self.mixes:
+            raise NotExportableError(
+                f"row {pick.rank} mixes machine types, and {self.name} starts equal machines",
+                hint="export another row, or recommend without --mixed",
+            )
+        known = self.providers
+        unknown = {one.provider for one in pick.machines} - (known or set())
+        if known is not None and unknown and not here:
+            raise NotExportableError(
+                f"{self.name} does not rent from {', '.join(sorted(unknown))}",
+                hint=f"rank its own clouds: --cloud {','.join(sorted(known))}",
+            )
+
+    def filled(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return every blank's value: what was given, or its example.
+
+        Raises
+        ------
+        UsageError
+            If a name is none of the target's.
+        """
+        for name in given:
+            if name not in self.blanks:
+                known = ", ".join(self.blanks)
+                raise UsageError(
+                    f"{self.name} has no value {name!r} to set",
+                    hint=f"one of: {known}" if known else "leave --set out",
+                )
+        return {name: given.get(name, one.example) for name, one in self.blanks.items()}
+
+    def unfilled(self, given: Mapping[str, str]) -> tuple[str, ...]:
+        """Return a note for every blank that was left to its example."""
+        return tuple(
+            f"{one.help}: replace {one.example}, or give --set {name}=..."
+            for name, one in self.blanks.items()
+            if name not in given and one.example
+        )

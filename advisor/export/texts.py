@@ -1,0 +1,154 @@
+"""Texts of exported files: YAML with what was answered on top, as comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from advisor.collectors.printable import shown
+from advisor.domain import Estimate
+from advisor.export.pick import Pick, Rented
+
+# What the catalogue says where a provider has one price for all its regions.
+ANYWHERE: Final = frozenset({"all-regions", "global"})
+
+# Device plugins' resources by the first letters of the catalogue's accelerators.
+PLUGINS: Final[Mapping[str, str]] = {
+    "MI": "amd.com/gpu",
+    "Radeon": "amd.com/gpu",
+    "TPU": "google.com/tpu",
+    "Trainium": "aws.amazon.com/neuron",
+    "Inferentia": "aws.amazon.com/neuron",
+    "Gaudi": "habana.ai/gaudi",
+}
+
+
+def number(value: float) -> str:
+    """Return a number as the JSON has it: read back, it is the same."""
+    return repr(float(value))
+
+
+def estimate_text(one: Estimate, unit: str) -> str:
+    """Return a value with its interval, digit for digit that of the JSON."""
+    return (
+        f"{number(one.value)} {unit} ({number(one.low)} to {number(one.high)}, "
+        f"{one.coverage:.0%} interval)"
+    )
+
+
+def answer_lines(pick: Pick) -> Iterator[str]:
+    """Yield what was answered, a line each: machines, price, time, cost and alternatives."""
+    yield f"Row {pick.rank} of `advisor recommend` for {pick.run}, prices of {pick.prices_of}."
+    for one in pick.machines:
+        yield f"machines: {machines_text(one)}"
+    yield f"price_usd_per_h: {number(pick.price_usd_per_h)}"
+    yield f"training_time_h: {estimate_text(pick.training_time_h, 'h')}"
+    yield f"cost_usd: {estimate_text(pick.cost_usd, 'USD')}"
+    yield f"step_time_s: {estimate_text(pick.step_time_s, 's')}"
+    yield f"memory_gib: {number(pick.memory_gib)} on the fullest device"
+    for other in pick.alternatives:
+        machines = " + ".join(machines_text(one) for one in other.machines)
+        yield (f"or: {machines}: {number(other.training_time_h)} h, {number(other.cost_usd)} USD")
+
+
+def machines_text(one: Rented) -> str:
+    """Return equal machines with place and price of one."""
+    cards = "" if one.accelerator is None else f" ({one.accelerators:g} x {one.accelerator} each)"
+    terms = f", {one.terms}" if one.terms else ""
+    return (
+        f"{one.count} x {one.instance_type}{cards}, {one.provider} {one.region}, "
+        f"{one.pricing}{terms}, {number(one.price_usd_per_h)} USD/h each"
+    )
+
+
+def commented(lines: Sequence[str]) -> str:
+    """Return lines as comments of YAML or of a shell; no text in them can end its comment."""
+    return "".join(f"# {shown(line)}\n" for line in lines)
+
+
+def yaml_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]], pick: Pick) -> str:
+    """Return one YAML document, or several, under what was answered.
+
+    Parameters
+    ----------
+    document : mapping, or sequence of mapping
+        In the order in which the keys are written.
+    pick : Pick
+    """
+    import yaml
+
+    several = [document] if isinstance(document, Mapping) else list(document)
+    bodies = [
+        yaml.dump(one, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=1000)
+        for one in several
+    ]
+    return commented(list(answer_lines(pick))) + "---\n".join(bodies)
+
+
+def _dumper() -> Any:
+    """Return PyYAML's writer, with texts of several lines as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def written(dumper: Any, text: str) -> Any:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, written)
+    return Dumper
+
+
+def job_name(run: str) -> str:
+    """Return a name that every scheduler takes: lower-case words and dashes, 40 signs at most.
+
+    >>> job_name("20261122-140147-Digits_CNN.py-35f9")
+    'digits-cnn-py'
+    """
+    recorded = re.fullmatch(r"\d{8}-\d{6}-(.+)-[0-9a-f]{4}", run)
+    words = re.sub(r"[^a-z0-9]+", "-", (recorded[1] if recorded else run).lower())
+    return re.sub(r"^[^a-z]+", "", words[:40]).strip("-") or "training"
+
+
+def exchangeable(pick: Pick) -> tuple[list[Rented], tuple[str, ...]]:
+    """Return the alternatives that the pick's command starts as it is, and a note on the others.
+
+    These are as many machines, with as many accelerators in each, programmed in the same way.
+    """
+    own = pick.rented
+    alone = [one.machines[0] for one in pick.alternatives if len(one.machines) == 1]
+    same = [one for one in alone if _shape(one) == _shape(own)]
+    left = len(pick.alternatives) - len(same)
+    plural = "alternative has" if left == 1 else "alternatives have"
+    note = (f"{left} {plural} other machines than the command starts: a comment only",)
+    return same, note if left else ()
+
+
+def _shape(one: Rented) -> tuple[int, float, str]:
+    return one.count, one.accelerators, plugin(one)
+
+
+def plugin(one: Rented) -> str:
+    """Return the device plugin's resource of a machine's accelerators, ``""`` without any."""
+    if one.accelerator is None or one.accelerators <= 0:
+        return ""
+    named = (name for start, name in PLUGINS.items() if one.accelerator.startswith(start))
+    return next(named, "nvidia.com/gpu")
+
+
+def attached(one: Rented) -> tuple[str, str, int]:
+    """Return a machine without the cards that GCP attaches to it, and these: name and number.
+
+    The catalogue calls ``n1-standard-4`` with one T4 ``n1-standard-4+1xT4``.
+    """
+    machine, _, cards = one.instance_type.partition("+")
+    count, _, card = cards.partition("x")
+    return machine, card, int(count) if count.isdecimal() else 0
+
+
+def is_in_one_region(one: Rented) -> bool:
+    """Whether the region is a region's name, and not the catalogue's word for any of them."""
+    return one.region not in ANYWHERE

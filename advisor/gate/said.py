@@ -1,0 +1,114 @@
+"""What a submission says of its own job and limits, joined with what the gate was told."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from advisor.errors import UsageError
+from advisor.question import ENTRIES, Question, merged
+from advisor.question.sources import PREFIX, read_environment
+
+_LIMITS: Final = ("budget", "deadline", "max_hourly", "confidence")
+# A submission says which job it is and how it trains, and may set itself narrower limits; prices,
+# quotas and what is admitted are the gate's own.
+SAID: Final = frozenset(
+    name for name, entry in ENTRIES.items() if entry.part in ("job", "layout", "setup")
+) | set(_LIMITS)
+_LINE: Final = re.compile(r"#\s?ADVISOR\s+(?P<words>\S.*)")
+
+
+def from_environment(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what variables ``ADVISOR_NAME`` of a submission say; the others are not its own.
+
+    Raises
+    ------
+    UsageError
+        If a value makes no sense.
+
+    Examples
+    --------
+    >>> from_environment({"ADVISOR_RUN": "digits", "ADVISOR_BUDGET": 50, "PATH": "/bin"})
+    {'run': 'digits', 'budget': '50'}
+    """
+    texts = {
+        str(name): str(value) for name, value in variables.items()
+        if str(name).startswith(PREFIX) and value is not None
+    }  # fmt: skip
+    return {name: value for name, value in read_environment(texts).items() if name in SAID}
+
+
+def from_script(text: str) -> dict[str, Any]:
+    r"""Return what the lines ``#ADVISOR run=NAME budget=50`` of a script say.
+
+    Raises
+    ------
+    UsageError
+        If a line has no ``name=value``, or names what a submission cannot say.
+
+    Examples
+    --------
+    >>> from_script("#!/bin/sh\n#ADVISOR run=digits deadline=6h\nsrun python train.py")
+    {'run': 'digits', 'deadline': '6h'}
+    """
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            continue
+        for word in _words(match["words"]):
+            name, sign, value = word.partition("=")
+            name = name.removeprefix("--").replace("-", "_")
+            if not sign or name not in SAID:
+                raise UsageError(
+                    f"cannot read {word[:40]!r} in a line #ADVISOR",
+                    hint=f"write name=value with one of: {', '.join(sorted(SAID))}",
+                )
+            is_switch = not ENTRIES[name].kind.metavar
+            found[name] = value.lower() in ("1", "true", "yes", "on") if is_switch else value
+    Question.read(found)
+    return found
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"cannot read the line #ADVISOR {text[:40]}: {error}", hint="close the quotation marks"
+        ) from error
+
+
+def joined(question: Question, said: Mapping[str, Any]) -> Question:
+    """Return the question about the submission's job, under the narrower limits of both.
+
+    Parameters
+    ----------
+    question : Question
+        What the gate was told.
+    said : mapping of str to object
+        By the names of ``SAID``.
+    """
+    job = {name: value for name, value in said.items() if name not in _LIMITS}
+    asked = Question.read(merged(question.to_record(), job))
+    own = Question.read({name: said[name] for name in _LIMITS if name in said}).constraints
+    limits = question.constraints
+    narrow = replace(
+        limits,
+        budget_usd=_least(limits.budget_usd, own.budget_usd),
+        deadline_h=_least(limits.deadline_h, own.deadline_h),
+        max_hourly_usd=_least(limits.max_hourly_usd, own.max_hourly_usd),
+        confidence=max(
+            (x for x in (limits.confidence, own.confidence) if x is not None), default=None
+        ),
+    )
+    return replace(
+        question, job=asked.job, layout=asked.layout, setup=asked.setup, constraints=narrow
+    )
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    return min((x for x in (first, second) if x is not None), default=None)

@@ -1,0 +1,160 @@
+// One candidate in full: numbers, where time and money go, its layout, why, and from where.
+
+function drawCandidate() {
+  const key = report.selected;
+  const row = key && rowOf(key);
+  if (!row) return fill("candidate");
+  const words = wordsOf(key);
+  const name = row.rank ? `#${row.rank}` : "here";
+  fill("candidate",
+    title("candidate", `${name}: ${words.machines}`),
+    element("p", { class: "quiet" }, `${words.inside}, ${words.where}`,
+      words.picked_as && element("span", { class: "badge aside" }, words.picked_as)),
+    definitions([
+      ["time", withBounds(words.time)], ["cost", withBounds(words.cost)],
+      ["a step", withBounds(words.step)], ["throughput", words.throughput],
+      ["memory of a device", words.memory], ["price", priceText(row)], ...unitPairs(row.units),
+      ["missing the deadline", row.late_probability === null ? "" : `${percent(row.late_probability)} chance`],
+    ]),
+    element("div", { class: "columns" }, partsTable(row, words), sharesTable(row, words)),
+    layoutPart(words.layout),
+    reasons(row), alternatives(words), facts(row));
+  return drawSchedule(words.layout.schedule);
+}
+
+function withBounds([value, bounds]) { return bounds ? `${value} (${range(bounds)})` : value; }
+
+function priceText(row) {
+  const bills = row.bills.map((bill) => `$${money(bill.price_usd_per_h)}/h ${bill.pricing}`);
+  return [...new Set(bills)].join(", ");
+}
+
+function money(value) {
+  return value >= 1 ? value.toLocaleString("en-US", { maximumFractionDigits: 2 }) : Number(value.toPrecision(3));
+}
+
+function unitPairs(units) {
+  if (!units) return [];
+  const whole = (value) => Math.round(value).toLocaleString("en-US");
+  return [
+    ["tokens", units.tokens_per_s && `${whole(units.tokens_per_s)} tokens/s`],
+    ["model flop utilisation", units.utilisation && percent(units.utilisation.fraction)],
+    ["accelerator-hours", units.accelerator_hours && whole(units.accelerator_hours)],
+  ];
+}
+
+const WORTH_SAYING = 0.001;
+
+function partsTable(row, words) {
+  const [time, cost] = [row.training_time_h.value, row.cost_usd.value];
+  const share = (value, whole) => (value && whole ? value / whole : 0);
+  const rows = Object.entries(row.breakdown).filter(([, part]) => (
+    share(part.time_h, time) > WORTH_SAYING || share(part.cost_usd, cost) > WORTH_SAYING));
+  if (!rows.length) return null;
+  return element("div", {}, element("h3", {}, "Where time and cost go"),
+    table("Where time and cost go", [
+      { name: "Part", cell: ([name]) => words.parts[name].label },
+      { name: "Time", numeric: true, cell: ([name, part]) => [words.parts[name].time || "–", bar(share(part.time_h, time))] },
+      { name: "Cost", numeric: true, cell: ([name, part]) => [part.cost_usd === null ? "not priced" : words.parts[name].cost || "–",
+                                                              bar(share(part.cost_usd, cost), "cost")] },
+    ], rows));
+}
+
+function sharesTable(row, words) {
+  const rows = Object.entries(row.shares).filter(([, share]) => share >= WORTH_SAYING).sort(([, a], [, b]) => b - a);
+  if (!rows.length) return null;
+  return element("div", {}, element("h3", {}, "What a step goes to"),
+    table("What a step goes to", [
+      { name: "Waiting for", cell: ([name]) => words.waits[name] || name },
+      { name: "Share", numeric: true, cell: ([, share]) => [percent(share), bar(share)] },
+    ], rows));
+}
+
+function layoutPart(layout) {
+  const pieces = layout.instances.map((one) => element("li", { class: "instance" },
+    element("span", { class: "instance-name" }, one.label),
+    element("span", { class: "cells" }, one.cells.map((cell) => deviceCell(cell, layout))),
+    one.cells_in_all > one.cells.length && element("span", { class: "quiet" }, `and ${one.cells_in_all - one.cells.length} more`)));
+  const rest = layout.instances_in_all - layout.instances.length;
+  const schedule = layout.schedule;
+  return [
+    element("h3", {}, "Layout"),
+    element("p", {}, `${layout.words}; ${layout.devices} ${layout.devices === 1 ? "device" : "devices"}.`,
+      layout.devices > 1 && ` A box is a device: ${meaning(layout)}.`),
+    element("ul", { class: "instances" }, pieces),
+    rest > 0 && element("p", { class: "quiet" }, `and ${rest} more machines in the same order`),
+    schedule && [
+      element("h3", {}, "One step of the pipeline"),
+      element("p", { class: "quiet" }, `${schedule.name}: ${schedule.stages} stages, ${schedule.micro_batches} micro-batches`
+        + `${schedule.drawn < schedule.micro_batches ? `, of which ${schedule.drawn} are drawn` : ""}. `
+        + `Even stages wait ${percent(schedule.bubble_fraction)} of the ideal time; a backward pass is drawn twice as long as a forward one.`),
+      frame("schedule-plot", `Passes of ${schedule.drawn} micro-batches over ${schedule.stages} pipeline stages`,
+            Math.min(90 + 28 * schedule.stages, 520)),
+    ],
+  ];
+}
+
+const LETTERS = [["pp", "s", "its pipeline stage"], ["dp", "r", "its replica of the model"],
+                 ["cp", "c", "its part of a sequence"], ["tp", "t", "its part of every layer"]];
+
+function used(layout) {
+  const found = LETTERS.filter(([name]) => layout.degrees.includes(name));
+  return found.length ? found : LETTERS.slice(1, 2);
+}
+
+function meaning(layout) { return used(layout).map(([, letter, what]) => `${letter} is ${what}`).join(", "); }
+
+function deviceCell([stage, replica, context, tensor], layout) {
+  const ranks = { pp: stage, dp: replica, cp: context, tp: tensor };
+  const label = used(layout).map(([name, letter]) => `${letter}${ranks[name]}`).join(" ");
+  return element("span", { class: `cell tone-${stage % 6}` }, label);
+}
+
+function drawSchedule(schedule) {
+  if (!schedule) return Promise.resolve();
+  const bars = (isBackward) => {
+    const passes = schedule.passes.filter((pass) => pass[3] === isBackward);
+    return {
+      type: "bar", orientation: "h", name: isBackward ? "backward" : "forward",
+      y: passes.map(([stage]) => `stage ${stage}`), base: passes.map((pass) => pass[1]),
+      x: passes.map((pass) => pass[2] - pass[1]), text: passes.map((pass) => String(pass[4])),
+      textposition: "inside", insidetextanchor: "middle", constraintext: "none", cliponaxis: true,
+      hovertext: passes.map((pass) => `${isBackward ? "backward" : "forward"} of micro-batch ${pass[4]}`
+        + `${schedule.chunks > 1 ? `, chunk ${pass[5]}` : ""} on stage ${pass[0]}`), hoverinfo: "text",
+      insidetextfont: { color: "#ffffff", size: 11 },
+      marker: { color: isBackward ? "#b34700" : "#005f96", line: { color: "#ffffff", width: 1 } },
+    };
+  };
+  return draw("schedule-plot", [bars(false), bars(true)], {
+    barmode: "overlay", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
+    margin: { l: 64, r: 12, t: 30, b: 40 },
+    xaxis: { ...AXIS, title: { text: "time, in forward passes of a stage" } },
+    yaxis: { ...AXIS, autorange: "reversed", showgrid: false, ticks: "" },
+  });
+}
+
+function reasons(row) {
+  if (!row.reasons.length) return null;
+  return [element("h3", {}, "Why it is on the list, and what it assumes"),
+          element("ul", { class: "plain" }, [...new Set(row.reasons)].map((said) => element("li", {}, flagged(prose(said)))))];
+}
+
+function alternatives(words) {
+  if (!words.alternatives.length) return null;
+  return [element("h3", {}, "What the model cannot tell apart from it"), table("Alternatives", [
+    { name: "Machines", cell: (one) => [element("span", { class: "value" }, one.machines),
+                                        element("span", { class: "bounds" }, one.where)] },
+    { name: "Time", numeric: true, cell: (one) => one.time },
+    { name: "Cost", numeric: true, cell: (one) => one.cost },
+  ], words.alternatives)];
+}
+
+function facts(row) {
+  if (!row.facts || !row.facts.length) return null;
+  return [element("h3", {}, "Where its numbers are from"), table("Where its numbers are from", [
+    { name: "Source", cell: (one) => element("span", { class: `source source-${one.source.replace(" ", "-")}` }, one.source) },
+    { name: "Number", cell: (one) => [one.what, element("span", { class: "narrow-only value" }, one.value),
+                                      element("span", { class: "bounds" }, flagged(one.note))] },
+    { name: "Value", wide: true, cell: (one) => one.value },
+  ], row.facts)];
+}

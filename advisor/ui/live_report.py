@@ -1,0 +1,219 @@
+"""What one ``advisor ui`` shows: the question of the command line, and answers to changes of it.
+
+It computes nothing of its own: the functions that ``advisor recommend`` asks are asked again, with
+the catalogue and the models kept between two answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from advisor import api
+from advisor.catalogue import Catalogue
+from advisor.collectors import store
+from advisor.collectors.printable import shell_line
+from advisor.domain import Recommendation
+from advisor.errors import UsageError
+from advisor.export.targets import TARGETS, export_to
+from advisor.jobs.job import Job
+from advisor.predict import Predictor
+from advisor.question import Question
+from advisor.question.layout import layout_space
+from advisor.question.writing import command_words
+from advisor.report.page import page
+from advisor.simulation.own_cluster import ClusterComparison
+from advisor.ui import controls
+from advisor.ways.case import SPACE
+
+Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
+
+_SCRIPTS: Final = ("controls.js", "compare.js", "hand_over.js", "ui.js")
+_STYLES: Final = ("ui.css",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """Which candidate is exported, and to what.
+
+    Attributes
+    ----------
+    to : str
+        A target.
+    rank : int or None
+        The row; None is the best value.
+    values : dict of str to str
+        What only the user knows, as ``--set``.
+    """
+
+    to: str
+    rank: int | None = None
+    values: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> ExportRequest:
+        """Return the request that a browser posts.
+
+        Raises
+        ------
+        UsageError
+            If a value is of another kind.
+        """
+        to, rank, values = body.get("to"), body.get("rank"), body.get("values", {})
+        is_values = isinstance(values, dict) and all(
+            isinstance(one, str) and one.isprintable() for one in values.values()
+        )
+        is_rank = rank is None or (isinstance(rank, int) and not isinstance(rank, bool))
+        if not (isinstance(to, str) and is_rank and is_values):
+            raise UsageError(
+                "cannot read the export that is asked for",
+                hint="name a target, a row and texts for the values",
+            )
+        return cls(to=to, rank=rank, values={k: v for k, v in values.items() if v})
+
+
+class LiveReport:
+    """A question that was asked, and the answers to its changes.
+
+    Parameters
+    ----------
+    question : Question
+        As the command line asks it.
+    beside : callable, optional
+        From question, job, answer and predictor to the comparison with the user's own cluster;
+        None where the question names none.
+
+    Raises
+    ------
+    AdvisorError
+        If the catalogue or the job cannot be read.
+
+    Attributes
+    ----------
+    question : Question
+    predictor : Predictor
+        Kept between two answers.
+    first : dict
+        The answer to the question, without what takes longer.
+    """
+
+    def __init__(self, question: Question, *, beside: Beside | None = None) -> None:
+        self._beside = beside
+        self.question = question = with_name(question)
+        self.predictor = Predictor(
+            Catalogue.load(question.catalogue, overrides=question.overrides)
+        )
+        self.first = self.answer(question, False)
+
+    def page(self) -> str:
+        """Return the page, with the answer to the command line's question and all controls."""
+        first = self.first
+        names = sorted(set(self.predictor.catalogue.types.provider.tolist()))
+        live = {**first, "groups": controls.controls(tuple(names)), "targets": _targets()}
+        return page(
+            first["data"],
+            live={name: value for name, value in live.items() if name != "data"},
+            panel=_asset("panel.html"),
+            scripts=[_asset(name) for name in _SCRIPTS],
+            styles=[_asset(name) for name in _STYLES],
+        )
+
+    def answer(self, question: Question, is_whole: bool) -> dict[str, Any]:
+        """Return the answer to a question, as JSON can hold it.
+
+        Parameters
+        ----------
+        question : Question
+        is_whole : bool
+            False leaves out what would change the answer and what to change in the job, each of
+            which asks more questions.
+
+        Raises
+        ------
+        AdvisorError, PlanningError
+            As ``advisor recommend``.
+        """
+        own: ClusterComparison | None = None
+
+        def beside(job: Job, answer: Recommendation, predictor: Predictor) -> Any:
+            nonlocal own
+            own = self._beside and self._beside(question, job, answer, predictor)
+            return own and own.to_record()["own_cluster"]
+
+        data = api.report_data(
+            question, predictor=self.predictor, made=_now(), with_changes=is_whole, beside=beside
+        )
+        is_met = bool(data["answer"]["picks"]) or (own is not None and own.meets_constraints)
+        return {
+            "asked": controls.forms(self.question, question),
+            "is_whole": is_whole,
+            "exit_code": 0 if is_met else 3,
+            "data": data,
+        }
+
+    def export(
+        self, question: Question, record: Mapping[str, Any], asked: ExportRequest
+    ) -> dict[str, Any]:
+        """Return a candidate in the words of a tool that runs it.
+
+        Parameters
+        ----------
+        question : Question
+        record : mapping
+            Of the answer to it.
+        asked : ExportRequest
+
+        Returns
+        -------
+        dict
+            ``command``, which does the same, and the record of ``export.Exported``.
+
+        Raises
+        ------
+        AdvisorError
+            As ``advisor export``.
+        """
+        made = export_to(
+            record, asked.to, rank=asked.rank, values=asked.values, predictor=self.predictor,
+            job=api.job_of(
+                question.job, question.setup, catalogue=lambda: self.predictor.catalogue
+            ),
+            recording=api.recording_of(question.job),
+            space=layout_space(question.layout) or SPACE,
+        )  # fmt: skip
+        words = command_words(question.to_record(), "export")
+        row = [] if asked.rank is None else [str(asked.rank)]
+        values = [word for pair in asked.values.items() for word in ("--set", "=".join(pair))]
+        line = shell_line([*words[:2], *row, "--to", asked.to, *values, *words[2:]])
+        return {"command": line, **made.to_record()}
+
+
+def _targets() -> list[dict[str, Any]]:
+    """Return what can be exported to, each with the values that only the user knows."""
+    return [
+        {"name": name, "blanks": {key: asdict(one) for key, one in target.blanks.items()}}
+        for name, target in TARGETS.items()
+    ]
+
+
+def with_name(question: Question) -> Question:
+    """Return the question with the latest run's name: a later one is another job."""
+    spec = question.job
+    is_run = not (spec.is_described or spec.job_file is not None or spec.is_known_by_runs)
+    if not is_run or spec.run not in (None, "latest"):
+        return question
+    return replace(question, job=replace(spec, run=store.latest_run().name))
+
+
+@cache
+def _asset(name: str) -> str:
+    """Return one of the application's own files."""
+    return (resources.files("advisor.ui") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="minutes")

@@ -1,0 +1,103 @@
+"""Serve the web application on loopback until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+
+from advisor.errors import AdvisorError
+from advisor.question import Question
+from advisor.ui.guard import HOSTS, Keys
+from advisor.ui.live_report import Beside, LiveReport
+from advisor.ui.server import application
+
+# Answers that are still being computed are not waited for. [s]
+_PATIENCE_S: Final = 1
+_MOST_CONNECTIONS: Final = 64
+
+
+@contextlib.contextmanager
+def listening(port: int) -> Iterator[socket.socket]:
+    """Listen on loopback for as long as the block lasts.
+
+    Parameters
+    ----------
+    port : int
+        0 takes a free one.
+
+    Raises
+    ------
+    AdvisorError
+        If the port is in use, or may not be used.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        # A port that was just left can be taken again; on Windows this would share it.
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOSTS[0], port))
+            listener.listen()
+        except OSError as error:
+            is_taken = error.errno == errno.EADDRINUSE
+            why = "is in use" if is_taken else f"cannot be used: {error.strerror}"
+            raise AdvisorError(
+                f"port {port} {why}", hint="name another with --port, or leave it out"
+            ) from error
+        yield listener
+
+
+class Server:
+    """The web application on a port that is listened to.
+
+    Parameters
+    ----------
+    question : Question
+    listener : socket
+        On loopback.
+    beside : callable, optional
+        As of ``LiveReport``.
+
+    Raises
+    ------
+    AdvisorError
+        If the job or the catalogue cannot be read.
+
+    Attributes
+    ----------
+    address : str
+        To open; it holds the token.
+    """
+
+    def __init__(
+        self, question: Question, listener: socket.socket, *, beside: Beside | None = None
+    ) -> None:
+        keys = Keys()
+        self._listener = listener
+        self._app = application(LiveReport(question, beside=beside), keys)
+        self.address = keys.address(listener.getsockname()[1])
+
+    def run(self, *, is_opened: bool) -> None:
+        """Serve until Ctrl-C, which is how it ends: no error.
+
+        Parameters
+        ----------
+        is_opened : bool
+            Open the page in a browser; connections wait until the server runs.
+        """
+        if is_opened:
+            threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
+        config = uvicorn.Config(
+            self._app, http="h11", ws="none", lifespan="off", log_config=None,
+            log_level="critical", access_log=False, server_header=False, proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=_PATIENCE_S,
+        )  # fmt: skip
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[self._listener])

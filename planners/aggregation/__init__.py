@@ -1,0 +1,1 @@
+"""Aggregation of gradients as a service that several jobs share."""

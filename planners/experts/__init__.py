@@ -1,0 +1,1 @@
+"""Experts kept on the device while a mixture of experts serves: hit rates and token latency."""

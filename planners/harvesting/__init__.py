@@ -1,0 +1,1 @@
+"""Memory that a program holds and does not touch: what may be taken, and what that costs."""

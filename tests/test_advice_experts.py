@@ -1,0 +1,163 @@
+"""``advise --serving``: the cache that is advised serves the recorded tokens in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from advised import recorded
+
+from advisor import api
+from advisor.advice import Facts, experts
+from advisor.advice.asking import facts_on
+from advisor.advice.experts import Serving
+from advisor.collectors.routing import RoutedPass, Routing
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.units import GIB
+from advisor.planners.experts.caching import lru
+from advisor.predict import Predictor
+from advisor.question import Question
+from advisor.report.experts import cache_table
+
+MakeJob = Callable[..., Job]
+LAYERS, EXPERTS, TOP, TOKENS = 4, 16, 2, 200
+
+
+def routing(seed: int = 0, *, training: tuple[bool, ...] = (True,) * 4) -> Routing:
+    """Tokens that use few of the experts most of the time."""
+    rng = np.random.default_rng(seed)
+    q = 1.0 / np.arange(1, EXPERTS + 1) ** 2
+    passes = []
+    for step, is_training in enumerate(training):
+        layers = [
+            [
+                rng.choice(EXPERTS, TOP, replace=False, p=q / q.sum()).tolist()
+                for _ in range(TOKENS)
+            ]
+            for _ in range(LAYERS)
+        ]
+        passes.append(
+            RoutedPass(
+                step=step,
+                is_training=is_training,
+                experts=tuple(tuple(one for pair in layer for one in pair) for layer in layers),
+            )
+        )
+    return Routing(
+        layers=tuple(f"blocks.{k}.gate" for k in range(LAYERS)), experts=EXPERTS, top=TOP,
+        expert_bytes=200_000_000, dense_bytes=2_000_000_000, passes=tuple(passes),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor()
+
+
+@pytest.fixture(scope="module")
+def facts(make_job: MakeJob, predictor: Predictor) -> Facts:
+    job = make_job(global_batch=32)
+    return recorded(
+        facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge")), routing=routing()
+    )
+
+
+def served(facts: Facts, predictor: Predictor, **asked: Any) -> dict[str, Any]:
+    found = experts.serving(facts, Serving(**asked), predictor.catalogue)
+    assert json.loads(json.dumps(found.to_record()))["details"] == found.details
+    return dict(found.details)
+
+
+def test_the_cache_keeps_the_latency_that_was_asked_for(
+    facts: Facts, predictor: Predictor
+) -> None:
+    everything = served(facts, predictor)["resident_token_s"]
+    # Dense weights and two experts a layer, read once at the A10G's 600 GB/s.
+    assert everything == pytest.approx((2e9 + LAYERS * TOP * 2e8) / 600e9, rel=0.01)
+    sizes = []
+    for factor in (1.5, 3.0, 6.0):
+        found = served(facts, predictor, token_s=factor * everything)
+        assert found["token_s"] <= factor * everything
+        assert found["memory_bytes"] == 2e9 + LAYERS * found["cached"] * 2e8
+        sizes.append(found["cached"])
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0]
+
+
+def test_hit_rates_are_those_of_the_recorded_tokens(facts: Facts, predictor: Predictor) -> None:
+    found = served(facts, predictor)
+    assert facts.recording is not None
+    assert facts.recording.routing is not None
+    trace = experts.trace_of(facts.recording.routing)
+    assert trace.shape == (LAYERS, 4 * TOKENS, TOP)
+    warm = 2 * TOKENS * TOP
+    for size in found["sizes"]:
+        if size["policy"] == "lru":
+            served_by = [lru(layer.ravel(), size["cached"], warm=warm) for layer in trace]
+            expected = sum(one.hits for one in served_by) / sum(one.accesses for one in served_by)
+            assert size["hit_rate"] == pytest.approx(expected)
+    best = {one["cached"]: one["hit_rate"] for one in found["sizes"] if one["policy"] == "oracle"}
+    # Foresight bounds those that load on a miss.
+    assert all(
+        one["hit_rate"] <= best[one["cached"]] + 0.02
+        for one in found["sizes"]
+        if one["policy"] in ("lru", "lfu", "learned")
+    )
+
+
+def test_a_slower_link_needs_a_larger_cache(facts: Facts, predictor: Predictor) -> None:
+    fast, slow = (
+        served(facts, predictor, token_s=0.05, link_bytes_per_s=rate) for rate in (1e11, 5e9)
+    )
+    assert slow["cached"] > fast["cached"]
+    assert fast["link"] == "as given"
+    assert "PCIe" in served(facts, predictor)["link"]
+
+
+def test_passes_in_evaluation_are_taken_where_there_are_some() -> None:
+    mixed = routing(training=(True, False, True, False))
+    trace = experts.trace_of(mixed)
+    assert trace.shape[1] == 2 * TOKENS
+    assert trace[0, :TOKENS].ravel().tolist() == list(mixed.passes[1].experts[0])
+
+
+def test_what_cannot_be_answered_is_said(
+    facts: Facts, predictor: Predictor, make_job: MakeJob
+) -> None:
+    with pytest.raises(UsageError, match="no layer was seen to route"):
+        served(recorded(facts), predictor)
+    few = replace(
+        routing(), passes=(RoutedPass(step=1, is_training=False, experts=((0, 1) * 50,) * LAYERS),)
+    )
+    with pytest.raises(UsageError, match="too little"):
+        served(recorded(facts, routing=few), predictor)
+    with pytest.raises(PlanningError, match="no cache") as none:
+        served(facts, predictor, token_s=1e-6)
+    assert none.value.exit_code == 3
+    with pytest.raises(PlanningError, match="no cache"):
+        served(facts, predictor, memory_bytes=2.1 * GIB)
+    job = make_job()
+    elsewhere = facts_on(predictor, job, predictor.predict(job, "m5.4xlarge"))
+    with pytest.raises(UsageError, match="not known"):
+        served(recorded(elsewhere, routing=routing()), predictor)
+
+
+def test_the_answer_is_a_list_of_one_with_its_table(facts: Facts, predictor: Predictor) -> None:
+    found = api.advised(
+        facts.job, Question(), facts.recording, on="aws:g5.xlarge", predictor=predictor,
+        serving=Serving(),
+    )  # fmt: skip
+    (one,) = found
+    assert one.name == "expert-cache"
+    lines = cache_table(one.details)
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    assert [int(row[0]) for row in rows] == sorted(
+        {size["cached"] for size in one.details["sizes"]}
+    )
+    assert rows[-1][2] == "100.0%"  # with all of them there nothing is missed

@@ -1,0 +1,101 @@
+"""Memory that is not touched as advice: said where it was recorded, silent otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from advised import readings, recorded
+
+from advisor import advice
+from advisor.advice import Advice, Facts, harvesting
+from advisor.advice.asking import facts_here, facts_on
+from advisor.collectors.recording import StepTime
+from advisor.collectors.series import TouchedReading
+from advisor.jobs.job import Job
+from advisor.planners.core.units import GIB
+from advisor.planners.harvesting.working_set import MOST_LOSS
+from advisor.predict import Predictor
+from advisor.question import Constraints
+
+MakeJob = Callable[..., Job]
+
+
+def touched(
+    sizes: dict[float, float], held: float, begin_s: float = 0.0
+) -> tuple[TouchedReading, ...]:
+    found = []
+    for length, size in sizes.items():
+        begin_s += length
+        found.append(
+            TouchedReading(
+                t_s=begin_s, window_s=length, touched_bytes=int(size), resident_bytes=int(held),
+                processes=1, held_bytes=int(held),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def facts(make_job: MakeJob) -> Facts:
+    found = facts_here(Predictor(), make_job(), constraints=Constraints(here_usd_per_h=1.0))
+    assert found is not None
+    return found
+
+
+def said(facts: Facts, **changes: Any) -> list[Advice]:
+    return list(harvesting.advise(recorded(facts, **changes)))
+
+
+COLD = touched({1: GIB, 2: GIB, 4: GIB}, 8 * GIB)
+
+
+def test_untouched_memory_is_offered_with_its_loss(facts: Facts) -> None:
+    (found,) = said(facts, touched=COLD, readings=readings(1.5, 8 * GIB))
+    assert found.details["limit_bytes"] == pytest.approx(1.1 * GIB)
+    assert found.details["harvested_bytes"] == pytest.approx(6.9 * GIB)
+    assert found.details["loss_fraction"] <= MOST_LOSS
+    assert found.time_factor == 1.0 + found.details["loss_fraction"]
+    # 1.5 of 8 cores are the larger share once 6.9 of 16 GiB are given back.
+    assert found.cost_factor == pytest.approx((1.5 / 8) / (8 / 16), rel=0.02)
+    assert "MemoryHigh=1127M" in found.how.text
+
+
+def test_it_is_said_however_weak_and_under_all_advice(facts: Facts) -> None:
+    # Cores decide what is paid: nothing is saved but for others.
+    names = [
+        one.name
+        for one in advice.advise(recorded(facts, touched=COLD, readings=readings(7.9, 8 * GIB)))
+    ]
+    assert "harvest-memory" in names
+
+
+def test_nothing_is_said_without_a_recording_of_it(facts: Facts) -> None:
+    assert said(facts) == []
+    assert said(facts, touched=touched({1: 8e9, 2: 8e9}, 8e9)) == []  # all of it is touched
+    assert said(facts, touched=touched({1: 1e9, 2: 2e9, 4: 4e9}, 8e9)) == []  # more and more
+
+
+def test_windows_of_the_start_are_left_out(facts: Facts) -> None:
+    steps = StepTime(
+        corrected_s=0.1, raw_s=0.1, low_s=0.1, high_s=0.1, steps=30, warmup_steps=1,
+        delay_fraction=0.0, clock="optimizer", is_settled=True,
+    )  # fmt: skip
+    late = recorded(facts, touched=COLD, step_time=steps, startup_s=1.0).recording
+    without = recorded(facts, touched=COLD).recording
+    assert late is not None
+    assert without is not None
+    assert [one.window_s for one in harvesting.windows_of(late)] == [2, 4]
+    assert [one.window_s for one in harvesting.windows_of(without)] == [1, 2, 4]
+    grown = recorded(facts, touched=(replace(COLD[0], held_bytes=GIB), *COLD[1:])).recording
+    assert grown is not None
+    assert [one.window_s for one in harvesting.windows_of(grown)] == [2, 4]
+
+
+def test_rented_machines_are_paid_whole(make_job: MakeJob) -> None:
+    predictor = Predictor()
+    job = make_job()
+    rented = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+    assert said(rented, touched=COLD) == []
