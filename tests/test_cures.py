@@ -317,7 +317,7 @@ def test_the_experiment_goes_on_where_it_was_stopped(
             raise RuntimeError("exit 1")
 
     named_scripts = [SimpleNamespace(path=Path(name)) for name in ("a.py", "b.py", "c.py")]
-    monkeypatch.setattr(experiment.zoo, "scripts", lambda: named_scripts)
+    monkeypatch.setattr("benchmarks.experiments.cures.zoo.scripts", lambda: named_scripts)
     monkeypatch.setattr(experiment, "is_of_torch", lambda _: True)
     monkeypatch.setattr(experiment, "cases", cases)
     kept = tmp_path / "cures.json"

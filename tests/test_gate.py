@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -102,7 +103,8 @@ def test_the_numbers_are_those_of_predict(
     make_job: Callable[..., Job], predictor: Predictor
 ) -> None:
     job = make_job(total_steps=20_000.0)
-    for count, completion in ((1, "on-demand"), (2, "spot")):
+    cases: tuple[tuple[int, Literal["on-demand", "spot"]], ...] = ((1, "on-demand"), (2, "spot"))
+    for count, completion in cases:
         asked = AskedMachines(
             instance_type="g5.xlarge", provider="aws", count=count, completion=completion
         )

@@ -109,7 +109,7 @@ def test_colours_are_the_terminal_s_and_the_user_s_choice(
         def flush(self) -> None:
             pass
 
-    monkeypatch.setattr(plot_option.sys, "stdout", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
     style = plot_option.terminal_style()
     assert style.is_coloured == is_coloured
     assert not style.is_unicode
@@ -203,7 +203,7 @@ def test_the_rows_that_are_drawn_give_the_scores(rows: list[tuple[float, float]]
     scores = score(*zip(*rows, strict=True))
     assert scores.pairs is not None
     assert "pairs" not in _record(scores)
-    (chart,) = scored_charts("t", *scores.pairs)
+    (chart,) = scored_charts("t", *(one.tolist() for one in scores.pairs))
     line, drawn = chart.series
     ratios = [abs(y / x - 1) for x, y in zip(drawn.x, drawn.y, strict=True)]
     assert np.median(ratios) == pytest.approx(scores.median_ape_fraction, abs=1e-6)

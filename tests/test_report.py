@@ -11,7 +11,7 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ def recorded() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pipeline() -> dict[str, Any]:
     """As the page that Python gives holds it."""
-    text = report_page(predictor=predictor(), **PIPELINE)
+    text = report_page(None, predictor=predictor(), **cast("dict[str, Any]", PIPELINE))
     held: dict[str, Any] = json.loads(_parsed(text).scripts[0][1])
     return held
 
@@ -246,7 +246,7 @@ def test_a_run_too_short_to_show_is_empty() -> None:
 def test_the_runs_series_are_those_of_the_recording(recorded: dict[str, Any]) -> None:
     from advisor.collectors import store
 
-    seen = store.read_recording(Path(RECORDED["run"]))
+    seen = store.read_recording(Path(str(RECORDED["run"])))
     run = recorded["run"]
     assert [rank["steps"] for rank in run["ranks"]] == [len(one.step_s) for one in seen.ranks]
     assert run["step_time"]["corrected_s"] == seen.step_time.corrected_s  # type: ignore[union-attr]

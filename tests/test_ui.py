@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from ui_pages import ASKED, FEW, Opened, opened
 
 from advisor import api
+from advisor.catalogue import Catalogue
 from advisor.cli import app, load_verb, own_cluster
 from advisor.cli.asking import CONSTRAINTS, LAYOUT, SETUP
 from advisor.errors import UsageError
@@ -189,7 +190,7 @@ def test_two_runs_and_a_port_out_of_range_are_mistakes() -> None:
 
 def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is recorded while the page is open is another job."""
-    monkeypatch.setattr(live_report.store, "latest_run", lambda: Path("/runs/digits-7"))
+    monkeypatch.setattr("advisor.collectors.store.latest_run", lambda: Path("/runs/digits-7"))
     assert live_report.with_name(Question()).job.run == "digits-7"
     assert live_report.with_name(Question.read(ASKED)) == Question.read(ASKED)
 
@@ -215,8 +216,7 @@ def test_the_catalogue_is_read_once(ui: Opened, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(live_report.Catalogue, "load", refuse)
-    monkeypatch.setattr(api.Catalogue, "load", refuse)
+    monkeypatch.setattr(Catalogue, "load", refuse)
     assert ui.post({"question": {**FEW, "max_nodes": "2"}, "whole": False}).status_code == 200
 
 

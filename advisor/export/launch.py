@@ -160,7 +160,8 @@ def launch_of(
             f"your script stands for {PLACEHOLDER}: nothing was recorded",
         )
     per_node = max(pick.layout.devices // pick.nodes, 1)
-    text, files = _line(words, pick.nodes, per_node), {}
+    files: dict[str, str] = {}
+    text = _line(words, pick.nodes, per_node)
     is_laid_out = job is not None and job.work is not None and pick.rented.provider != HERE
     if job is not None and is_laid_out and (is_placeholder or pick.layout.devices > 1):
         text, files = _laid_out(pick, job, words, predictor, space)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from advisor.catalogue import Catalogue, OfferFilter, Pricing
 from advisor.catalogue.gpus import GpuFilter
@@ -112,7 +112,7 @@ def _number(count: Any) -> float:
 
 def _asked(option: Mapping[str, Any], nodes: int, catalogue: Catalogue) -> Asked:
     provider, region = _place(option)
-    pricing: Pricing = "spot" if option.get("use_spot") else "on-demand"
+    pricing: Literal["spot", "on-demand"] = "spot" if option.get("use_spot") else "on-demand"
     name, accelerator = option.get("instance_type"), option["accelerators"]
     if name is not None:
         return AskedMachines(

@@ -29,7 +29,7 @@ def drawing(one: Candidate) -> dict[str, Any]:
         stages.
     """
     ranks = _ranks(one.layout)
-    instances = []
+    instances: list[dict[str, Any]] = []
     for offer, count in one.configuration.parts:
         per = max(round(offer.accelerators), 1)
         for _ in range(count):

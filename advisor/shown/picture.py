@@ -150,7 +150,7 @@ def _curve(series: Series, axes: Axes, colour: str, *, above: int) -> None:
 
 def _points(points: Sequence[Point], axes: Axes, style: dict[str, Any]) -> None:
     """Draw a mark a point, lines over its bounds, and its label."""
-    reach = {
+    reach: dict[str, Any] = {
         f"{axis}err": list(zip(*(_reach(one, axis) for one in points), strict=True))
         for axis in ("x", "y")
         if points and getattr(points[0], f"{axis}_bounds") is not None

@@ -27,7 +27,7 @@ _SHOWN_STATISTICS: Final = ("mape_fraction", "median_ape_fraction")
 QUESTIONS: Final = {
     "gpu": "a job known by its runs elsewhere, on a GPU type that was left out",
     "gpu-mlperf": "MLPerf's jobs by their runs elsewhere, on an accelerator that was left out",
-    "job": "a network by its steps on other instances' GPUs, on a GPU that was left out",
+    "job": "a network by its steps on other GPUs, on one that only other networks were on",
     "layers": "a described transformer layer, its GPU and model left out",
     "described": "a model that was only described, asked as a user asks, its GPU left out",
     "neusight": "NeuSight's suite: described models, their GPU left out",
@@ -79,6 +79,8 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "job": (
         ("PROFET, median", ("groups", "PROFET", "median_ape_fraction"), "error"),
         ("trainpred, median", ("groups", "trainpred", "median_ape_fraction"), "error"),
+        ("other jobs unknown, median",
+         ("groups", "other jobs unknown", "median_ape_fraction"), "error"),
     ),
     "series-mlperf": (
         ("up to twice the size, median", ("groups", "size x 1 to 2", "median_ape_fraction"),

@@ -152,7 +152,7 @@ def _rules(table: CellTable, families: NDArray[np.str_]) -> dict[str, Floats]:
                 nearest[i] = log_rate[others[np.argmin(np.abs(speed[others] - speed[i]))]]
                 constant[i] = log_rate[others].mean()
                 linear[i] = constant[i] + slope * (speed[i] - speed[others].mean())
-                ratios = [ratio(i, int(o)) for o in others]
+                ratios = [ratio(int(i), int(o)) for o in others]
                 carried[i] = np.mean(log_rate[others] + ratios)
     return {
         "nearest run": np.exp(nearest),

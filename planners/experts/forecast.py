@@ -74,7 +74,9 @@ def learn(tokens: ArrayLike, experts: int) -> UseForecast:
         later[at] = used[at + 1] + GAMMA * later[at + 1]
     x = _features(used)
     inside = x.T @ x + _RIDGE * np.eye(x.shape[1])
-    return UseForecast(experts=experts, weights=np.linalg.solve(inside, x.T @ later))
+    return UseForecast(
+        experts=experts, weights=np.linalg.solve(inside, x.T @ later).astype(np.float64)
+    )
 
 
 def _uses(tokens: NDArray[np.int64], experts: int) -> NDArray[np.float64]:

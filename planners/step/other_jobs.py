@@ -92,7 +92,7 @@ def features(work: Work, batch: float, known: Sequence[MeasuredRun]) -> Floats:
     """Return what tells steps apart that were fitted to known runs, shape (5,)."""
     flop, moved, calls, _ = amounts_of(work)
     usual = math.exp(float(np.mean(np.log([run.batch for run in known]))))
-    return np.log(np.array([flop, moved, calls, batch, batch / usual]) + _LEAST)
+    return np.asarray(np.log(np.array([flop, moved, calls, batch, batch / usual]) + _LEAST))
 
 
 @lru_cache(maxsize=256)
