@@ -1,6 +1,6 @@
 """Whether a submission passes, and what would: the one function that decides.
 
-AskedMachines machines are asked of the estimate behind ``predict`` and judged by the rule by which
+Rented machines are asked of the estimate behind ``predict`` and judged by the rule by which
 ``recommend`` rejects a row; devices of an own cluster are asked of the estimate by which
 ``recommend --cluster`` compares them. What would do is the recommendation under the same limits.
 """
