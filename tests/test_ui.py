@@ -19,12 +19,13 @@ from ui_pages import ASKED, FEW, Opened, opened
 
 from advisor import api
 from advisor.catalogue import Catalogue
-from advisor.cli import app, load_verb
+from advisor.cli import app, load_verb, own_cluster
 from advisor.cli.asking import CONSTRAINTS, LAYOUT, SETUP
 from advisor.errors import UsageError
 from advisor.question import ENTRIES, Question
 from advisor.ui import controls, live_report
 from advisor.ui.desk import Desk, SupersededError
+from advisor.ui.live_report import LiveReport
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +193,23 @@ def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("advisor.collectors.store.latest_run", lambda: Path("/runs/digits-7"))
     assert live_report.with_name(Question()).job.run == "digits-7"
     assert live_report.with_name(Question.read(ASKED)) == Question.read(ASKED)
+
+
+def test_the_own_cluster_is_compared_with_every_answer(tmp_path: Path) -> None:
+    """As ``recommend --cluster`` compares it, with the question as it was changed."""
+    rows = [f"{k},8,{k * 4800},21600" for k in range(50)]
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("\n".join(["job_id,num_gpu,submit_time,duration", *rows]) + "\n")
+    own = {"cluster_trace": str(trace), "cluster": "10x4xV100-SXM2-16GB@100Gbps"}
+    live = LiveReport(Question.read({**ASKED, **own}), beside=own_cluster.comparison)
+    found = live.answer(controls.changed(live.question, {**FEW, "top": 1}), is_whole=False)
+    job = api.job_of(live.question.job)
+    question = Question.read({**ASKED, **own, "top": 1})
+    answer = api.ranked(job, question, predictor=live.predictor, with_changes=False)
+    want = own_cluster.comparison(question, job, answer, live.predictor)
+    assert want is not None
+    record = json.loads(json.dumps(want.to_record()["own_cluster"]))
+    assert found["data"]["answer"]["own_cluster"] == record
 
 
 def test_the_catalogue_is_read_once(ui: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
+from collecting import ROOT
 from ui_pages import FEW, HERE, Opened, opened
 
 from advisor.errors import AdvisorError
@@ -158,3 +164,27 @@ def test_it_listens_on_loopback_only_and_a_taken_port_is_told() -> None:
         # The machine's other addresses do not answer.
         with socket.socket() as other, pytest.raises(ConnectionRefusedError):
             other.connect(("127.0.0.2", port))
+
+
+@pytest.mark.slow
+def test_the_verb_prints_its_address_and_ends_with_ctrl_c() -> None:
+    words = [sys.executable, "-m", "advisor.cli", "ui", "--no-open", "--layers", "4", "--hidden",
+             "256", "--heads", "4", "--tokens", "2B", "--cloud", "lambda"]  # fmt: skip
+    with subprocess.Popen(
+        words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        address = running.stdout.readline().strip()
+        with urllib.request.urlopen(address) as reply:
+            assert "<title>transformer: what to rent</title>" in reply.read().decode()
+        port = str(urlsplit(address).port)
+        second = subprocess.run(
+            [*words, "--port", port], cwd=ROOT, text=True, capture_output=True, check=False
+        )
+        running.send_signal(signal.SIGINT)
+        rest, said = running.communicate()
+    assert (running.returncode, rest, said) == (0, "", "")
+    assert second.returncode == 1
+    assert second.stderr.splitlines() == [
+        f"error: port {port} is in use", "hint: name another with --port, or leave it out",
+    ]  # fmt: skip
