@@ -18,15 +18,15 @@ from advisor.catalogue.gpus import parse_gpus
 from advisor.cli import app
 from advisor.errors import AdvisorError, UsageError
 from advisor.gate.answer import judge, judge_submission
-from advisor.gate.decision import decide
-from advisor.gate.records import AskedMachines, OwnDevices, Submission, Unclear
+from advisor.gate.decision import decide, judged
+from advisor.gate.records import AskedMachines, Judged, OwnDevices, Submission, Unclear
 from advisor.gate.said import from_script, joined
 from advisor.jobs.job import Job
 from advisor.machines.cluster_text import one_group
 from advisor.predict import Predictor
 from advisor.question import Constraints, Question
 from advisor.ranking import recommend
-from advisor.ranking.ranked import ranked_rows
+from advisor.ranking.ranked import Ranked, ranked_rows
 from advisor.simulation.own_cluster import on_own_devices
 
 RUN = CliRunner()
@@ -82,7 +82,7 @@ def test_the_verdict_is_that_of_the_ranking(
     assert 3 < sum(verdicts) < len(verdicts) - 3  # both answers were tried
 
 
-def machines_of(ranked, row: int, predictor: Predictor) -> AskedMachines:  # type: ignore[no-untyped-def]
+def machines_of(ranked: Ranked, row: int, predictor: Predictor) -> AskedMachines:
     """Return the machines of one row of a ranking, in the row's own region."""
     offer, column = int(ranked.rows.offer[row]), int(ranked.rows.column[row])
     kind = predictor.catalogue.types.at(int(ranked.offers.type_index[offer]))
@@ -92,11 +92,11 @@ def machines_of(ranked, row: int, predictor: Predictor) -> AskedMachines:  # typ
     )  # fmt: skip
 
 
-def decide_alone(job: Job, asked: AskedMachines, limits: Constraints, predictor: Predictor):  # type: ignore[no-untyped-def]
+def decide_alone(
+    job: Job, asked: AskedMachines, limits: Constraints, predictor: Predictor
+) -> Judged:
     """Return what is said of one machine, without the search for what would do."""
-    from advisor.gate.decision import _judged
-
-    return _judged(job, asked, asking(limits), predictor, is_strict=True)
+    return judged(job, asked, asking(limits), predictor, is_strict=True)
 
 
 def test_the_numbers_are_those_of_predict(

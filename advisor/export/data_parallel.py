@@ -42,7 +42,8 @@ def on_framework(pick: Pick, launch: Launch, *wanted: Framework) -> Launch:
     work = launch.work
     if not launch.is_placeholder or work is None or work.transformer is None:
         return launch
-    shapes, reasons = shapes_of(work.transformer), []
+    shapes = shapes_of(work.transformer)
+    reasons: list[str] = []
     for framework in wanted:
         rule = broken_rule(
             pick.layout, framework, shapes, setup=work.setup, precision=work.precision

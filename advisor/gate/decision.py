@@ -1,6 +1,6 @@
 """Whether a submission passes, and what would: the one function that decides.
 
-AskedMachines machines are asked of the estimate behind ``predict`` and judged by the rule by which
+Rented machines are asked of the estimate behind ``predict`` and judged by the rule by which
 ``recommend`` rejects a row; devices of an own cluster are asked of the estimate by which
 ``recommend --cluster`` compares them. What would do is the recommendation under the same limits.
 """
@@ -70,12 +70,12 @@ def decide(
     """
     limits = question.constraints
     _check_length(job, limits)
-    judged = tuple(
-        _judged(job, one, question, predictor, is_strict=is_strict) for one in submission.asked
+    verdicts = tuple(
+        judged(job, one, question, predictor, is_strict=is_strict) for one in submission.asked
     )
     found = GateVerdict(
         run=job.name,
-        judged=judged,
+        judged=verdicts,
         limits={name: getattr(limits, name) for name in LIMITS},
         catalogue_as_of=predictor.catalogue.as_of,
         predictor=predictor.name,
@@ -85,9 +85,9 @@ def decide(
         return found
 
     def judge(others: Sequence[Asked]) -> tuple[Judged, ...]:
-        return tuple(_judged(job, one, question, predictor, is_strict=False) for one in others)
+        return tuple(judged(job, one, question, predictor, is_strict=False) for one in others)
 
-    return replace(found, remedies=remedies(job, judged, question, predictor, recording, judge))
+    return replace(found, remedies=remedies(job, verdicts, question, predictor, recording, judge))
 
 
 def _check_length(job: Job, limits: Constraints) -> None:
@@ -98,9 +98,10 @@ def _check_length(job: Job, limits: Constraints) -> None:
         )
 
 
-def _judged(
+def judged(
     job: Job, asked: Asked, question: Question, predictor: Predictor, *, is_strict: bool
 ) -> Judged:
+    """Return what holds for one of the machines; parameters are those of ``decide``."""
     if isinstance(asked, Unclear):
         return Judged(asked=asked, note=asked.why)
     try:

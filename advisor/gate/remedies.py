@@ -16,7 +16,7 @@ from advisor.predict import Predictor
 from advisor.question import Question
 from advisor.ranking.summary import offer_words
 
-# OwnDevices machines tried in place of those that were asked for: up to so many times as many.
+# Own machines tried in place of those that were asked for: up to so many times as many.
 _MOST_TIMES = 8
 
 
