@@ -175,6 +175,12 @@ def test_widths_grow_with_the_distance_from_the_devices_fitted() -> None:
     )
 
 
+def test_what_runs_in_fp32_runs_in_fp64_for_one_operator_of_it() -> None:
+    """A gradient's norm in double precision: no reason to have no answer for any machine."""
+    for device in SHEET.values():
+        assert device_rates.runs_as(device, "fp64") == device_rates.runs_as(device, "fp32")
+
+
 def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ LogRates = tuple[float, float, float]
 
 # What a precision runs as where the device lacks it, tried in this order; fp32 ends every chain.
 FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp64": ("fp32",),
+    "fp64": ("fp32", "bf16", "fp16"),
     "fp32": ("fp32", "bf16", "fp16"),
     "tf32": ("tf32", "fp32", "bf16", "fp16"),
     "bf16": ("bf16", "fp16", "fp32"),
