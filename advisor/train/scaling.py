@@ -7,15 +7,15 @@
   size on 2 to 128 nodes (SimAI's).
 - Without RDMA: the stream limit, overlap and stragglers from the scaling law fitted to all rows
   of the clusters with a known network (``measurements/pollux_sia``).
-- Uncertainty: the two variance components that make the planner's uncalibrated errors on those
-  rows most likely, every application of a cluster counting the same.
+- Uncertainty: the two variance components that make the planner's uncalibrated errors most likely,
+  those of each cluster by constants fitted without it (``scaling_errors.variance_components``).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -67,6 +67,17 @@ TABLE_NETWORK_BYTES_PER_S = 8 * bytes_per_s(200)
 _CORNER: Final = 0.1  # log error beyond which a reading counts less
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What the tables of collectives say, whichever clusters are left out [s, -]."""
+
+    launch_s: float
+    intra_step_s: float
+    intra_efficiency: float
+    network_step_s: float
+    network_efficiency: float
+
+
 def command(
     folder: Annotated[
         Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
@@ -79,7 +90,10 @@ def command(
     with reads.collected() as inputs:
         source = packaged.measurements(folder)
         laws, clusters = fit_laws(source), read_clusters(source)
-        constants = _parameters(source, laws, clusters)
+        links = _fit_links(source)
+        constants = _parameters(links, laws, clusters)
+        left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
+        in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
     fitted = model_folder.FittedModel(
         name=NAME,
@@ -88,7 +102,7 @@ def command(
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
         },
-        metrics={"uncalibrated": errors_by_cluster(constants, clusters)},
+        metrics={"left_out": left_out, "in_sample": in_sample},
     )
     model_folder.write(fitted, target)
     typer.echo(f"wrote {target}")
@@ -102,7 +116,7 @@ def fit(data: Path) -> ScalingParameters:
     ModelError
         If a table is missing or holds no usable row.
     """
-    return _parameters(data, fit_laws(data), read_clusters(data))
+    return _parameters(_fit_links(data), fit_laws(data), read_clusters(data))
 
 
 def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
@@ -113,13 +127,9 @@ def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
     ModelError
         As ``fit``.
     """
-    laws, clusters = fit_laws(data), read_clusters(data)
+    laws, clusters, links = fit_laws(data), read_clusters(data), _fit_links(data)
     return {
-        left_out: _parameters(
-            data,
-            {name: law for name, law in laws.items() if name != left_out},
-            {name: runs for name, runs in clusters.items() if name != left_out},
-        )
+        left_out: _parameters(links, _without(left_out, laws), clusters)
         for left_out in laws
         if len(laws) > 1
     }
@@ -139,11 +149,33 @@ def fit_laws(data: Path) -> dict[str, ScalingFit]:
 
 
 def _parameters(
-    data: Path, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
+    links: Links, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
 ) -> ScalingParameters:
-    """Return the constants by the laws of some clusters and those clusters' errors."""
-    launch, intra_step, intra = _fit_inside(data)
-    network_step, network = _fit_between(data)
+    """Return the constants by the laws of some clusters, and the widths by those left out."""
+    answering = _without_each(links, laws, clusters)
+    compute, communication = variance_components(answering, clusters)
+    return replace(
+        _constants(links, laws, clusters),
+        log_sd_compute=compute,
+        log_sd_communication=communication,
+    )
+
+
+def _without_each(
+    links: Links, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
+) -> dict[str, ScalingParameters]:
+    """Return by cluster the constants of the others; one alone can only answer for itself."""
+    return {name: _constants(links, _without(name, laws) or laws, clusters) for name in laws}
+
+
+def _without(left_out: str, laws: Mapping[str, ScalingFit]) -> dict[str, ScalingFit]:
+    return {name: law for name, law in laws.items() if name != left_out}
+
+
+def _constants(
+    links: Links, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
+) -> ScalingParameters:
+    """Return the constants by the laws of some clusters, before their widths are known."""
     slow = [
         1e9 / np.exp(cluster_terms(law).seconds_per_gb)
         for name, law in laws.items()
@@ -153,13 +185,13 @@ def _parameters(
         [1 / (1 + np.exp(-application_terms(law).overlap)) for law in laws.values()]
     )
     doubling = [cluster_terms(law).straggler_doubling for law in laws.values()]
-    first = ScalingParameters(
+    return ScalingParameters(
         collectives=CollectiveParameters(
-            launch_s=launch,
-            intra_step_s=intra_step,
-            network_step_s=network_step,
-            intra_efficiency=intra,
-            network_efficiency=network,
+            launch_s=links.launch_s,
+            intra_step_s=links.intra_step_s,
+            network_step_s=links.network_step_s,
+            intra_efficiency=links.intra_efficiency,
+            network_efficiency=links.network_efficiency,
             stream_bytes_per_s=float(np.exp(np.mean(np.log(slow)))) if slow else bytes_per_s(10),
             rdma_from_bytes_per_s=RDMA_FROM_BYTES_PER_S,
         ),
@@ -170,10 +202,20 @@ def _parameters(
         log_sd_compute=0.0,
         log_sd_communication=0.0,
         log_sd_per_doubling=0.1,
-        fitted_workers=float(max(c.measured.placements.workers.max() for c in clusters.values())),
+        fitted_workers=float(max(clusters[n].measured.placements.workers.max() for n in laws)),
     )
-    compute, communication = variance_components(first, clusters)
-    return replace(first, log_sd_compute=compute, log_sd_communication=communication)
+
+
+def _fit_links(data: Path) -> Links:
+    launch_s, intra_step_s, intra_efficiency = _fit_inside(data)
+    network_step_s, network_efficiency = _fit_between(data)
+    return Links(
+        launch_s=launch_s,
+        intra_step_s=intra_step_s,
+        intra_efficiency=intra_efficiency,
+        network_step_s=network_step_s,
+        network_efficiency=network_efficiency,
+    )
 
 
 def _fit_inside(data: Path) -> tuple[float, float, float]:
