@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.domain import QUANTILES
 from advisor.errors import ModelError
 from advisor.planners.core.units import bytes_per_s
 from advisor.planners.links.data_parallel import (
@@ -24,11 +23,11 @@ from advisor.planners.links.data_parallel import (
 )
 from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
+from advisor.train.few_groups import widening
 from advisor.train.scaling_runs import ClusterRuns
 
 Array = NDArray[np.float64]
 INPUT_BOUND = frozenset({"yolov3"})  # limited by loading (SOURCE.md): not what is fitted here
-COVERAGE: Final = 0.9  # of the intervals that the widths are made for
 BACKWARD_FRACTION = 2 / 3  # of forward and backward: two products for each of the forward pass
 
 
@@ -72,7 +71,6 @@ def variance_components(
         If no application can be asked on several devices.
     """
     from scipy.optimize import minimize
-    from scipy.stats import t
 
     found = list(_errors_by_application(constants, clusters))
     if not found:
@@ -90,8 +88,7 @@ def variance_components(
 
     tight = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 5000, "maxfev": 5000}
     best = minimize(minus_log_likelihood, np.log([0.1, 0.5]), method="Nelder-Mead", options=tight)
-    few = t.ppf(0.5 + COVERAGE / 2, len(applications)) / QUANTILES[COVERAGE]
-    compute, communication = few * np.exp(best.x)
+    compute, communication = widening(len(applications)) * np.exp(best.x)
     return float(compute), float(communication)
 
 
