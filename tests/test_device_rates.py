@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from advisor.machines import devices
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
+from advisor.planners.step import device_rates
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import (
@@ -172,6 +173,37 @@ def test_widths_grow_with_the_distance_from_the_devices_fitted() -> None:
     assert distance_from_fitted(SHEET["T4"], PARAMETERS.fitted_rates) == pytest.approx(
         0.0, abs=1e-3
     )
+
+
+def test_what_runs_in_fp32_runs_in_fp64_for_one_operator_of_it() -> None:
+    """A gradient's norm in double precision: no reason to have no answer for any machine."""
+    for device in SHEET.values():
+        assert device_rates.runs_as(device, "fp64") == device_rates.runs_as(device, "fp32")
+
+
+def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted = PARAMETERS.fitted_rates
+    anew = {
+        name: min(math.dist(log_rates(device), one) for one in fitted)
+        for name, device in SHEET.items()
+    }
+    looked: list[str] = []
+
+    def counted(device: Device) -> tuple[float, float, float]:
+        looked.append(device.name)
+        return log_rates(device)
+
+    monkeypatch.setattr(device_rates, "log_rates", counted)
+    for _ in range(2):  # the second time from what is remembered
+        assert {n: distance_from_fitted(d, fitted) for n, d in SHEET.items()} == anew
+    assert len(looked) == 2 * len(SHEET)  # once a question, not once a fitted device
+    # Other fitted devices give other distances: what is remembered is remembered for both.
+    assert distance_from_fitted(SHEET["T4"], fitted[:1]) == math.dist(
+        log_rates(SHEET["T4"]), fitted[0]
+    )
+    assert distance_from_fitted(SHEET["T4"], ()) == 0.0
 
 
 def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_was_fitted() -> None:

@@ -134,6 +134,10 @@ NEVER_RECORDED: Final = (
     "idle_share", "three_node_ratio", *(f"operator_share_{kind}" for kind in _PROFILED),
     "regions", "cores_over_threads",
 )  # fmt: skip
+# A fresh machine's own chatter (neighbours looked for, clocks) is a hundred to a thousand bytes a
+# second; a gradient of 10,000 parameters every second is more than this. Below it nothing of the
+# job is sent, and whether a few bytes were seen tells nothing of the job.
+CHATTER_BYTES_PER_S: Final = 1e4
 _IS_LOG: Final = np.array([feature.is_log for feature in FEATURES])
 
 
@@ -184,10 +188,13 @@ def is_watched() -> NDArray[np.bool_]:
 
     Not the course of the partial run and not the mix of operators: they describe the program, and
     how wrong a model is on programs unlike those it has seen is what its intervals are made of.
+    Nor a process's memory, which is mostly that of the libraries it has imported (0.38 to 0.5 GB
+    over all jobs of ``datasets/runs``): what the job itself keeps is watched as its parameters,
+    the optimizer's state and what is saved for the backward pass.
     """
     return np.array([
         f.group != "series" and not f.name.startswith(("flop_share_", "operator_share_"))
-        and f.name not in ("step_time_cv", "loading_fraction")
+        and f.name not in ("step_time_cv", "loading_fraction", "memory_peak_bytes")
         for f in FEATURES
     ])  # fmt: skip
 
@@ -257,6 +264,8 @@ def _series_values(series: ResourceSeries) -> Iterator[tuple[str, float]]:
         if values.size == 0:
             continue
         mean = float(np.mean(values))
+        if channel.startswith("network_") and mean < CHATTER_BYTES_PER_S:
+            continue
         yield f"{channel}_mean", mean
         if values.size < 3 or mean <= 0:
             continue  # one or two readings have no course

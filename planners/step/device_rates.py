@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device_parameters import DeviceParameters
 
+LogRates = tuple[float, float, float]
+
 # What a precision runs as where the device lacks it, tried in this order; fp32 ends every chain.
 FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp64": ("fp32",),
+    "fp64": ("fp32", "bf16", "fp16"),
     "fp32": ("fp32", "bf16", "fp16"),
     "tf32": ("tf32", "fp32", "bf16", "fp16"),
     "bf16": ("bf16", "fp16", "fp32"),
@@ -99,16 +102,21 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     return float(limit * share_of_rates(device, parameters))
 
 
-def log_rates(device: Device) -> tuple[float, float, float]:
+def log_rates(device: Device) -> LogRates:
     """Return the logarithms of a device's vector peak, 16-bit peak and memory bandwidth."""
     half = device.fp16_flop_per_s or device.bf16_flop_per_s
     vector = device.fp32_flop_per_s or half or 1.0
     return math.log(vector), math.log(half or vector), math.log(device.memory_bytes_per_s)
 
 
-def distance_from_fitted(device: Device, fitted: Iterable[tuple[float, float, float]]) -> float:
+def distance_from_fitted(device: Device, fitted: tuple[LogRates, ...]) -> float:
     """Return how far a device's rates lie from the nearest fitted one's, in logarithms."""
-    return min((math.dist(log_rates(device), one) for one in fitted), default=0.0)
+    return _distance(log_rates(device), fitted)
+
+
+@lru_cache(maxsize=4096)  # a search asks of the same few dozen devices in every step it estimates
+def _distance(rates: LogRates, fitted: tuple[LogRates, ...]) -> float:
+    return min((math.dist(rates, one) for one in fitted), default=0.0)
 
 
 def share_of_rates(device: Device, parameters: DeviceParameters) -> float:

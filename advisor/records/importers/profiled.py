@@ -56,10 +56,11 @@ def profile(job: Job) -> Profile | None:
         return None
     work, batch = job.work, float(job.global_batch)
     facts = _work_facts(work, batch) | {"steps": job.total_steps}
-    step_s = _one_core_s(job.measured, job.resources) * batch / job.recorded_batch
+    factor = batch / job.recorded_batch
+    step_s = _one_core_s(job.measured, job.resources) * factor
     anchor: dict[str, Fact] = {
         "step_time_s": step_s,
-        "cpu_s_per_step": step_s,
+        "cpu_s_per_step": _processor_s(job, step_s / factor) * factor,
         "loading_fraction": min(job.feed.wait_s / job.measured.step_s, 1.0),
         "memory_peak_bytes": float(job.peak_rss_bytes),
     }
@@ -142,6 +143,18 @@ def _one_core_s(measured: Measured, used: Resources | None) -> float:
     if (measured.threads or 1) == 1 or used is None or used.cpu_s_per_step is None:
         return step_s
     return max(step_s, used.cpu_s_per_step)
+
+
+def _processor_s(job: Job, step_s: float) -> float:
+    """Return the processor time of a recorded step, ``step_s`` long on one core of the host [s].
+
+    What was measured where one thread of one process trained; for several it is the step already.
+    """
+    used, measured = job.resources, job.measured
+    is_alone = measured is not None and (measured.threads or 1) == 1 and not job.feed.workers
+    if not is_alone or used is None or not used.cpu_s_per_step or used.rank_mean:
+        return step_s
+    return used.cpu_s_per_step
 
 
 def _per_core(channels: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
