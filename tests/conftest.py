@@ -31,7 +31,7 @@ def pytest_unconfigure() -> None:
 
 # What starts programs and looks at them from outside can be looked at too late on a machine that
 # stands still for seconds: it is tried again, and named in the summary. Nothing else is.
-_OUTSIDE = {"collecting", "multiprocessing", "socket", "subprocess", "threading"}
+_OUTSIDE = {"browser", "collecting", "multiprocessing", "socket", "subprocess", "threading"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ import importlib
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -24,8 +25,13 @@ from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.learned.choice import Runs, random_ratio, walked_ratio
 from advisor.measurements import MLPERF
-from advisor.validation import Blind, Group, Scores, Validation, own
+from advisor.planners.links.data_parallel import ScalingParameters
+from advisor.train.scaling import fit_without_each
+from advisor.train.scaling_errors import variance_components
+from advisor.train.scaling_runs import read_clusters
+from advisor.validation import Blind, Group, Scores, Validation, own, scaling_nominal
 from advisor.validation.scores import FORMS, STATISTICS, compare, score
+from advisor.ways import parameters
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "advisor" / "validation"
@@ -279,8 +285,21 @@ def test_baselines_of_accelerators_are_on_our_rows_and_say_where_we_lose() -> No
 
 
 @pytest.mark.slow
-def test_nominal_links_alone_are_scored_without_the_cluster() -> None:
+def test_nominal_links_alone_are_scored_without_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left_out: dict[str, ScalingParameters] = {}
+
+    def kept(folder: Path) -> dict[str, ScalingParameters]:
+        left_out.update(fit_without_each(folder))
+        return left_out
+
+    monkeypatch.setattr(scaling_nominal, "fit_without_each", kept)
     found = validation.run("scaling-nominal", shared())
+    _widths_are_of(left_out)
+    assert found.overall.coverage is not None
+    assert found.overall.coverage > 0.7
+    assert 0.85 < found.figures["90 % interval covers, loading aside"] < 0.95
     figures = found.figures
     for cluster in ("aws", "rtx", "dgx-ext"):
         for rule in ("perfect scaling", "alpha-beta at nominal bandwidth"):
@@ -289,6 +308,15 @@ def test_nominal_links_alone_are_scored_without_the_cluster() -> None:
                                                 "these rows)"]  # fmt: skip
     assert figures["dgx-ext: ours"] > figures["dgx-ext: perfect scaling"]  # we lose on A100
     assert found.overall.rows == found.baselines["perfect scaling"].rows
+
+
+def _widths_are_of(left_out: Mapping[str, ScalingParameters]) -> None:
+    """The shipped widths are those of clusters that the constants have not seen."""
+    shipped, clusters = parameters.scaling(), read_clusters(shared())
+    found = variance_components(left_out, clusters)
+    assert (shipped.log_sd_compute, shipped.log_sd_communication) == pytest.approx(found, rel=1e-3)
+    in_sight = variance_components(dict.fromkeys(left_out, shipped), clusters)
+    assert in_sight[1] < 0.7 * found[1]
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from advisor.predict.campaign import CampaignModel, path, record
 from advisor.records.campaigns import packaged_path, read_campaigns
 from advisor.train import model_folder
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
+from advisor.train.few_groups import widening
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -220,14 +221,11 @@ def _spread_of_measured(rows: CampaignColumns, growth: float) -> float:
 
     Few publish both: the root mean square, times Student's quantile over the normal one.
     """
-    from scipy.stats import t
-
     size, beyond = beyond_rate(rows)
     if size.size < _FEWEST_RATES:
         return np.inf
     root_mean_square = np.sqrt(np.mean((beyond - growth * size) ** 2 / size))
-    few = t.ppf(0.5 + COVERAGE / 2, size.size) / QUANTILES[COVERAGE]
-    return float(few * root_mean_square)
+    return float(widening(size.size) * root_mean_square)
 
 
 def metrics(rows: CampaignColumns) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the constants alone: what a user of an unknown cluster gets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.errors import ModelError
 from advisor.planners.core.units import bytes_per_s
 from advisor.planners.links.data_parallel import (
     DataParallelColumns,
@@ -21,6 +23,7 @@ from advisor.planners.links.data_parallel import (
 )
 from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
+from advisor.train.few_groups import widening
 from advisor.train.scaling_runs import ClusterRuns
 
 Array = NDArray[np.float64]
@@ -47,18 +50,37 @@ KNOWN_CLUSTERS: Final[Mapping[str, KnownCluster]] = {
 
 
 def variance_components(
-    constants: ScalingParameters, clusters: Mapping[str, ClusterRuns]
+    constants: Mapping[str, ScalingParameters], clusters: Mapping[str, ClusterRuns]
 ) -> tuple[float, float]:
-    """Return log_sd_compute and log_sd_communication of greatest likelihood.
+    """Return log_sd_compute and log_sd_communication of greatest likelihood, for a new cluster.
 
     The mean squared log error of a row is taken to be ``c^2 + (communication / step x n)^2``.
+    Every cluster counts the same, and within it every application. Both are Student's quantile
+    over the normal one wider, with as many degrees of freedom as clusters: the error of a cluster
+    never seen is a draw among clusters, and of these there are few.
+
+    Parameters
+    ----------
+    constants : mapping of str to ScalingParameters
+        By cluster: the constants that answer for it, fitted without it where there are others.
+    clusters : mapping of str to ClusterRuns
+
+    Raises
+    ------
+    ModelError
+        If no application can be asked on several devices.
     """
     from scipy.optimize import minimize
 
     found = list(_errors_by_application(constants, clusters))
+    if not found:
+        raise ModelError("no application was measured on one device and on several")
+    applications = Counter(name for name, _, _ in found)
     e = np.concatenate([error for _, error, _ in found])
     s = np.concatenate([share for _, _, share in found])
-    w = np.concatenate([np.full(error.size, 1.0 / error.size) for _, error, _ in found])
+    w = np.concatenate(
+        [np.full(error.size, 1.0 / error.size / applications[name]) for name, error, _ in found]
+    )
 
     def minus_log_likelihood(theta: Array) -> float:
         variance = np.exp(2 * theta[0]) + (s * np.exp(theta[1])) ** 2
@@ -66,31 +88,32 @@ def variance_components(
 
     tight = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 5000, "maxfev": 5000}
     best = minimize(minus_log_likelihood, np.log([0.1, 0.5]), method="Nelder-Mead", options=tight)
-    compute, communication = np.exp(best.x)
+    compute, communication = widening(len(applications)) * np.exp(best.x)
     return float(compute), float(communication)
 
 
 def _errors_by_application(
-    constants: ScalingParameters, clusters: Mapping[str, ClusterRuns]
+    constants: Mapping[str, ScalingParameters], clusters: Mapping[str, ClusterRuns]
 ) -> Iterator[tuple[str, Array, Array]]:
     """Yield (cluster, ln(measured / predicted), communication over step) by application."""
-    for name, runs in sorted(clusters.items()):
+    for name, known in sorted(constants.items()):
+        runs = clusters[name]
         for index, size in enumerate(runs.gradient_bytes):
             own = runs.take(runs.measured.placements.application == index)
             alone = one_device_s(own, own.placements)
-            is_fit = name in KNOWN_CLUSTERS and runs.applications[index] not in INPUT_BOUND
+            is_fit = runs.applications[index] not in INPUT_BOUND
             several = own.placements.workers > 1
             if size is None or alone is None or not is_fit or not several.any():
                 continue
-            columns = uncalibrated(name, size, alone, own.placements, constants)
+            columns = uncalibrated(name, size, alone, own.placements, known)
             error = np.log(own.step_s / columns.step_s)[several]
             yield name, error, (columns.communication_s / columns.step_s)[several]
 
 
 def errors_by_cluster(
-    constants: ScalingParameters, clusters: Mapping[str, ClusterRuns]
+    constants: Mapping[str, ScalingParameters], clusters: Mapping[str, ClusterRuns]
 ) -> dict[str, dict[str, float]]:
-    """Return |ln(predicted / measured)| by cluster: rows, mean, median. In the fit's sight."""
+    """Return |ln(predicted / measured)| by cluster, by its own constants: rows, mean, median."""
     errors: dict[str, list[Array]] = {}
     for name, error, _ in _errors_by_application(constants, clusters):
         errors.setdefault(name, []).append(np.abs(error))

@@ -127,6 +127,8 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         ("constants fitted on these rows too, mean",
          ("figures", "pooled: in sample (constants as shipped, fitted on these rows), MAPE"),
          "error"),
+        ("interval of jobs that loading does not bound",
+         ("figures", "90 % interval covers, loading aside"), "coverage"),
     ),
     "oom": (
         ("failures found by every verb's rule", ("figures", "the product's rule: failures found"),
