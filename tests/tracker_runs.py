@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from advisor.records.importers.wandb_log import read_log
+
 SETTINGS: Final = {"batch_size": 64, "learning_rate": 0.1, "epochs": 3, "model": "logistic"}
 STEPS: Final = 12
 _STEP_S: Final = 0.25
@@ -42,6 +44,11 @@ def with_wandb(folder: Path) -> None:
     for step, loss in train():
         run.log({"loss": loss}, step=step)
     run.finish()
+    # Another process writes the log: on a machine that stands still it can be behind.
+    (log,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    until = time.monotonic() + 60.0
+    while "state" not in read_log(log).metadata and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def with_mlflow(uri: str, artifacts: Path) -> None:

@@ -116,6 +116,9 @@ def _take(run: LoggedRun, record: Any, began_s: float) -> float:
         run.summary |= {name: row[name] for name in ("_runtime", "_timestamp") if name in row}
     elif kind == "stats":
         run.events.append(_reading(record.stats, began_s))
+        run.summary["_runtime"] = max(
+            run.events[-1]["_runtime"], run.summary.get("_runtime") or 0.0
+        )  # of a run that was killed before it noted anything else
     elif kind == "exit":
         run.metadata["state"] = "failed" if record.exit.exit_code else "finished"
         run.summary["_runtime"] = max(record.exit.runtime, run.summary.get("_runtime") or 0.0)
