@@ -1,0 +1,61 @@
+"""Which machine is cheapest for the jobs of ``datasets/runs``, at their prices and at those sold.
+
+    python benchmarks/experiments/closest_prices.py
+
+The times are the measured ones. Prices are the synthetic ones that the rows carry, then those of
+the catalogue's closest machines, by the rule of ``collect --plan minutes``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import numpy as np
+
+from advisor import data
+from advisor.catalogue import Catalogue
+from advisor.machines.miniature import closest_prices
+from advisor.records import RunRecord
+from advisor.records.importers import minicloud
+
+Price = Callable[[RunRecord], float]
+
+
+def main() -> None:
+    """Print, for both kinds of prices, how often each configuration is a job's cheapest."""
+    runs = [r for r in minicloud.read(data.root("datasets") / "runs") if r.status == "ok"]
+    sold = closest_prices(Catalogue.load(with_overrides=False))
+    prices: dict[str, Price] = {
+        "synthetic": lambda r: r.price_usd_per_h or 0.0,
+        "closest sold": lambda r: r.instances * float(sold[_shape(r)]["usd_per_h"]),
+    }
+    for name, price in prices.items():
+        costs = _costs(runs, price)
+        wins = Counter(min(by, key=by.__getitem__) for by in costs.values())
+        print(f"{name}: {len(costs)} jobs")
+        for where, count in wins.most_common():
+            over = [by[where] / min(by.values()) for by in costs.values() if where in by]
+            print(f"  {where}: cheapest for {count}; {np.mean(over):.2f} of the best on average")
+
+
+def _shape(run: RunRecord) -> str:
+    machine = run.configuration[0]
+    mbit = (machine.network_gbit_per_s or 0.0) * 1e3
+    return f"{machine.vcpus:g} cores, {mbit:g} Mbit/s"
+
+
+def _costs(runs: list[RunRecord], price: Price) -> dict[str, dict[str, float]]:
+    """Return the mean cost of each job on each configuration [USD]."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        machine = run.configuration[0]
+        where = (
+            f"{run.instance_key} {run.layout['kind']} {machine.network_gbit_per_s or ''}".strip()
+        )
+        found[run.job.job_id][where].append(price(run) * (run.time_s or 0.0) / 3600.0)
+    return {job: {w: float(np.mean(v)) for w, v in by.items()} for job, by in found.items()}
+
+
+if __name__ == "__main__":
+    main()
