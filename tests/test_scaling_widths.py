@@ -60,7 +60,7 @@ def widths_of(
 ) -> tuple[float, float]:
     rng = np.random.default_rng(seed)
     runs = {f"c{k}": drawn(rng, *spread) for k in range(clusters)}
-    links = KNOWN_CLUSTERS | dict.fromkeys(runs, KNOWN_CLUSTERS["aws"])
+    links = {**KNOWN_CLUSTERS, **dict.fromkeys(runs, KNOWN_CLUSTERS["aws"])}
     monkeypatch.setattr(scaling_errors, "KNOWN_CLUSTERS", links)
     return variance_components(dict.fromkeys(runs, constants()), runs)
 
