@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
+from advisor.cli.asking import CONSTRAINTS, JOB, LAYOUT, SETUP, Recorded, asks, with_run
 from advisor.cli.quantity_types import BYTES_WITH_UNIT, RATE, SECONDS_WITH_UNIT, quantity
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
@@ -18,14 +18,7 @@ from advisor.question import JobSpec, Question
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
 def command(
     question: Question,
-    recorded: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            show_default=False,
-            help="Recorded run: its name, part of it, or its folder (default: the latest).",
-        ),
-    ] = None,
+    recorded: Recorded = None,
     *,
     on: Annotated[
         str | None,

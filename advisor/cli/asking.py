@@ -92,6 +92,17 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     return question
 
 
+# The argument of the verbs that take a run without a flag; ``with_run`` puts it into the question.
+Recorded = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]",
+        show_default=False,
+        help="Recorded run: its name, part of it, or its folder (default: the latest).",
+    ),
+]
+
+
 def with_run(question: Question, recorded: str | None) -> Question:
     """Return the question about the run that is named without a flag, if one is.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
+from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, Recorded, asks, with_run
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.question import Question
@@ -26,14 +26,7 @@ _STDOUT = "-"
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)
 def command(
     question: Question,
-    recorded: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            show_default=False,
-            help="Recorded run: its name, part of it, or its folder (default: the latest).",
-        ),
-    ] = None,
+    recorded: Recorded = None,
     *,
     out: Annotated[
         str,

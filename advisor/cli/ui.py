@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, asks, with_run
+from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, Recorded, asks, with_run
 from advisor.cli.waiting import waiting
 from advisor.question import Question
 
@@ -14,14 +14,7 @@ from advisor.question import Question
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)
 def command(
     question: Question,
-    recorded: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            show_default=False,
-            help="Recorded run: its name, part of it, or its folder (default: the latest).",
-        ),
-    ] = None,
+    recorded: Recorded = None,
     *,
     port: Annotated[
         int,
