@@ -3,8 +3,10 @@
 A share of one machine's cores is a machine in miniature: a core stands for ``VCPUS_PER_CORE``
 virtual CPUs and a limited link for ``NETWORK_PER_LINK`` times its rate, so that a quarter of a
 core to two cores are the catalogue's machines of one to eight virtual CPUs. The closest is the one
-whose virtual CPUs, and network where the link is limited, differ least in their logarithms; of
-equals the cheapest on demand, in its cheapest region.
+whose virtual CPUs, and network where the link is limited, differ least in their logarithms. Thousands
+are as close as each other, from burstable machines at a tenth of the usual price to those with
+twenty times the memory: of those within ``_AS_CLOSE`` of the closest the one of the median price
+stands for them, on demand, in its region.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from advisor.errors import CatalogueError
 
 VCPUS_PER_CORE: Final = 4.0
 NETWORK_PER_LINK: Final = 10.0
+_AS_CLOSE: Final = 0.2
 
 
 def closest_prices(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
@@ -61,7 +64,8 @@ def _closest(catalogue: Catalogue, vcpus: float, bytes_per_s: float) -> dict[str
             "the catalogue has no priced machine without accelerators",
             hint="advisor catalogue update",
         )
-    best = int(np.lexsort((usd, np.round(off, 9)))[0])
+    near = np.flatnonzero(off <= off.min() + _AS_CLOSE)
+    best = int(near[np.argsort(usd[near], kind="stable")[len(near) // 2]])
     row = int(at[best])
     region = str(prices.region[np.flatnonzero(known)[best]])
     return {

@@ -4,7 +4,7 @@ A job is a workload at one width and one batch. How many steps it has in all is 
 anchor run was made (``total_steps``): as many as take a time of the plan's ``Scale`` there, drawn
 from the job's name, and a multiple of what the partial run saw. There are two plans: of
 seconds (1 to 3 s, at least twice the partial run), of which many fit into an hour, and of minutes
-(2 to 5 min, at least twenty times), where a partial run tells of what is mostly not seen. A larger
+(45 s to 2 min, at least twenty times), where a partial run tells of what is mostly not seen. A larger
 job is thus not longer by construction, and the same job has the same total samples on every
 configuration: ``W`` workers make ``ceil(total / W)`` steps.
 """
@@ -88,7 +88,7 @@ SECONDS: Final = Scale(
     cap_s=25.0, partial_interval_s=0.05, full_interval_s=0.1, nodes=3,
 )  # fmt: skip
 MINUTES: Final = Scale(
-    name="minutes", shortest_s=120.0, longest_s=300.0, least_ratio=20, partial_cpu_s=5.0,
+    name="minutes", shortest_s=45.0, longest_s=120.0, least_ratio=20, partial_cpu_s=2.0,
     cap_s=3600.0, partial_interval_s=0.1, full_interval_s=1.0, nodes=4,
 )  # fmt: skip
 SCALES: Final = {scale.name: scale for scale in (SECONDS, MINUTES)}
@@ -102,6 +102,16 @@ SPREAD: Final[tuple[tuple[MiniInstance, MiniLayout], ...]] = tuple(
     for rate in (3e8, 1e8, 1e9)
     for instance, kind, workers in _SPREAD_OVER
 )
+# What every job of a minute runs on before any other does.
+_FIRST_OF_MINUTES: Final[tuple[tuple[MiniInstance, MiniLayout], ...]] = (
+    (ANCHOR, SINGLE),
+    (HALF, MiniLayout(kind="allreduce", workers=2, rate_bit_per_s=3e8)),
+    (TWO, SINGLE),
+    (HALF, SINGLE),
+    (HALF, MiniLayout(kind="allreduce", workers=4, rate_bit_per_s=1e8)),
+    (HALF, MiniLayout(kind="parameter-server", workers=3, rate_bit_per_s=3e8)),
+    (SMALL_MEMORY, SINGLE),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,20 +192,34 @@ def plan(scale: Scale = SECONDS) -> Iterator[MiniRun]:
 
 
 def _plan_of_minutes() -> Iterator[MiniRun]:
-    """Yield jobs of every workload at its largest batch; each full run takes minutes.
+    """Yield jobs of every workload at its largest batch; each full run takes about a minute.
 
-    Machines of several sizes first, then the clusters, whose ranks exchange gradients over
-    limited links; memory that is scarce last, since those runs may end early.
+    One width of every workload first, each in all that matters: the anchor itself, more and fewer
+    cores, clusters whose ranks exchange gradients over limited links, scarce memory. The other
+    widths follow, then what is left of the links and machines.
     """
-    some = sorted(distributed_jobs(), key=lambda job: zlib.crc32(job.key.encode()))
-    yield from (MiniRun(kind="partial", job=job, instance=ANCHOR) for job in some)
-    yield from _each(some, HALF)
+    every = _rounds_of_widths()
+    for some in every:
+        yield from (MiniRun(kind="partial", job=job, instance=ANCHOR) for job in some)
+        for instance, layout in _FIRST_OF_MINUTES:
+            yield from _each(some, instance, layout=layout)
+    together = [job for some in every for job in some]
     for instance, layout in SPREAD:
-        yield from _each(some, instance, layout=layout)
-    for instance in (THREE_QUARTERS, TWO, QUARTER, ANCHOR, ONE_AND_A_HALF):
-        yield from _each(some, instance)
-    for instance in (SMALL_MEMORY, SCARCE_MEMORY):
-        yield from _each(some, instance)
+        if (instance, layout) not in _FIRST_OF_MINUTES:
+            yield from _each(together, instance, layout=layout)
+    for instance in (THREE_QUARTERS, QUARTER, ONE_AND_A_HALF, SCARCE_MEMORY):
+        yield from _each(together, instance)
+
+
+def _rounds_of_widths() -> list[list[MiniJob]]:
+    """Return three lists of jobs, each with every workload once, its widths in turn."""
+    rounds: list[list[MiniJob]] = [[], [], []]
+    for at, name in enumerate(sorted(WORKLOADS, key=lambda name: zlib.crc32(name.encode()))):
+        widths = load(name).widths
+        for number, some in enumerate(rounds):
+            width = widths[(at + number) % len(widths)]
+            some.append(MiniJob(workload=name, width=width, batch=max(load(name).batches)))
+    return rounds
 
 
 def _plan_of_seconds() -> Iterator[MiniRun]:
