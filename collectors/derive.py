@@ -97,7 +97,8 @@ def _derive(run: Path) -> Recording:
     loading = _loading(trainer, timed)
     waits_s = 0.0 if loading is None else loading.wait_s
     computing_s = None if step_time is None else step_time.corrected_s - waits_s
-    deep = deep_step(trainer.facts.get("deep_step", []), computing_s)
+    facts = trainer.facts
+    deep = deep_step(facts.get("deep_step", []), computing_s, facts.get("updates", []))
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})

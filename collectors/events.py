@@ -11,7 +11,7 @@ from advisor.collectors.records import fields, parse_json
 from advisor.collectors.step_time import Others, Steps
 
 # Facts that the hooks take of the first steps, and again when those turned out to be parts.
-_OF_THE_FIRST_STEPS = ("deep_step", "work")
+_OF_THE_FIRST_STEPS = ("deep_step", "work", "updates")
 
 
 @dataclass(slots=True)

@@ -254,6 +254,9 @@ class DeepStep:
     contention : float
         Share of the time that the calmest trace waited for a core: how rough the operators' shares
         are.
+    update_s : float or None
+        What the optimizers' updates take of an ordinary step, with the Python between their
+        operators, which the trace does not see. [s]
     """
 
     samples: int
@@ -273,6 +276,7 @@ class DeepStep:
     gradient_bytes: int = 0
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
     contention: float = 0.0
+    update_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

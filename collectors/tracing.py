@@ -6,12 +6,16 @@ without its loader.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from advisor.collectors.recording import DeepStep, LayerCost, OperatorCount
 
 
-def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | None:
+def deep_step(
+    facts: list[dict[str, Any]], step_s: float | None, updates: Sequence[dict[str, Any]] = ()
+) -> DeepStep | None:
     """Return the deep step that ``facts`` describe, or None without any.
 
     Parameters
@@ -21,6 +25,8 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
     step_s : float or None
         What the operators add up to: the corrected step without its loader; None leaves them as
         measured. [s]
+    updates : sequence of dict
+        Times of updates in ordinary steps, as the hooks wrote them.
     """
     if not facts:
         return None
@@ -66,7 +72,16 @@ def deep_step(facts: list[dict[str, Any]], step_s: float | None) -> DeepStep | N
         gradient_bytes=first.get("gradient_bytes", 0),
         memory_frontier=frontier,
         contention=_contention(facts),
+        update_s=_update_s(updates, step_s),
     )
+
+
+def _update_s(updates: Sequence[dict[str, Any]], step_s: float | None) -> float | None:
+    """Return the least time of an update: a busy machine only adds; at most the step's own."""
+    times = [float(one) for fact in updates[-1:] for one in fact.get("ns", ()) if one > 0]
+    if not times:
+        return None
+    return min(min(times) * 1e-9, math.inf if step_s is None else step_s)
 
 
 def _contention(facts: list[dict[str, Any]]) -> float:

@@ -78,9 +78,11 @@ def test_steps_are_shown_in_order(step_s: list[float]) -> None:
     else:
         size = int(curve.x[0])
         assert chart.notes == [f"each value is the mean of {size} steps"]
-        kept = step_s[: size * len(curve.y)]
-        assert sum(curve.y) * size == pytest.approx(1000 * sum(kept))
-        assert len(step_s) - len(kept) < size
+        held = [b - a for a, b in zip([0.0, *curve.x], curve.x, strict=False)]
+        assert curve.x[-1] == len(step_s)
+        assert set(held[:-1]) == {size}
+        total = sum(y * steps for y, steps in zip(curve.y, held, strict=True))
+        assert total == pytest.approx(1000 * sum(step_s))
 
 
 def test_runs_show_draws_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from advisor.advice.record import Advice, How
 from advisor.advice.rightsizing import MOST_CONTENTION
 from advisor.advice.software import MODEL
 from advisor.collectors.recording import Recording
+from advisor.jobs.job import Job
 from advisor.planners.layouts.grid import SearchSpace
 
 _SOURCE: Final = "machines"
@@ -35,7 +36,11 @@ def _threads(facts: Facts) -> Iterator[Advice | None]:
     each = int(cores // max(seen.processes, 1))
     if each <= limits.threads:
         return
-    lifted = replace(limits, threads=None, threads_source="")
+    # What is left of the cores while loader processes work is what the threads have.
+    left = cores / max(seen.processes, 1) - _loading_cores(job)
+    if left <= limits.threads:
+        return
+    lifted = replace(limits, threads=None, threads_source="", cores=left * seen.processes)
     how = How(kind="flag", text=f"OMP_NUM_THREADS={each}")
     if limits.threads_source == _CALL:
         how = How(kind="lines", text=f"torch.set_num_threads({each})")
@@ -49,6 +54,15 @@ def _threads(facts: Facts) -> Iterator[Advice | None]:
         condition="Where the cores are the job's own; small operators gain little.",
         how=how,
     )
+
+
+def _loading_cores(job: Job) -> float:
+    """Return how many cores the loader processes of one rank keep busy [cores]."""
+    feed, seen = job.feed, job.measured
+    if not feed.workers or feed.cpu_s_per_sample is None or seen is None:
+        return 0.0
+    busy = feed.cpu_s_per_sample * job.recorded_batch / max(seen.step_s, 1e-9)
+    return min(busy, float(feed.workers))
 
 
 def _cores(facts: Facts) -> Iterator[Advice | None]:

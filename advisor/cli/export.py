@@ -33,7 +33,7 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="PATH", show_default=False,
-                     help="File or folder to write (default: print the file)."),
+                     help="File or folder to write (default, and for -: print the file)."),
     ] = None,
     answer: Annotated[
         Path | None,
@@ -53,6 +53,7 @@ def command(
     """
     from advisor.export.targets import target_of, write
 
+    output = None if output == Path("-") else output  # as ``report -o -``
     target = target_of(to)
     given = _values(values or [])
     target.filled(given)  # a wrong name is said before anything is ranked

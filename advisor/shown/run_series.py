@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from advisor.shown import thinned
 from advisor.shown.chart import Chart, Series
 
 if TYPE_CHECKING:
@@ -15,92 +16,58 @@ MOST_POINTS: Final = 240
 _MIB: Final = 2.0**20
 _GIB: Final = 2.0**30
 _TIME: Final = "seconds since the start"
-Value = Callable[["Reading"], float | None]
+# Chart, its axis, what its unit is, whether its curves are rates, and name and column of each.
+_RESOURCES: Final = (
+    ("Processor", "cores", 1.0, True, (("busy", "cpu_cores"), ("waited for", "waiting_cores"))),
+    ("Memory", "GiB", _GIB, False, (("resident", "memory_bytes"),)),
+    ("Disk", "MiB/s", _MIB, True,
+     (("read", "disk_read_bytes_per_s"), ("written", "disk_write_bytes_per_s"))),
+    ("Network", "MiB/s", _MIB, True,
+     (("received", "network_received_bytes_per_s"), ("sent", "network_sent_bytes_per_s"))),
+    ("GPU", "share of the time that it is busy", 1.0, False, (("busy", "gpu_fraction"),)),
+    ("GPU memory", "GiB", _GIB, False, (("used", "gpu_memory_bytes"),)),
+)  # fmt: skip
 
 
 def run_charts(seen: Recording) -> list[Chart]:
     """Return a chart of each resource that the run used, then its steps; none without either."""
-    stretches = _stretches(seen.readings)
-    return [*_resources(stretches), *_steps(seen)]
+    return [*_resources(seen.readings), *_steps(seen)]
 
 
-def _resources(stretches: Sequence[Sequence[Reading]]) -> Iterator[Chart]:
-    if not stretches:
+def _resources(readings: Sequence[Reading]) -> Iterator[Chart]:
+    table = thinned.readings(readings, MOST_POINTS)
+    ends = table["t_s"]
+    if not ends:
         return
-    for title, label, curves in (
-        ("Processor", "cores", [
-            _rate("busy", stretches, lambda one: one.cpu_s),
-            _rate("waited for", stretches, lambda one: one.run_delay_s),
-        ]),
-        ("Memory", "GiB", [_most("resident", stretches, _resident_gib)]),
-        ("Disk", "MiB/s", [
-            _rate("read", stretches, lambda one: one.disk_read_bytes / _MIB),
-            _rate("written", stretches, lambda one: one.disk_write_bytes / _MIB),
-        ]),
-        ("Network", "MiB/s", [
-            _rate("received", stretches, lambda one: one.network_received_bytes / _MIB),
-            _rate("sent", stretches, lambda one: one.network_sent_bytes / _MIB),
-        ]),
-        ("GPU", "share of the time that it is busy", [
-            _most("busy", stretches, lambda one: one.gpu_fraction)
-        ]),
-        ("GPU memory", "GiB", [_most("used", stretches, _gpu_gib)]),
-    ):  # fmt: skip
+    begins = [thinned.alive(readings)[0].t_s, *ends[:-1]]
+    for title, label, unit, is_rate, named in _RESOURCES:
+        curves = [
+            _curve(name, begins, ends[-1], [None if v is None else v / unit for v in table[column]],
+                   is_rate=is_rate)
+            for name, column in named
+        ]  # fmt: skip
         used = [curve for curve in curves if any(curve.y)]
         if used:
             yield Chart(title=title, x_label=_TIME, y_label=label, series=used)
 
 
-def _resident_gib(one: Reading) -> float:
-    return (one.rss_bytes if one.pss_bytes is None else one.pss_bytes) / _GIB
-
-
-def _gpu_gib(one: Reading) -> float | None:
-    return None if one.gpu_memory_bytes is None else one.gpu_memory_bytes / _GIB
-
-
-def _stretches(readings: Sequence[Reading]) -> list[Sequence[Reading]]:
-    """Return readings in at most ``MOST_POINTS`` groups; each ends where the next begins."""
-    size = -(-max(len(readings) - 1, 0) // MOST_POINTS)
-    if not size:
-        return []
-    return [readings[at : at + size + 1] for at in range(0, len(readings) - 1, size)]
-
-
-def _rate(name: str, stretches: Sequence[Sequence[Reading]], counter: Value) -> Series:
-    """Return what a counter grew by per second, over each stretch."""
-    x, y = [], []
-    for one in stretches:
-        spent_s = one[-1].t_s - one[0].t_s
-        grown = (counter(one[-1]) or 0.0) - (counter(one[0]) or 0.0)
-        if spent_s > 0:
-            x.append(one[0].t_s)
-            y.append(grown / spent_s)
-    return Series(
-        name=name, x=[*x, stretches[-1][-1].t_s], y=[*y, *y[-1:]] or [0.0], shape="steps"
-    )
-
-
-def _most(name: str, stretches: Sequence[Sequence[Reading]], gauge: Value) -> Series:
-    """Return the largest value of each stretch; what was not read is left out."""
-    x, y = [], []
-    for one in stretches:
-        values = [value for reading in one if (value := gauge(reading)) is not None]
-        if values:
-            x.append(one[0].t_s)
-            y.append(max(values))
-    return Series(name=name, x=x, y=y)
+def _curve(
+    name: str, begins: Sequence[float], end: float, values: Sequence[float | None], *,
+    is_rate: bool,
+) -> Series:  # fmt: skip
+    """Return a rate as steps over its stretches, a gauge as a line; what was not read is out."""
+    known = [(x, y) for x, y in zip(begins, values, strict=True) if y is not None]
+    x, y = [x for x, _ in known], [y for _, y in known]
+    if not is_rate:
+        return Series(name=name, x=x, y=y)
+    return Series(name=name, x=[*x, end], y=[*y, *y[-1:]] or [0.0], shape="steps")
 
 
 def _steps(seen: Recording) -> Iterator[Chart]:
     """Yield the steps of every rank in order; where they are many, means of equal numbers."""
-    longest = max((len(one.step_s) for one in seen.ranks), default=0)
-    size = max(1, -(-longest // MOST_POINTS))
-    curves = [
-        _means(f"rank {one.rank}", one.step_s, size)
-        for one in seen.ranks
-        if len(one.step_s) >= size
-    ]
+    tables = {one.rank: thinned.steps(one.step_s, MOST_POINTS) for one in seen.ranks if one.step_s}
+    curves = [_means(f"rank {rank}", table) for rank, table in tables.items()]
+    size = max((table["steps_per_point"] for table in tables.values()), default=1)
     if curves:
         yield Chart(
             title="Time of a step",
@@ -111,10 +78,10 @@ def _steps(seen: Recording) -> Iterator[Chart]:
         )
 
 
-def _means(name: str, step_s: Sequence[float], size: int) -> Series:
-    groups = [step_s[at : at + size] for at in range(0, len(step_s) - size + 1, size)]
+def _means(name: str, table: dict[str, Any]) -> Series:
+    each, count = table["steps_per_point"], table["steps"]
     return Series(
         name=name,
-        x=[float(size * (place + 1)) for place in range(len(groups))],
-        y=[1000 * sum(group) / size for group in groups],
+        x=[float(min(each * (place + 1), count)) for place in range(len(table["mean_s"]))],
+        y=[1000 * value for value in table["mean_s"]],
     )

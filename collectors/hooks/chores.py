@@ -11,6 +11,7 @@ from . import limits, lineage
 from .control import Control
 from .device_clock import DeviceClock
 from .routing import RouterHooks
+from .updates import UpdateTimer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Chores:
         The main thread's waiting for a core, as of a short while ago.
     control : Control
     routing : RouterHooks
+    updates : UpdateTimer
     """
 
     def __init__(self, state: ProcessState, folder: str) -> None:
@@ -56,6 +58,7 @@ class Chores:
         self.due_step = _LAST_PLANNED
         self.delay_ns = 0
         self.routing = RouterHooks(state)
+        self.updates = UpdateTimer()
         self._state = state
         self._delay = state.loaders.delay
         self._device_clock = DeviceClock(state.writer)
@@ -88,6 +91,7 @@ class Chores:
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for
         if state.clock != fmt.CLOCK_LOADER and not is_early:
             self._by_count(state.steps, was_traced)
+            self._time_updates(state.steps)
 
     def record_communication(self, now_ns: int, *, is_last: bool = False) -> None:
         """Record what training together has cost, where this process does."""
@@ -155,6 +159,13 @@ class Chores:
             return
         state.fact("work", step=step, candidates=found, arguments=state.arguments)
 
+    def _time_updates(self, step: int) -> None:
+        state = self._state
+        if state.clock == fmt.CLOCK_OPTIMIZER:
+            times = self.updates.run(step)
+            if times:
+                state.fact("updates", ns=times)
+
     def _describe_communication(self) -> None:
         reference = self._state.data_parallel
         module = None if reference is None else reference()
@@ -178,6 +189,7 @@ class Chores:
     def begin_anew(self) -> None:
         """Do again what is done in the first steps: those before were parts of steps."""
         self.end_deep()
+        self.updates.close()
         self.due_step = max(self.due_step, _LAST_PLANNED)
         self._deep_wanted = list(_DEEP_AFTER)
 

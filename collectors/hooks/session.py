@@ -67,6 +67,8 @@ class Session(Noting):
         try:
             if self.deep is not None:
                 self.deep.optimizer_runs(False)
+            if self._chores.updates.is_open:
+                self._chores.updates.ended()
             if self.gradients.is_open:
                 self.gradients.step_ended()
             if self.optimizers.is_only(optimizer):
@@ -229,6 +231,7 @@ class Session(Noting):
             return
         self.settle()
         self._chores.end_deep()
+        self._chores.updates.close()
         self.gradients.close()
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self._chores.routing.remove()

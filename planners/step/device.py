@@ -7,6 +7,9 @@ them over:
     t_k = max(C_k, M_k) + rho min(C_k, M_k) + n_k l         C_k = F_k / R,  M_k = B_k / W
     t   = max(sum_k t_k, sum_k n_k h)
 
+On a processor C and M are those of all its cores. A call of few elements leaves cores idle
+(``_idle_cores``), and one that is split waits n_k s for its threads to meet.
+
 | here                    | paper | meaning, unit                                              |
 |-------------------------|-------|------------------------------------------------------------|
 | ``flop``                | F     | operations of all calls of an operator [flop]              |
@@ -17,6 +20,7 @@ them over:
 | ``latency_s``           | l     | what a call takes on the device however small [s]          |
 | ``dispatch_s``          | h     | what a call takes on the host [s]                          |
 | ``unhidden_fraction``   | rho   | 0: perfect overlap, 1: none                                |
+| ``split_s``             | s     | what a call split over cores waits for its threads [s]     |
 
 A constant time per call is the same law as a size-dependent efficiency x / (x + R l) in the
 operations x of the call, so that ``t(micro_batch)`` is t0 + t1 x micro_batch up to the maxima.
@@ -195,6 +199,8 @@ class _Rates:
     cores: NDArray[np.float64]  # (n_devices,); 1 for accelerators, which split calls finely
     is_cpu: NDArray[np.bool_]  # (n_devices,)
     unhidden: float
+    split_gain: float
+    split_s: float
 
     @classmethod
     def of(
@@ -226,6 +232,8 @@ class _Rates:
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
             is_cpu=np.array([d.kind == "cpu" for d in devices]),
             unhidden=parameters.unhidden_fraction,
+            split_gain=parameters.split_gain,
+            split_s=parameters.split_s,
         )
 
 
@@ -256,31 +264,40 @@ def _phase(
     grown_s = table.grown_bytes[rows] / rates.memory[:, rows]
     fixed_s = table.fixed_bytes[rows] / rates.memory[:, rows]
     compute = np.empty((len(flop_s), scale.size))
-    memory = np.empty_like(compute)
+    memory, meeting = np.empty_like(compute), np.empty_like(compute)
     for j, s in enumerate(scale):
-        idle = _idle_cores(table, rows, rates.cores, s)
+        idle, is_split = _idle_cores(table, rows, rates, s)
+        meeting[:, j] = rates.split_s * (is_split * table.count[rows]).sum(axis=1)
         c, m = s * flop_s * idle, (s * grown_s + fixed_s) * idle
         is_compute_bound = c >= m
         t = np.maximum(c, m) + rates.unhidden * np.minimum(c, m)
         compute[:, j] = np.where(is_compute_bound, t, 0.0).sum(axis=1)
         memory[:, j] = np.where(is_compute_bound, 0.0, t).sum(axis=1)
     calls = np.where(rates.is_cpu, table.count[rows].sum(), table.kernels[rows].sum())
-    busy = compute + memory + (calls * rates.latency_s)[:, None]
+    busy = compute + memory + meeting + (calls * rates.latency_s)[:, None]
     total = np.maximum(busy, (calls * rates.dispatch_s)[:, None])
     return compute, memory, total - compute - memory
 
 
 def _idle_cores(
-    table: _OperatorTable, rows: NDArray[np.bool_], cores: NDArray[np.float64], scale: float
-) -> NDArray[np.float64]:
-    """Return how many times slower a call is than on all cores, (n_devices, n_operators).
+    table: _OperatorTable, rows: NDArray[np.bool_], rates: _Rates, scale: float
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return how many times slower a call is than at the rates of all cores, and if it is split.
 
     A framework splits a call into pieces of ``GRAIN`` elements at least, so that small calls
-    leave cores without work; at 1 for accelerators and for large calls.
+    leave cores without work. A core that works alone does more than its share of what all do
+    together, ``split_gain`` times: its operands are in its own caches. 1 for accelerators.
+
+    Returns
+    -------
+    tuple of ndarray of shape (n_devices, n_operators)
     """
     moved = scale * table.grown_bytes[rows] + table.fixed_bytes[rows]
     pieces = np.maximum(moved / table.count[rows] / _FP32_BYTES / GRAIN, 1.0)
-    return np.maximum(cores[:, None] / pieces, 1.0)
+    cores, gain = rates.cores[:, None], rates.split_gain
+    is_split = rates.is_cpu[:, None] & (cores > 1.0) & (pieces > 1.0)
+    together = np.maximum(cores / pieces, np.where(cores > 1.0, gain, 1.0)) / gain
+    return np.where(rates.is_cpu[:, None], together, 1.0), is_split
 
 
 def _uncertainty(

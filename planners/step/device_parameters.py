@@ -41,6 +41,10 @@ class DeviceParameters:
         rho.
     latency_s, dispatch_s : mapping of kind of device to float
         l and h, eager. [s]
+    split_gain, split_s : float
+        How much more than its share of all cores a core does alone, and what a call that is split
+        over cores waits for its threads [s]: fitted to steps with one thread and two
+        (``python -m benchmarks.experiments.threads``).
     compiled_launch_fraction, compiled_traffic_fraction : float
         What ``torch.compile`` leaves of the launches, and of the traffic of pointwise classes.
     fitted_architectures : frozenset of str
@@ -70,6 +74,8 @@ class DeviceParameters:
     unhidden_fraction: float
     latency_s: Mapping[str, float]
     dispatch_s: Mapping[str, float]
+    split_gain: float
+    split_s: float
     compiled_launch_fraction: float
     compiled_traffic_fraction: float
     fitted_architectures: frozenset[str]
