@@ -55,7 +55,7 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
             continue
         key = (record.job.job_id, threads)
         if key not in speedups:
-            work = _work(record.job)
+            work = counted_work(record.job)
             pair = [processor(host, n) for n in (1, threads)]
             columns = step_time(work, pair, [work.micro_batch], constants)
             one, several = (columns.micro_batch_s[:, 0] + columns.optimizer_s).tolist()
@@ -78,7 +78,7 @@ def _carried(record: RunRecord, speedup: float, threads: int) -> RunRecord:
     return replace(record, facts=facts)
 
 
-def _work(job: JobFacts) -> Work:
+def counted_work(job: JobFacts) -> Work:
     """Return the counted step as work: an operator for each phase and class."""
     facts = {name: float(v) for name, v in job.facts.items() if not isinstance(v, str)}
     operators = []
