@@ -99,6 +99,8 @@ def evaluate(
     n_jobs: int | None = None,
     has_intervals: bool = True,
     most_folds: int | None = None,
+    tested: NDArray[np.bool_] | None = None,
+    fitted: NDArray[np.bool_] | None = None,
 ) -> SplitScores:
     """Score an estimator on one split; each fold is fitted from scratch.
 
@@ -118,13 +120,21 @@ def evaluate(
         Calibrate intervals in every fold (slower).
     most_folds : int or None
         Of more folds as many are scored, evenly spread: ``both`` has one a pair.
+    tested, fitted : array of bool of shape (n,), optional
+        The runs that may be scored, and those that may be fitted; all by default.
 
     Raises
     ------
     ModelError
         If there is nothing that can be left out, or nothing to fit on then.
     """
-    folds = [f for f in left_out(problem.records, split, seed) if len(f[1]) >= _LEAST_ROWS]
+    every = np.ones(len(problem.records), bool)
+    may_fit, may_test = (every if one is None else one for one in (fitted, tested))
+    folds = [
+        (name, train[may_fit[train]], test[may_test[test]])
+        for name, train, test in left_out(problem.records, split, seed)
+    ]
+    folds = [f for f in folds if len(f[1]) >= _LEAST_ROWS and len(f[2])]
     if not folds:
         raise ModelError(
             f"{len(problem.records)} runs leave fewer than {_LEAST_ROWS} to fit on",

@@ -42,6 +42,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "series": ("series", "How long does a run take, given its first minute?"),
     "cluster": ("cluster", "How fast are several nodes, given each alone?"),
     "own": ("own", "How long do our own runs take, their program unseen?"),
+    "minutes": ("minutes", "How long is a job of about a minute, known from a twentieth of it?"),
     "thesis": ("thesis", "Cost and time on a random split, as the Nazari thesis judged them."),
     "ranking": ("ranking", "Which configuration is cheapest for an unseen job?"),
     "scaling": ("scaling", "How long is a step on more than four GPUs, knowing four?"),
@@ -50,7 +51,7 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     "oom": ("oom", "How much memory does a layout take, and which runs run out of it?"),
 }
 # Protocols on the runs that come with the package.
-ON_OUR_RUNS: Final = ("own", "thesis", "campaigns")
+ON_OUR_RUNS: Final = ("own", "minutes", "thesis", "campaigns")
 
 
 def run(protocol: str, data: Path, *, is_blind: bool = False) -> Validation:

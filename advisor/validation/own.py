@@ -55,10 +55,10 @@ def run(data: Path) -> Validation:
         scores=f"what recommend asks where it covers a job: physics corrected by guarded {chosen} "
         "(trained_models/runs), fitted anew for each split",
         seen=SEEN,
-        overall=_scores(job.overall),
-        groups=[Group(group=name, scores=_scores(m)) for name, m in job.groups],
-        baselines={name: _scores(m) for name, m in job.baselines.items()}
-        | {"sequence network": _scores(network)},
+        overall=as_scores(job.overall),
+        groups=[Group(group=name, scores=as_scores(m)) for name, m in job.groups],
+        baselines={name: as_scores(m) for name, m in job.baselines.items()}
+        | {"sequence network": as_scores(network)},
         figures={key: value for split in splits for key, value in _figures(split).items()}
         | _steady(asked, job)
         | _costs(asked, job, build),
@@ -143,7 +143,7 @@ def _figures(split: SplitScores) -> dict[str, float]:
     return found
 
 
-def _scores(m: Metrics) -> Scores:
+def as_scores(m: Metrics) -> Scores:
     return Scores(
         rows=m.rows,
         mape_fraction=m.mape_fraction,

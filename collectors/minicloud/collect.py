@@ -27,6 +27,8 @@ from advisor.collectors.minicloud.journal import Journal, Row
 from advisor.collectors.minicloud.plan import SECONDS, MiniJob, MiniRun, Scale, jobs, plan
 
 ATTEMPTS: Final = 3
+# Runs of the plan among which the moment chooses: a plan that is stopped early stays balanced.
+_AHEAD: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +179,13 @@ class State:
     def next_run(self, runs: Iterable[MiniRun], *, is_calm: bool = True) -> MiniRun | None:
         """Return the run to make next: ready, not done, of the fewest attempts.
 
-        Of those the first that suits the moment: what others disturb most while it is calm, the
-        rest while it is not.
+        Of the next in the plan the first that suits the moment: what others disturb most while it
+        is calm, the rest while it is not.
         """
         ready = [run for run in runs if not self.is_done(run) and self._is_ready(run)]
+        ready.sort(key=lambda run: self.attempts[run.key])
         return min(
-            ready,
+            ready[:_AHEAD],
             key=lambda run: (self.attempts[run.key], is_sensitive(run) != is_calm),
             default=None,
         )

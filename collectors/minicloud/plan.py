@@ -201,6 +201,9 @@ def _plan_of_minutes() -> Iterator[MiniRun]:
     every = _rounds_of_widths()
     for some in every:
         yield from (MiniRun(kind="partial", job=job, instance=ANCHOR) for job in some)
+        yield from (
+            MiniRun(kind="partial", job=job, instance=HALF, layout=THESIS_FREE) for job in some
+        )
         for instance, layout in _FIRST_OF_MINUTES:
             yield from _each(some, instance, layout=layout)
     together = [job for some in every for job in some]

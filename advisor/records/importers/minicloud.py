@@ -5,7 +5,8 @@
 the anchor, the nearest in time where there are several, is the anchor of each of its full runs:
 its mean step times all steps of one worker;
 where the job was also tried as 1 master + 2 workers, those series and that step go with it. A
-machine under limits stands for an instance type; its price is synthetic.
+machine under limits stands for an instance type; its price is synthetic, or that of a machine
+like it (``collect --plan minutes``). Runs of different plans are different jobs: other lengths.
 """
 
 from __future__ import annotations
@@ -125,10 +126,11 @@ def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:
     job, layout = row["job"], row["layout"]
     steps = float(row["steps"]) * layout["workers"]
     time_s = row.get("time_s")
+    plan = row.get("plan")  # rows of the first plan do not say
     return RunRecord(
-        record_id=f"minicloud/{row['key']}",
+        record_id=f"minicloud/{plan}/{row['key']}" if plan else f"minicloud/{row['key']}",
         source="minicloud",
-        job=_job(job, anchor, steps),
+        job=_job(job, anchor, steps, plan),
         configuration=(_machines(row),),
         layout={
             "workers": float(layout["workers"]),
@@ -156,7 +158,7 @@ def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:
     )
 
 
-def _job(job: Row, anchor: Row, steps: float) -> JobFacts:
+def _job(job: Row, anchor: Row, steps: float, plan: str | None) -> JobFacts:
     counts: Row = anchor["counts"]
     facts: dict[str, Fact] = {
         "batch": float(job["batch"]),
@@ -180,7 +182,8 @@ def _job(job: Row, anchor: Row, steps: float) -> JobFacts:
     for kind, value in sorted(flop.items()):
         if total > 0 and value > 0:
             facts[f"flop_share_{kind}"] = value / total
-    return JobFacts(job_id=str(job["key"]), family=str(job["workload"]), facts=facts)
+    name = f"{job['key']} of {plan}" if plan else str(job["key"])
+    return JobFacts(job_id=name, family=str(job["workload"]), facts=facts)
 
 
 def _machines(row: Row) -> Instances:

@@ -1,0 +1,118 @@
+"""Protocol ``minutes``: whole jobs of about a minute, told from a partial run of at most 5 %.
+
+The runs of ``datasets/minutes`` (``advisor collect --plan minutes``): every program in turn is left
+out, of these runs and of the seconds-long ones of ``datasets/runs``; the predictor is of the kind
+that ships, fitted to all others. The course that the partial run took is an input of the networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from advisor import data as packaged
+from advisor.learned.base import RunRegressor
+from advisor.learned.course import SEQUENCE_READINGS
+from advisor.learned.evaluation import Metrics, SplitScores, evaluate
+from advisor.learned.problem import Problem, problem
+from advisor.learned.sequence import SequenceNetwork
+from advisor.records import RunRecord
+from advisor.train.labelled import read_runs
+from advisor.train.models import predictor
+from advisor.validation.own import as_scores, shipped_choice
+from advisor.validation.scores import Group, Scores, Validation
+from advisor.validation.thesis import read_own
+
+SEEN: Final = (
+    "features, members and sizes of the estimators: chosen on the runs of seconds, siblings of "
+    "these; nothing was chosen on these",
+)
+
+
+def run(data: Path) -> Validation:
+    """Score the shipped kind of predictor on whole jobs of about a minute."""
+    seconds, minutes = read_own(data), read_minutes(data)
+    asked = problem([*seconds, *minutes])
+    tested = np.array([is_of_minutes(record) for record in asked.records])
+    chosen = shipped_choice()
+
+    def build() -> RunRegressor:
+        return predictor(chosen, channels=0, folds=5)
+
+    own = evaluate(asked, build, "job", tested=tested)
+    others = {
+        "fitted to jobs of seconds alone": evaluate(
+            asked, build, "job", tested=tested, fitted=~tested, has_intervals=False
+        ).overall,
+        **own.baselines,
+        "sequence network": _network([*seconds, *minutes]),
+    }
+    return Validation(
+        protocol="minutes",
+        description="Time of jobs of about a minute, from a partial run of at most 5 %.",
+        form="none chosen",
+        scores=f"what recommend asks where it covers a job: physics corrected by guarded {chosen}, "
+        "fitted anew without the left-out program",
+        seen=SEEN,
+        overall=as_scores(own.overall),
+        groups=[Group(group=name, scores=as_scores(m)) for name, m in own.groups],
+        baselines={name: as_scores(m) for name, m in others.items()},
+        figures=_figures(asked, own),
+        notes=[
+            "the sequence network is given the partial run's course, which the trees are not",
+            "an instance type is a share of one machine; the price is that of the closest sold",
+        ],
+    )
+
+
+def read_minutes(data: Path) -> list[RunRecord]:
+    """Return the runs of about a minute: those under ``data``, else the packaged ones."""
+    there = data / "minutes"
+    return read_runs([there if there.is_dir() else packaged.root("datasets") / "minutes"])
+
+
+def is_of_minutes(record: RunRecord) -> bool:
+    """Whether a collected run is of the plan of minutes."""
+    return record.record_id.startswith("minicloud/minutes/")
+
+
+def _network(records: list[RunRecord]) -> Metrics:
+    """Score the thesis's kind of network on the same rows, the series among its inputs."""
+    seen = problem(records, has_series=True)
+    tested = np.array([is_of_minutes(record) for record in seen.records])
+
+    def build() -> SequenceNetwork:
+        return SequenceNetwork(
+            channels=seen.channels, readings=SEQUENCE_READINGS, calibration_folds=0
+        )
+
+    return evaluate(seen, build, "job", has_intervals=False, tested=tested).overall
+
+
+def _figures(asked: Problem, own: SplitScores) -> dict[str, float]:
+    """Return how much of each job the partial run saw, and the error by where it ran."""
+    rows = [asked.records[i] for i in own.rows]
+    seen = [_share_seen(record) for record in rows]
+    figures = {"partial_run_share": float(np.median(seen)), "largest_partial_run_share": max(seen)}
+    kinds: dict[str, Callable[[RunRecord], bool]] = {
+        "alone": lambda r: r.instances == 1,
+        "together": lambda r: r.instances > 1,
+    }
+    errors = np.abs(own.predicted / asked.truth[own.rows] - 1.0)
+    for name, is_one in kinds.items():
+        some = errors[np.array([is_one(record) for record in rows])]
+        if some.size:
+            figures[f"{name}_rows"] = float(some.size)
+            figures[f"{name}_mape_fraction"] = float(np.mean(some))
+            figures[f"{name}_median_ape_fraction"] = float(np.median(some))
+    return figures
+
+
+def _share_seen(record: RunRecord) -> float:
+    """Return how long the partial run was, over the whole job at its pace."""
+    assert record.anchor is not None  # every collected run has one
+    course = record.anchor.series[0]
+    return course.readings * course.interval_s / record.anchor.time_s
