@@ -84,8 +84,7 @@ def command(
         raise UsageError(f"no plan named {plan!r}", hint=f"one of: {', '.join(_PLANS)}")
     options = ["--out", str(out), "--plan", plan, "--nice", str(nice)]
     options += [] if cap_s is None else ["--cap-s", str(cap_s)]
-    if plan == "minutes":
-        options += ["--prices", str(_prices(out))]
+    options += ["--prices", str(_prices(out))]
     options += ["--attempts", str(attempts)]
     options += [option for pattern in only or () for option in ("--only", pattern)]
     options += [] if limit is None else ["--limit", str(limit)]

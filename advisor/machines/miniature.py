@@ -5,7 +5,7 @@ virtual CPUs and a limited link for ``NETWORK_PER_LINK`` times its rate, so that
 core to two cores are the catalogue's machines of one to eight virtual CPUs. The closest is the one
 whose virtual CPUs, and network where the link is limited, differ least in their logarithms. Thousands
 are as close as each other, from burstable machines at a tenth of the usual price to those with
-twenty times the memory: of those within ``_AS_CLOSE`` of the closest the one of the median price
+twenty times the memory: of those within ``_AS_CLOSE``, or else of the closest, the one of the median price
 stands for them, on demand, in its region.
 """
 
@@ -20,16 +20,16 @@ import numpy as np
 from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
 from advisor.collectors.minicloud.instances import shape_of
-from advisor.collectors.minicloud.plan import MINUTES, plan
+from advisor.collectors.minicloud.plan import MINUTES, SECONDS, plan
 from advisor.errors import CatalogueError
 
 VCPUS_PER_CORE: Final = 4.0
 NETWORK_PER_LINK: Final = 10.0
-_AS_CLOSE: Final = 0.2
+_AS_CLOSE: Final = 0.3  # 6 and 8 virtual CPUs are one size, 4 and 6 are not
 
 
 def closest_prices(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
-    """Return ``usd_per_h`` and ``source`` by shape, for every machine of the plan of minutes.
+    """Return ``usd_per_h`` and ``source`` by shape, for every machine of both plans.
 
     Raises
     ------
@@ -39,7 +39,8 @@ def closest_prices(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     shapes = {
         shape_of(run.instance, run.layout): (run.instance.granted_cores,
                                              run.layout.rate_bit_per_s or 0.0)
-        for run in plan(MINUTES)
+        for scale in (SECONDS, MINUTES)
+        for run in plan(scale)
     }  # fmt: skip
     return {
         shape: _closest(catalogue, cores * VCPUS_PER_CORE, rate / 8.0 * NETWORK_PER_LINK)
@@ -64,7 +65,7 @@ def _closest(catalogue: Catalogue, vcpus: float, bytes_per_s: float) -> dict[str
             "the catalogue has no priced machine without accelerators",
             hint="advisor catalogue update",
         )
-    near = np.flatnonzero(off <= off.min() + _AS_CLOSE)
+    near = np.flatnonzero(off <= max(off.min() + 1e-9, _AS_CLOSE))
     best = int(near[np.argsort(usd[near], kind="stable")[len(near) // 2]])
     row = int(at[best])
     region = str(prices.region[np.flatnonzero(known)[best]])

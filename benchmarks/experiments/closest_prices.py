@@ -1,9 +1,9 @@
-"""Which machine is cheapest for the jobs of ``datasets/runs``, at their prices and at those sold.
+"""Which machine is cheapest for the jobs of ``datasets/runs``, by a formula and as machines are sold.
 
     python benchmarks/experiments/closest_prices.py
 
-The times are the measured ones. Prices are the synthetic ones that the rows carry, then those of
-the catalogue's closest machines, by the rule of ``collect --plan minutes``.
+The times are the measured ones. Prices are those of the formula that the rows carry (synthetic),
+then those of the catalogue's closest machines, which the models learn (``prices.json``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from collections.abc import Callable
 import numpy as np
 
 from advisor import data
-from advisor.catalogue import Catalogue
-from advisor.machines.miniature import closest_prices
+from advisor.collectors.minicloud.instances import (
+    NOMINAL_BASE_USD_PER_H,
+    NOMINAL_CORE_USD_PER_H,
+    NOMINAL_GBIT_USD_PER_H,
+)
 from advisor.records import RunRecord
 from advisor.records.importers import minicloud
 
@@ -25,10 +28,9 @@ Price = Callable[[RunRecord], float]
 def main() -> None:
     """Print, for both kinds of prices, how often each configuration is a job's cheapest."""
     runs = [r for r in minicloud.read(data.root("datasets") / "runs") if r.status == "ok"]
-    sold = closest_prices(Catalogue.load(with_overrides=False))
     prices: dict[str, Price] = {
-        "synthetic": lambda r: r.price_usd_per_h or 0.0,
-        "closest sold": lambda r: r.instances * float(sold[_shape(r)]["usd_per_h"]),
+        "by a formula": _by_formula,
+        "closest sold": lambda r: r.price_usd_per_h or 0.0,
     }
     for name, price in prices.items():
         costs = _costs(runs, price)
@@ -39,10 +41,15 @@ def main() -> None:
             print(f"  {where}: cheapest for {count}; {np.mean(over):.2f} of the best on average")
 
 
-def _shape(run: RunRecord) -> str:
+def _by_formula(run: RunRecord) -> float:
+    """Return the price of all machines by the formula that the rows carry [USD/h]."""
     machine = run.configuration[0]
-    mbit = (machine.network_gbit_per_s or 0.0) * 1e3
-    return f"{machine.vcpus:g} cores, {mbit:g} Mbit/s"
+    each = (
+        NOMINAL_BASE_USD_PER_H
+        + NOMINAL_CORE_USD_PER_H * float(machine.vcpus or 0.0)
+        + NOMINAL_GBIT_USD_PER_H * (machine.network_gbit_per_s or 0.0)
+    )
+    return run.instances * each
 
 
 def _costs(runs: list[RunRecord], price: Price) -> dict[str, dict[str, float]]:

@@ -43,7 +43,6 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell's "&" has them ignored
         signal.signal(number, signal.default_int_handler)
 
-    from advisor.collectors import bounded
     from advisor.collectors.errors import RecordingError
     from advisor.collectors.minicloud.collect import (
         CollectionProgress,
@@ -64,10 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     prices = None
     try:
         if options.prices is not None:
-            shapes = bounded.read_json(options.prices)["shapes"]
-            prices = MiniPrices(
-                by_shape={k: (float(v["usd_per_h"]), str(v["source"])) for k, v in shapes.items()}
-            )
+            prices = MiniPrices.read(options.prices)
         with journal.alone():
             collect(
                 journal, limit=options.limit, hours=options.hours, only=options.only or ["*"],

@@ -83,14 +83,14 @@ def execute(
         ]  # fmt: skip
     for tape in tapes:
         tape.close()
-    row = _row(run, seen, steps, cut_s, before, started, cores)
-    return row if scale == SECONDS else _priced(row, run, prices)
+    return _priced(_row(run, seen, steps, cut_s, before, started, cores), run, prices)
 
 
 def _priced(row: Row, run: MiniRun, prices: MiniPrices) -> Row:
-    """Return the row of a plan of minutes: its plan, and what a machine like that costs."""
+    """Return the row with what a machine like that costs, and its plan where it is another."""
     price, source = prices.of(run.instance, run.layout)
-    row["plan"] = run.scale.name
+    if run.scale != SECONDS:
+        row["plan"] = run.scale.name
     row["instance"] |= {"nominal_price_usd_per_h": round(price, 6), "priced_as": source}
     if "cost_usd" in row:
         row["cost_usd"] = run.layout.nodes * price * row["time_s"] / 3600.0

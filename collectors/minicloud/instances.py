@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
+
+from advisor.collectors import bounded
+from advisor.collectors.errors import RecordingError
 
 NOMINAL_BASE_USD_PER_H: Final = 0.005
 NOMINAL_CORE_USD_PER_H: Final = 0.04
@@ -101,6 +105,26 @@ class MiniPrices:
 
     by_shape: Mapping[str, tuple[float, str]]
 
+    @classmethod
+    def read(cls, path: Path) -> MiniPrices:
+        """Read the prices of a collection, ``prices.json``.
+
+        Raises
+        ------
+        RecordingError
+            If the file is not of that form.
+        """
+        try:
+            shapes = bounded.read_json(path)["shapes"]
+            return cls(
+                by_shape={k: (float(v["usd_per_h"]), str(v["source"])) for k, v in shapes.items()}
+            )
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise RecordingError(
+                f"{path} holds no prices of a collection: {error}",
+                hint="remove it: advisor collect writes it anew",
+            ) from error
+
     def of(self, instance: MiniInstance, layout: MiniLayout) -> tuple[float, str]:
         """Return the price of one machine [USD/h] and its source; SYNTHETIC where none is."""
         nominal = nominal_price_usd_per_h(instance, layout), "synthetic"
@@ -110,7 +134,18 @@ class MiniPrices:
 def shape_of(instance: MiniInstance, layout: MiniLayout) -> str:
     """Return what a machine's price goes by: its cores and its link."""
     rate = 0.0 if layout.kind == "single" else layout.rate_bit_per_s or 0.0
-    return f"{instance.granted_cores:g} cores, {rate / 1e6:g} Mbit/s"
+    return shape_name(instance.granted_cores, rate)
+
+
+def shape_name(cores: float, rate_bit_per_s: float) -> str:
+    """Return the name of a shape.
+
+    Examples
+    --------
+    >>> shape_name(0.5, 3e8)
+    '0.5 cores, 300 Mbit/s'
+    """
+    return f"{cores:g} cores, {rate_bit_per_s / 1e6:g} Mbit/s"
 
 
 def nominal_price_usd_per_h(instance: MiniInstance, layout: MiniLayout) -> float:

@@ -5,8 +5,9 @@
 the anchor, the nearest in time where there are several, is the anchor of each of its full runs:
 its mean step times all steps of one worker;
 where the job was also tried as 1 master + 2 workers, those series and that step go with it. A
-machine under limits stands for an instance type; its price is synthetic, or that of a machine
-like it (``collect --plan minutes``). Runs of different plans are different jobs: other lengths.
+machine under limits stands for an instance type. Its price is that of the machine that is sold and
+most like it, by ``prices.json`` beside the runs; without that file what the rows say, which is
+synthetic in the plan of seconds. Runs of different plans are different jobs: other lengths.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.minicloud.instances import MiniPrices, shape_name
 from advisor.collectors.minicloud.journal import Journal, unpack
 from advisor.collectors.minicloud.summary import SCHEMA, least_disturbed
 from advisor.errors import RunError
@@ -30,6 +32,7 @@ from advisor.records.nouns import Role
 Row = dict[str, Any]
 
 FILES: Final = ("runs.jsonl.gz", "runs.jsonl")
+PRICES: Final = "prices.json"
 _INTERVAL_S: Final = 0.1
 _LONGEST_S: Final = 6.0  # of a kept series: partial runs last about two seconds
 _WARM_UP_STEPS: Final = 3
@@ -70,6 +73,7 @@ def read(path: Path) -> list[RunRecord]:
             for row in least_disturbed(rows, "partial")
             if row["layout"]["kind"] != "single" and row["status"] == "ok"
         }
+        _reprice(rows, file.parent / PRICES)
     records = []
     for row in least_disturbed(rows, "full"):
         with _told(f"{file}: {row['key']}"):
@@ -78,6 +82,21 @@ def read(path: Path) -> list[RunRecord]:
                 raise RunError(f"job {job!r} has no partial run on the anchor", hint=_HINT)
             records.append(_record(row, _nearest(anchors[job], row), spread.get(job)))
     return records
+
+
+def _reprice(rows: list[Row], path: Path) -> None:
+    """Give every row the price of a machine like its own, and the cost by it."""
+    if not path.is_file():
+        return
+    prices = MiniPrices.read(path).by_shape
+    for row in rows:
+        instance, layout = row["instance"], row["layout"]
+        shape = shape_name(instance["granted_cores"], layout["rate_bit_per_s"] or 0.0)
+        if shape in prices:
+            price, _ = prices[shape]
+            instance["nominal_price_usd_per_h"] = price
+            if row.get("cost_usd") is not None:
+                row["cost_usd"] = layout["nodes"] * price * row["time_s"] / 3600.0
 
 
 def _anchors(rows: list[Row]) -> dict[str, list[Row]]:
