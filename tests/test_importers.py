@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -283,6 +284,27 @@ def test_a_changed_row_of_our_own_dataset_is_refused(tmp_path: Path) -> None:
     lines[3] = lines[3].replace('"batch":', '"botch":', 1)
     (tmp_path / "runs.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
     with pytest.raises(RunError, match=r"runs\.jsonl\.gz:4"):
+        formats.read("minicloud", tmp_path)
+
+
+def test_collected_runs_cost_what_the_prices_beside_them_say(tmp_path: Path) -> None:
+    folder = data.root("datasets") / "runs"
+    packed = tmp_path / "runs.jsonl.gz"
+    shutil.copy(folder / "runs.jsonl.gz", packed)
+    by_row = {r.record_id: r for r in formats.read("minicloud", tmp_path)}
+    prices = {"shapes": {"0.5 cores, 0 Mbit/s": {"usd_per_h": 7.0, "source": "a machine"}}}
+    (tmp_path / "prices.json").write_text(json.dumps(prices))
+    for run in formats.read("minicloud", tmp_path):
+        before = by_row[run.record_id]
+        machine = run.configuration[0]
+        if machine.vcpus == 0.5 and not machine.network_gbit_per_s:
+            assert run.price_usd_per_h == 7.0
+            if run.time_s is not None:
+                assert run.cost_usd == pytest.approx(7.0 * run.time_s / 3600.0)
+        else:
+            assert run == before
+    (tmp_path / "prices.json").write_text("{}")
+    with pytest.raises(RunError, match="prices"):
         formats.read("minicloud", tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from torch import nn
 
 from advisor.collectors import RecordingError, network
 from advisor.collectors.minicloud import limits
-from advisor.collectors.minicloud.collect import State, collect, is_sensitive
+from advisor.collectors.minicloud.collect import _AHEAD, State, collect, is_sensitive
 from advisor.collectors.minicloud.instances import HALF
 from advisor.collectors.minicloud.journal import Journal, Row
 from advisor.collectors.minicloud.plan import DISTRIBUTED, MiniJob, MiniRun, plan
@@ -233,6 +234,15 @@ def test_sensitive_runs_wait_for_a_calm_moment() -> None:
     assert not is_sensitive(busy)
     sensitive = [run for run in RUNS if is_sensitive(run)]
     assert state.next_run(sensitive, is_calm=False) in sensitive  # rather than nothing
+
+
+def test_the_moment_chooses_among_the_next_runs_of_the_plan_only() -> None:
+    waiting = [run for run in RUNS if run.kind == "full" and not is_sensitive(run)]
+    sensitive = next(run for run in RUNS if run.kind == "full" and is_sensitive(run))
+    state = State([row(run) for run in RUNS if run.kind == "partial" and run.replicate == 0])
+    far = [*itertools.islice(itertools.cycle(waiting), _AHEAD), sensitive]
+    assert state.next_run(far, is_calm=True) is waiting[0]
+    assert state.next_run(far[1:], is_calm=True) is sensitive
 
 
 def test_noisy_runs_come_again_last_and_not_for_ever() -> None:

@@ -135,7 +135,7 @@ def _told(where: str) -> Iterator[None]:
     """Say where a row lacks something or makes no sense."""
     try:
         yield
-    except RunError as error:
+    except (RunError, RecordingError) as error:
         raise RunError(f"{where}: {error}", hint=error.hint) from error
     except (KeyError, TypeError, IndexError) as error:
         raise RunError(f"{where}: {error}: missing or of an unknown form", hint=_HINT) from error
