@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from advisor.collectors import store
 from advisor.collectors.errors import RecordingError
-from advisor.jobs.recorded import recorded_work
+from advisor.jobs.recorded_work import recorded_work
 from advisor.planners.core.nouns import Work
 from advisor.planners.memory.training_memory import MemoryParameters, training_memory_bytes
 
