@@ -1,4 +1,4 @@
-"""The work of a recorded job: the traced step's operators, layers and software as planners take them."""
+"""The work of a recorded job: the traced step's operators, layers, software, for the planners."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Protocol ``minutes``: whole jobs of about a minute, told from a partial run of at most 5 %.
 
-The runs of ``datasets/minutes`` (``advisor collect --plan minutes``): every program in turn is left
-out, of these runs and of the seconds-long ones of ``datasets/runs``; the predictor is of the kind
-that ships, fitted to all others. The course that the partial run took is an input of the networks.
+The runs of ``datasets/minutes`` (``advisor collect --plan minutes``): every program in turn is
+left out, of these runs and of the seconds-long ones of ``datasets/runs``; the predictor is of the
+kind that ships, fitted to all others. Networks are given the course of the partial run, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from advisor.records import RunRecord
 from advisor.train.labelled import read_runs
 from advisor.train.models import predictor
 from advisor.validation.own import as_scores, shipped_choice
-from advisor.validation.scores import Group, Scores, Validation
+from advisor.validation.scores import Group, Validation
 from advisor.validation.thesis import read_own
 
 SEEN: Final = (
@@ -54,8 +54,8 @@ def run(data: Path) -> Validation:
         protocol="minutes",
         description="Time of jobs of about a minute, from a partial run of at most 5 %.",
         form="none chosen",
-        scores=f"what recommend asks where it covers a job: physics corrected by guarded {chosen}, "
-        "fitted anew without the left-out program",
+        scores="what recommend asks where it covers a job: physics corrected by guarded "
+        f"{chosen}, fitted anew without the left-out program",
         seen=SEEN,
         overall=as_scores(own.overall),
         groups=[Group(group=name, scores=as_scores(m)) for name, m in own.groups],

@@ -1,4 +1,4 @@
-"""Which machine is cheapest for the jobs of ``datasets/runs``, by a formula and as machines are sold.
+"""Which machine is cheapest for the jobs of ``datasets/runs``: by a formula, and as sold.
 
     python benchmarks/experiments/closest_prices.py
 
