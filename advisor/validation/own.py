@@ -144,6 +144,7 @@ def _figures(split: SplitScores) -> dict[str, float]:
 
 
 def as_scores(m: Metrics) -> Scores:
+    """Return the metrics of a split as a protocol's scores."""
     return Scores(
         rows=m.rows,
         mape_fraction=m.mape_fraction,

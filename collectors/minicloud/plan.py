@@ -4,8 +4,8 @@ A job is a workload at one width and one batch. How many steps it has in all is 
 anchor run was made (``total_steps``): as many as take a time of the plan's ``Scale`` there, drawn
 from the job's name, and a multiple of what the partial run saw. There are two plans: of
 seconds (1 to 3 s, at least twice the partial run), of which many fit into an hour, and of minutes
-(45 s to 2 min, at least twenty times), where a partial run tells of what is mostly not seen. A larger
-job is thus not longer by construction, and the same job has the same total samples on every
+(45 s to 2 min, at least twenty times), where a partial run tells of what is mostly not seen. A
+larger job is thus not longer by construction, and the same job has the same total samples on every
 configuration: ``W`` workers make ``ceil(total / W)`` steps.
 """
 
