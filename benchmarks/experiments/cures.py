@@ -1,6 +1,7 @@
 """What advice on a script promises on this machine, beside what the changed script gains.
 
     python -m benchmarks.experiments.cures --json cures.json
+    python -m benchmarks.experiments.cures --json cures.json --again   # more rounds, asked anew
     python -m benchmarks.experiments.cures --rounds 0    # only whether what is said applies
 
 Every script of ``benchmarks/scripts`` that trains with PyTorch in one process is copied, profiled
@@ -9,7 +10,8 @@ with one thread (``OMP_NUM_THREADS=1``, so that threads are something to advise)
 ``patch``, advice that names an environment variable is set. The script as it is and with each cure
 runs to its end in turns; the gain is one less the ratio of the medians, as the predicted one is
 one less ``time_factor``. With ``--json`` every script's rows are kept as soon as it is done, and a
-script that is in the file is not run again.
+script that is in the file is not run again; with ``--again`` it is profiled and asked about anew,
+and its runs are added to those in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +86,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=15.0, help="Seconds of profiling.")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--again", action="store_true", help="Add rounds to those in the file.")
     args = parser.parse_args(argv)
     rows = kept(args.json)
-    for row in rows:
+    for row in () if args.again else rows:
         print(line(row), flush=True)
-    done = {row.script for row in rows}
+    done = set() if args.again else {row.script for row in rows}
     failed = []
     for script in zoo.scripts():
         name = script.path.name
         if name in done or (args.only and name not in args.only) or not is_of_torch(script):
             continue
+        before = [row for row in rows if row.script == name]
+        found = []
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for case in cases(script, Path(folder), args.rounds, args.limit):
-                    rows.append(case)
-                    print(line(case), flush=True)
+                    found.append(with_runs_of(case, before))
+                    print(line(found[-1]), flush=True)
         except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others go on
             failed.append(name)
-            rows = [row for row in rows if row.script != name]
+            found = before
             print(f"{name}: {error}", file=sys.stderr, flush=True)
+        rows = [*(row for row in rows if row.script != name), *found]
         if args.json:
             text = json.dumps([asdict(row) for row in rows], indent=1) + "\n"
             atomic.write_text(args.json, text)
@@ -117,6 +123,17 @@ def kept(path: Path | None) -> list[Case]:
     rows = json.loads(path.read_text())
     pairs = ("before_s", "after_s")
     return [Case(**{**row, **{name: tuple(row[name]) for name in pairs}}) for row in rows]
+
+
+def with_runs_of(case: Case, before: Sequence[Case]) -> Case:
+    """Return the case with the runs of the same one that were made before."""
+    same = [one for one in before if (one.cure, one.how) == (case.cure, case.how)]
+    before_s = tuple(s for one in (*same, case) for s in one.before_s)
+    after_s = tuple(s for one in (*same, case) for s in one.after_s)
+    if not before_s:
+        return case
+    gained = 1.0 - statistics.median(after_s) / statistics.median(before_s)
+    return replace(case, measured=gained, before_s=before_s, after_s=after_s)
 
 
 def is_of_torch(script: zoo.Script) -> bool:
