@@ -48,8 +48,8 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
 
 # Said however weak: it was recorded for nothing else.
 _ASKED_FOR: Final = frozenset({"harvest-memory"})
-# Effects below this share on time times cost are not worth a line.
-LEAST_STRENGTH: Final = 0.01
+# Effects below this share on time times cost are not worth a line: two runs of a script differ more.
+LEAST_STRENGTH: Final = 0.02
 
 
 def advise(
