@@ -48,7 +48,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
 
 # Said however weak: it was recorded for nothing else.
 _ASKED_FOR: Final = frozenset({"harvest-memory"})
-# Effects below this share on time times cost are not worth a line: two runs of a script differ more.
+# Effects below this share on time times cost are not worth a line: two runs differ by more.
 LEAST_STRENGTH: Final = 0.02
 
 

@@ -3,10 +3,10 @@
 A share of one machine's cores is a machine in miniature: a core stands for ``VCPUS_PER_CORE``
 virtual CPUs and a limited link for ``NETWORK_PER_LINK`` times its rate, so that a quarter of a
 core to two cores are the catalogue's machines of one to eight virtual CPUs. The closest is the one
-whose virtual CPUs, and network where the link is limited, differ least in their logarithms. Thousands
-are as close as each other, from burstable machines at a tenth of the usual price to those with
-twenty times the memory: of those within ``_AS_CLOSE``, or else of the closest, the one of the median price
-stands for them, on demand, in its region.
+whose virtual CPUs, and network where the link is limited, differ least in their logarithms.
+Thousands are as close as each other, from burstable machines at a tenth of the usual price to
+those with twenty times the memory: of those within ``_AS_CLOSE``, or else of the closest, the one
+of the median price stands for them, on demand, in its region.
 """
 
 from __future__ import annotations

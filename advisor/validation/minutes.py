@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from advisor import data as packaged
-from advisor.learned.base import RunRegressor
 from advisor.learned.course import SEQUENCE_READINGS
 from advisor.learned.evaluation import Metrics, SplitScores, evaluate
+from advisor.learned.guarded import Guarded
 from advisor.learned.problem import Problem, problem
 from advisor.learned.sequence import SequenceNetwork
 from advisor.records import RunRecord
@@ -39,8 +39,9 @@ def run(data: Path) -> Validation:
     tested = np.array([is_of_minutes(record) for record in asked.records])
     chosen = shipped_choice()
 
-    def build() -> RunRegressor:
-        return predictor(chosen, channels=0, folds=5)
+    def build() -> Guarded:
+        guarded: Guarded = predictor(chosen, channels=0, folds=5)
+        return guarded
 
     own = evaluate(asked, build, "job", tested=tested)
     others = {
