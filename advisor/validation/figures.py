@@ -45,6 +45,7 @@ QUESTIONS: Final = {
     "colocation": "what two jobs keep of their rates on one GPU, the pair left out",
     "campaigns": "GPU-hours of whole training runs, their family left out",
     "own": "our own small runs, the program left out",
+    "minutes": "our own runs of a minute from a partial run of 4 %, the program left out",
     "thesis": "cost and time on a random split, as the thesis judged them",
     "ranking": "the cheapest configuration for an unseen job: its cost over the best, less 1",
     "spot": "when a job on spot machines ends",
