@@ -19,8 +19,21 @@ from advisor.collectors.tracing import deep_step
 SLOW_S = 0.004
 
 
-class SlowSGD(torch.optim.SGD):
+class Slow(torch.optim.Optimizer):
     """Takes its time between the operators, where no trace looks."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(SLOW_S)
+        with torch.no_grad():
+            for one in self.param_groups[0]["params"]:
+                one.mul_(1.0)
+
+
+class SlowSGD(torch.optim.SGD):
+    """The same before it calls the step of another optimizer, which has hooks of its own."""
 
     def step(self, closure: Any = None) -> Any:
         time.sleep(SLOW_S)
@@ -48,7 +61,7 @@ def taken(
 @pytest.mark.parametrize("several", [1, 2])
 def test_updates_are_timed_from_begin_to_end(tmp_path: Path, several: int) -> None:
     weight = nn.Parameter(torch.ones(3))
-    optimizers: list[torch.optim.Optimizer] = [SlowSGD([weight], lr=0.0) for _ in range(several)]
+    optimizers: list[torch.optim.Optimizer] = [Slow([weight], lr=0.0) for _ in range(several)]
     events = taken(tmp_path, optimizers, updates.LAST + 4)
     (fact,) = events.facts["updates"]
     assert len(fact["ns"]) == updates.LAST - updates.FIRST + 1
@@ -63,10 +76,20 @@ def test_updates_are_timed_from_begin_to_end(tmp_path: Path, several: int) -> No
     assert short.update_s == 1e-3
 
 
+def test_an_update_that_calls_another_s_begins_once(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    torch.optim.SGD([weight], lr=0.0)  # PyTorch hooks a class when it is first used
+    events = taken(tmp_path, [SlowSGD([weight], lr=0.0)], updates.LAST + 4)
+    deep = deep_step(events.facts["deep_step"], None, events.facts["updates"])
+    assert deep is not None
+    assert deep.update_s is not None
+    assert deep.update_s >= SLOW_S
+
+
 def test_an_update_that_evaluates_the_loss_is_not_timed(tmp_path: Path) -> None:
     weight = nn.Parameter(torch.ones(3))
     events = taken(
-        tmp_path, [SlowSGD([weight], lr=0.0)], updates.LAST + 4, closure=lambda: weight.sum()
+        tmp_path, [Slow([weight], lr=0.0)], updates.LAST + 4, closure=lambda: weight.sum()
     )
     assert "updates" not in events.facts
     deep = deep_step(events.facts["deep_step"], None)
