@@ -1,11 +1,11 @@
-"""What an eager call of PyTorch takes on the host, and Python's walk over an update's tensors.
+"""What an eager call of PyTorch takes on the host, and updates: their walk, and fused ones.
 
     OMP_NUM_THREADS=1 python benchmarks/eager_calls.py
 
 Models so small that their arithmetic takes no time make steps on the processor; processor time of
 a step over its operators that are more than views. With ``foreach`` the update runs over lists of
-tensors, as on accelerators; there a driver adds to it. ``advisor.jobs.recorded`` and
-``planners.step.describe_updates`` take their constants from here.
+tensors, as on accelerators; there a driver adds to it. ``advisor.jobs.recorded_work``,
+``planners.step.describe_updates`` and ``advisor.advice.optimizers`` take constants from here.
 """
 
 from __future__ import annotations
@@ -100,6 +100,24 @@ def walk_us(name: str) -> float:
     return 1e6 * statistics.median(took) / TENSORS
 
 
+def fused_us(name: str) -> tuple[float, float]:
+    """Return what a fused update takes, and for each of its tensors of 1,000 numbers [us]."""
+    took = {}
+    for count in (4, TENSORS):
+        tensors = [torch.zeros(1000, requires_grad=True) for _ in range(count)]
+        for one in tensors:
+            one.grad = torch.ones(1000)
+        optimizer: Any = getattr(torch.optim, name)(tensors, lr=1e-3, fused=True)
+        times = []
+        for _ in range(20 * REPEATS):
+            begin = time.perf_counter()
+            optimizer.step()
+            times.append(time.perf_counter() - begin)
+        took[count] = 1e6 * statistics.median(times)
+    each = (took[TENSORS] - took[4]) / (TENSORS - 4)
+    return took[4] - 4 * each, each
+
+
 def main() -> None:
     """Print microseconds a call, and a tensor."""
     torch.set_num_threads(1)
@@ -111,6 +129,9 @@ def main() -> None:
                 print(f"{model:14} {name:6} {way:6} {took:5.1f} us a call", flush=True)
     for name in ("SGD", "AdamW", "RMSprop", "Adadelta"):
         print(f"walk {name:9} {walk_us(name):5.2f} us a tensor")
+    for name in ("SGD", "Adam", "AdamW"):
+        call, each = fused_us(name)
+        print(f"fused {name:8} {call:5.1f} us an update, {each:5.2f} us a tensor")
 
 
 if __name__ == "__main__":

@@ -8,21 +8,16 @@ kind that ships, fitted to all others. Networks are given the course of the part
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from advisor import data as packaged
-from advisor.learned.course import SEQUENCE_READINGS
-from advisor.learned.evaluation import Metrics, SplitScores, evaluate
-from advisor.learned.guarded import Guarded
+from advisor.learned.evaluation import SplitScores, evaluate
 from advisor.learned.problem import Problem, problem
-from advisor.learned.sequence import SequenceNetwork
 from advisor.records import RunRecord
-from advisor.train.labelled import read_runs
-from advisor.train.models import predictor
-from advisor.validation.own import as_scores, shipped_choice
+from advisor.validation.own import as_scores, as_shipped, sequence_network, shipped_choice
 from advisor.validation.scores import Group, Validation
 from advisor.validation.thesis import read_own
 
@@ -34,22 +29,19 @@ SEEN: Final = (
 
 def run(data: Path) -> Validation:
     """Score the shipped kind of predictor on whole jobs of about a minute."""
-    seconds, minutes = read_own(data), read_minutes(data)
-    asked = problem([*seconds, *minutes])
-    tested = np.array([is_of_minutes(record) for record in asked.records])
+    minutes = read_own(data, "minutes")
+    names = {record.record_id for record in minutes}
+    asked = problem([*read_own(data), *minutes])
+    tested = np.array([record.record_id in names for record in asked.records])
     chosen = shipped_choice()
-
-    def build() -> Guarded:
-        guarded: Guarded = predictor(chosen, channels=0, folds=5)
-        return guarded
-
+    build = partial(as_shipped, chosen)
     own = evaluate(asked, build, "job", coverage=0.9, tested=tested)
     others = {
         "fitted to jobs of seconds alone": evaluate(
             asked, build, "job", tested=tested, fitted=~tested, has_intervals=False
         ).overall,
         **own.baselines,
-        "sequence network": _network([*seconds, *minutes]),
+        "sequence network": sequence_network(asked, tested),
     }
     return Validation(
         protocol="minutes",
@@ -67,30 +59,6 @@ def run(data: Path) -> Validation:
             "an instance type is a share of one machine; the price is that of the closest sold",
         ],
     )
-
-
-def read_minutes(data: Path) -> list[RunRecord]:
-    """Return the runs of about a minute: those under ``data``, else the packaged ones."""
-    there = data / "minutes"
-    return read_runs([there if there.is_dir() else packaged.root("datasets") / "minutes"])
-
-
-def is_of_minutes(record: RunRecord) -> bool:
-    """Whether a collected run is of the plan of minutes."""
-    return record.record_id.startswith("minicloud/minutes/")
-
-
-def _network(records: list[RunRecord]) -> Metrics:
-    """Score the thesis's kind of network on the same rows, the series among its inputs."""
-    seen = problem(records, has_series=True)
-    tested = np.array([is_of_minutes(record) for record in seen.records])
-
-    def build() -> SequenceNetwork:
-        return SequenceNetwork(
-            channels=seen.channels, readings=SEQUENCE_READINGS, calibration_folds=0
-        )
-
-    return evaluate(seen, build, "job", has_intervals=False, tested=tested).overall
 
 
 def _figures(asked: Problem, own: SplitScores) -> dict[str, float]:

@@ -9,10 +9,12 @@ fitted nor scored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.collectors import bounded
@@ -40,14 +42,10 @@ def run(data: Path) -> Validation:
     """Score the shipped predictor on the three honest splits of our runs."""
     asked = problem(read_own(data))
     chosen = shipped_choice()
-
-    def build() -> Guarded:
-        guarded: Guarded = predictor(chosen, channels=0, folds=5)
-        return guarded
-
+    build = partial(as_shipped, chosen)
     splits = [evaluate(asked, build, name, most_folds=_MOST_FOLDS) for name in _SPLITS]
     job = splits[0]
-    network = _sequence_network(asked)
+    network = sequence_network(asked)
     return Validation(
         protocol="own",
         description="Time of our own runs, each program left out in turn.",
@@ -79,7 +77,13 @@ def shipped_choice() -> str:
     return str(bounded.read_json(metrics_file)["chosen"])
 
 
-def _sequence_network(asked: Problem) -> Metrics:
+def as_shipped(chosen: str) -> Guarded:
+    """Return an unfitted predictor of the kind that ships, with that estimator."""
+    guarded: Guarded = predictor(chosen, channels=0, folds=5)
+    return guarded
+
+
+def sequence_network(asked: Problem, tested: NDArray[np.bool_] | None = None) -> Metrics:
     """Score the thesis's kind of network on the same rows, the series among its inputs."""
     seen = problem(asked.records, asked.target, has_series=True)
 
@@ -89,7 +93,7 @@ def _sequence_network(asked: Problem) -> Metrics:
             calibration_folds=0,
         )  # fmt: skip
 
-    return evaluate(seen, build, "job", has_intervals=False).overall
+    return evaluate(seen, build, "job", has_intervals=False, tested=tested).overall
 
 
 def _costs(asked: Problem, split: SplitScores, build: Callable[[], Guarded]) -> dict[str, float]:

@@ -102,10 +102,10 @@ def _shipped(records: list[RunRecord]) -> tuple[Scores, dict[str, float]]:
     return score(found.predicted, truth), figures | _figures("cost", name, metrics(priced, cost))
 
 
-def read_own(data: Path) -> list[RunRecord]:
-    """Return our own runs: those under ``data``, else the packaged ones."""
-    there = data / "runs"
-    return read_runs([there if there.is_dir() else packaged.root("datasets") / "runs"])
+def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
+    """Return our own runs, of seconds or of ``minutes``: those under ``data``, else packaged."""
+    there = data / name
+    return read_runs([there if there.is_dir() else packaged.root("datasets") / name])
 
 
 def _figures(kind: str, name: str, found: Metrics) -> dict[str, float]:

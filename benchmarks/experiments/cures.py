@@ -242,12 +242,19 @@ def summary(rows: Sequence[Case]) -> str:
     tried: list[Any] = [row for row in rows if row.measured is not None]
     large = [row for row in tried if max(row.predicted, row.measured) >= LEAST_GAIN]
     near = sum(row.is_near for row in large)
+    points = [100 * abs(row.predicted - row.measured) for row in tried]
+    by_cure = [
+        f"{cure} {statistics.mean(row.predicted for row in tried if row.cure == cure):.1%} said, "
+        f"{statistics.mean(row.measured for row in tried if row.cure == cure):.1%} gained"
+        for cure in sorted({row.cure for row in tried})
+    ]
     slower = [f"{row.script}: {row.cure}" for row in tried if 1.0 - row.measured > SLOWEST]
     return (
         f"{len(tried)} cures tried on {len({row.script for row in tried})} scripts; of the "
         f"{len(large)} of {LEAST_GAIN:.0%} or more, {near} were promised within {WITHIN:.0%} of "
-        f"the gain (goal: {CASES:.0%}); slower by more than {SLOWEST - 1:.0%}: "
-        f"{', '.join(slower) or 'none'}"
+        f"the gain (goal: {CASES:.0%}); median {statistics.median(points or [0.0]):.1f} points "
+        f"off; on average {', '.join(by_cure) or 'nothing'}; slower by more than "
+        f"{SLOWEST - 1:.0%}: {', '.join(slower) or 'none'}"
     )
 
 

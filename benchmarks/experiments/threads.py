@@ -5,7 +5,8 @@
 The jobs of ``datasets/runs`` ran to their ends with one thread and with two, on a core each. What
 two give over one by the device model (``planners.step.device``) stands beside what they gave, with
 ``split_gain`` and ``split_s`` as shipped, without either, and fitted by least absolute deviation
-without the workload that is judged.
+without the workload that is judged. Then the same of ``datasets/minutes``, which no fit has seen;
+there the partial run says what one thread takes.
 """
 
 from __future__ import annotations
@@ -46,38 +47,44 @@ class Pair:
 
 def main() -> int:
     """Print the errors of ln(gain) as shipped, without the constants, and with fitted ones."""
-    folder = data.root("datasets") / "runs"
-    host = host_of(folder)
-    if host is None:
-        print(f"{folder} has no host.json", file=sys.stderr)
-        return 1
-    found = list(pairs(minicloud.read(folder)))
-    devices = processor(host, 1), processor(host, 2)
     shipped = device_parameters()
-    print(f"{len(found)} jobs; two threads gave {np.mean([p.gave for p in found]):.2f} on average")
-    print("| constants | mean error | bias |")
-    print("|---|---|---|")
-    for name, constants in (
-        ("neither", replace(shipped, split_gain=1.0, split_s=0.0)),
-        (f"as shipped: {shipped.split_gain:g}, {shipped.split_s * 1e6:g} us", shipped),
-    ):
-        say(name, [error(pair, devices, constants) for pair in found])
-    say("a constant gain, the others' mean", list(of_a_constant(found)))
-    say("fitted without the workload", list(left_out(found, devices, shipped)))
+    for name in ("runs", "minutes"):
+        folder = data.root("datasets") / name
+        host = host_of(folder)
+        if host is None:
+            print(f"{folder} has no host.json", file=sys.stderr)
+            return 1
+        found = list(pairs(minicloud.read(folder)))
+        devices = processor(host, 1), processor(host, 2)
+        gave = np.mean([pair.gave for pair in found])
+        print(f"datasets/{name}: {len(found)} jobs; two threads gave {gave:.2f} on average")
+        print("| constants | mean error | bias |")
+        print("|---|---|---|")
+        for words, constants in (
+            ("neither", replace(shipped, split_gain=1.0, split_s=0.0)),
+            (f"as shipped: {shipped.split_gain:g}, {shipped.split_s * 1e6:g} us", shipped),
+        ):
+            say(words, [error(pair, devices, constants) for pair in found])
+        say("a constant gain, the others' mean", list(of_a_constant(found)))
+        if name == "runs":
+            say("fitted without the workload", list(left_out(found, devices, shipped)))
     return 0
 
 
 def pairs(records: Iterable[RunRecord]) -> Iterable[Pair]:
-    """Yield the jobs whose whole was run with one thread and with two."""
+    """Yield the jobs that were run with two threads, and with one: in whole, else in part."""
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    jobs = {}
+    jobs, partial = {}, {}
     for run in records:
         if run.status == "ok" and run.instances == 1 and not run.facts.get("is_noisy"):
             jobs[run.job.job_id] = run.job
             times[run.job.job_id][run.configuration[0].instance_type].append(run.time_s or 0.0)
+            if run.anchor is not None:
+                partial[run.job.job_id] = run.anchor.time_s
     for name, by in sorted(times.items()):
-        if "core-1" in by and "cores-2" in by:
-            gave = statistics.median(by["core-1"]) / statistics.median(by["cores-2"])
+        alone = by.get("core-1") or [partial[name]]
+        if "cores-2" in by:
+            gave = statistics.median(alone) / statistics.median(by["cores-2"])
             work = counted_work(jobs[name])
             yield Pair(workload=jobs[name].family, job=name, work=work, gave=gave)
 
