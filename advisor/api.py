@@ -15,14 +15,13 @@ from advisor.advice.record import AdviceList
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
 from advisor.collectors.recording import Recording
-from advisor.domain import QUANTILES, Candidate, CompletionWay, Recommendation
+from advisor.domain import QUANTILES, Answer, Candidate, CompletionWay, Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
 from advisor.predict import Predictor
 from advisor.predict.at_hand import at_hand
 from advisor.predict.estimate import (
-    StepEstimate,
     estimate_here,
     estimate_on_gpu,
     estimate_on_type,
@@ -339,7 +338,7 @@ def estimate(
     completion: CompletionWay | None = None,
     known_network: bool = False,
     predictor: Predictor | None = None,
-) -> StepEstimate:
+) -> Answer:
     """Estimate a job on one configuration, with its parts and where each number is from.
 
     Parameters

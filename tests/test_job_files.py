@@ -69,7 +69,7 @@ def _without(path: str) -> Callable[[dict[str, Any]], None]:
         (_set("schema_version", 2), "has schema version 2; this advisor reads 1"),
         (_without("schema_version"), "has schema version None"),
         (_set("kind", "recipe"), "is not a job file"),
-        (_without("job.work.operators.0.flop"), r"operators\[0\] lacks flop"),
+        (_without("job.work.operators.0.flop"), r"operators\[0\].flop is missing"),
         (_set("job.work.operators.0.flop", 0.0), "'query' .forward. is a matmul without flop"),
         (_set("job.work.operators.0.flop", -1.0), "impossible sizes"),
         (_set("job.work.operators.0.bytes", "much"), "bytes must be float, got \"much\""),

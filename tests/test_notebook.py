@@ -14,13 +14,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from advisor import words
 from advisor.api import find_job as ask_job
 from advisor.domain import Recommendation
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
-from advisor.shown import words
 
 MakeJob = Callable[..., Job]
 ROOT = Path(__file__).parents[1]

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advisor import words
 from advisor.cli import VERBS, load_verb, plot_option
 from advisor.cli.plot_option import PlotCommand, with_terminal
 from advisor.cli.simulate import app
@@ -23,7 +24,7 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
-from advisor.shown import picture, text_plot, words
+from advisor.shown import picture, text_plot
 from advisor.shown.agreement import compared_charts, scored_charts
 from advisor.shown.chart import TOGETHER
 from advisor.shown.front import front_chart

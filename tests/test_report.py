@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from report_pages import IMPOSSIBLE, PIPELINE, RECORDED, data_of, predictor, question
 from typer.testing import CliRunner
 
-from advisor import api, report_page
+from advisor import api, report_page, words
 from advisor.cli import app
 from advisor.collectors.recording import Reading
 from advisor.planners.core.nouns import Layout
@@ -27,7 +27,7 @@ from advisor.report import model_cards
 from advisor.report.layout_drawing import schedule_of
 from advisor.report.page import GENERATOR, embedded, page, plotly
 from advisor.report.page_data import _finite
-from advisor.shown import thinned, words
+from advisor.shown import thinned
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 3_000_000  # issue 18

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
-from advisor.domain import SCHEMA_VERSION, Candidate, Estimate
+from advisor import words
+from advisor.domain import SCHEMA_VERSION, Candidate, Estimate, Recorded
 from advisor.jobs.job import Job
-from advisor.shown import frames, words
+from advisor.shown import frames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,7 @@ class How:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Recorded):
     """A change that the recording shows to apply, and what it saves of the whole job.
 
     Attributes
@@ -74,6 +75,8 @@ class Advice:
         That job on the machines it is judged on; None where it is held against another than
         ``now``.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"is_model_kept": "model_kept", "job": "", "then": ""}
 
     name: str
     source: str
@@ -110,27 +113,9 @@ class Advice:
         product = max(self.time_factor, _LEAST_FACTOR) * max(self.cost_factor, _LEAST_FACTOR)
         return -math.log(product)
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "name": self.name,
-            "source": self.source,
-            "change": self.change,
-            "time_saved_h": self.time_saved_h and self.time_saved_h.to_record(),
-            "cost_saved_usd": self.cost_saved_usd and self.cost_saved_usd.to_record(),
-            "time_factor": self.time_factor,
-            "cost_factor": self.cost_factor,
-            "evidence": self.evidence,
-            "rests_on": self.rests_on,
-            "condition": self.condition,
-            "how": asdict(self.how),
-            "model_kept": self.is_model_kept,
-            "details": dict(self.details),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceList:
+class AdviceList(Recorded):
     """What would make a job cheaper on some machines, the strongest first.
 
     Attributes
@@ -144,6 +129,7 @@ class AdviceList:
         Whether the job as it is keeps what was asked for.
     """
 
+    schema_version: int = SCHEMA_VERSION
     run: str
     now: Candidate
     advice: tuple[Advice, ...]
@@ -161,16 +147,6 @@ class AdviceList:
         """Return one, from 0."""
         return self.advice[place]
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor advise --json``."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "run": self.run,
-            "now": self.now.to_record(),
-            "meets_constraints": self.meets_constraints,
-            "advice": [one.to_record() for one in self.advice],
-        }
-
     def to_frame(self) -> pd.DataFrame:
         """Return one row a piece of advice; bounds are columns of their own."""
         import pandas as pd
@@ -179,7 +155,7 @@ class AdviceList:
 
     def __repr__(self) -> str:
         """Say what is judged, then a line a piece of advice."""
-        head = f"<Advice on {self.run}: {words.candidate_line(self.now.to_record())}>"
+        head = f"<Advice on {self.run}: {words.answer_line(self.now.to_record())}>"
         lines = (
             f"{one.name}: {one.time_factor:.2f} x the time, {one.cost_factor:.2f} x the cost "
             f"({one.evidence}): {one.change}"

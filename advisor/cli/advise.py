@@ -107,15 +107,16 @@ def command(
             beside=None if beside is None else api.job_of(JobSpec(run=beside)),
             serving=wanted if serving else None,
         )  # fmt: skip
+    record = found.to_record()
     if as_json:
-        typer.echo(json.dumps(found.to_record(), indent=2))
+        typer.echo(json.dumps(record, indent=2))
     else:
         width = shutil.get_terminal_size().columns
         most = None if full else report.SCREEN_LINES
         lines = (
-            report.text(found, width=width, most=most)
+            report.text(record, width=width, most=most)
             if explain is None
-            else report.explained(found, explain, width=width)
+            else report.explained(record, explain, width=width)
         )
         lines += [line for one in found if serving for line in cache_table(one.details)]
         typer.echo("\n".join(lines))

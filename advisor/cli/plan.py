@@ -58,11 +58,12 @@ def command(
                 average_every=question.layout.average_every,
             )
         )
-    typer.echo(json.dumps(answer.to_record(), indent=2) if as_json else show(answer))
+    record = answer.to_record()
+    typer.echo(json.dumps(record, indent=2) if as_json else show(record))
     if plot is not None:
         from advisor.shown.plans import plan_charts
 
-        show_plot(plan_charts(answer.to_record()), plot)
+        show_plot(plan_charts(record), plot)
 
 
 def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:

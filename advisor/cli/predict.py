@@ -6,7 +6,7 @@ import json
 import shutil
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,6 +41,7 @@ def command(
     """
     from advisor import api
     from advisor.catalogue import Catalogue
+    from advisor.domain import SCHEMA_VERSION
     from advisor.predict import Predictor
 
     catalogue = cache(partial(Catalogue.load, question.catalogue, overrides=question.overrides))
@@ -54,15 +55,16 @@ def command(
         if on is None and gpu is None:
             return
     with waiting("estimating", is_quiet=as_json):
-        estimate: Any = api.estimate(
+        estimate = api.estimate(
             wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
             layout=question.layout, completion=question.completion,
             known_network=question.constraints.known_network,
             predictor=Predictor(catalogue()),
         )  # fmt: skip
+    record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
     if as_json:
-        typer.echo(json.dumps(estimate.to_record(), indent=2))
+        typer.echo(json.dumps(record, indent=2))
         return
     from advisor.report.estimate import text
 
-    typer.echo(text(estimate, width=shutil.get_terminal_size().columns))
+    typer.echo(text(record, width=shutil.get_terminal_size().columns))

@@ -69,9 +69,9 @@ def command(
         from advisor.report import explained
 
         width = shutil.get_terminal_size().columns
-        typer.echo(explained.text(answer, explain, width=width))
+        typer.echo(explained.text(record, explain, width=width))
     else:
-        _show(question, answer, None if own is None else record["own_cluster"], full=full)
+        _show(question, record, full=full)
     show_plot(charts, plot)
     if not answer.picks and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)
@@ -88,16 +88,16 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
     return charts
 
 
-def _show(question: Question, answer: Any, own: Any, *, full: bool) -> None:
+def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
 
     from advisor.report import own_cluster as own_report
     from advisor.report import terminal
 
     most = None if full else terminal.SCREEN_LINES
-    terminal.show(answer, Console(highlight=False, soft_wrap=True), most=most)
-    if own is not None:
+    terminal.show(record, Console(highlight=False, soft_wrap=True), most=most)
+    if (own := record.get("own_cluster")) is not None:
         own_report.show(own, Console())
     if question.constraints.with_probes:
-        terminal.show_probes(answer, Console())
+        terminal.show_probes(record, Console())
     warn_of_drift()

@@ -60,7 +60,7 @@ def command(
 def _table(found: Sequence[Compared]) -> list[str]:
     """Return a line a comparison under a header."""
     from advisor.quantities import hours_interval, hours_text
-    from advisor.shown.words import Bounds
+    from advisor.words import Bounds
 
     rows = [("day", "run", "machines", "predicted", "took", "error", "")]
     for one in found:

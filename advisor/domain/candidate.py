@@ -1,16 +1,18 @@
-"""A configuration with the layout on it, and what a job would take there."""
+"""The one noun of an answer: a job on groups of machines, and what it takes there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
+from advisor import words
 from advisor.domain.estimate import Estimate
 from advisor.domain.facts import Fact
 from advisor.domain.offers import Alternative, Bill, CompletionWay, Configuration, Part
+from advisor.domain.records import Recorded
 from advisor.planners.core.nouns import Layout
-from advisor.shown import frames, words
+from advisor.shown import frames
 
 Bottleneck = Literal[
     "compute", "memory", "network", "input", "launch", "pipeline", "offload"
@@ -19,16 +21,11 @@ Bottleneck = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """How much of a device's arithmetic is useful.
+    """Share of the devices' arithmetic that is useful.
 
-    Attributes
-    ----------
-    fraction : float
-        Model flop (no recomputation) per second over the peak: MFU.
-    peak_flop_per_s : float
-        Dense datasheet peak of one device in ``precision``. [flop/s]
-    precision : str
-        What the products run in on the device.
+    ``fraction`` is model flop (no recomputation) per second over the peak: MFU;
+    ``peak_flop_per_s`` the dense datasheet peak of one device in ``precision``, that of the
+    products there.
     """
 
     fraction: float
@@ -40,18 +37,9 @@ class Utilisation:
 class TrainingUnits:
     """A step and its whole job in the units of people who train transformers.
 
-    Attributes
-    ----------
-    tokens_per_step : float or None
-        None, as the other tokens, where samples are not text.
-    tokens_per_s : float or None
-        Of all devices together. [tokens/s]
-    utilisation : Utilisation or None
-        None where the device's peak is unknown, or the devices are of several kinds.
-    accelerator_hours : float or None
-        Accelerators times hours of the whole job; None where its length is unknown. [h]
-    total_tokens : float or None
-        Of the whole job.
+    Tokens are None where samples are not text and otherwise of all devices together;
+    ``utilisation`` is None where the peak is unknown or the devices are of several kinds,
+    ``accelerator_hours`` [h] where the length is.
     """
 
     tokens_per_step: float | None
@@ -60,110 +48,146 @@ class TrainingUnits:
     accelerator_hours: float | None
     total_tokens: float | None
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(Recorded):
+    """What to run on one group's machines, and the files it needs beside it."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"text": "command"}
+
+    group: str
+    text: str
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A configuration, a layout on it, and what the job would take.
+class Answer(Recorded):
+    """A way to run a job on one group of machines or several, and what it takes.
+
+    ``predict``, ``plan`` and ``recommend`` answer with it.
 
     Attributes
     ----------
-    rank : int
-        Place in the list, from 1.
-    step_time_s, throughput_samples_per_s, training_time_h, cost_usd : Estimate
-    memory_gib : float
-        Needed on the fullest device. [GiB]
-    bottleneck : Bottleneck
-    shares : mapping of Bottleneck to float
-        Shares of the step by what it waits for; they sum to 1.
-    reasons : tuple of str
-        Why it stands here, in words.
-    is_extrapolating : bool
-        The estimate leaves what its models were fitted on.
+    job, name : str
+        The job's name, and what the way is called among others on the same machines.
     way : str
         How the job is trained: a name of ``ways.columns.WAYS``, or of a way over unlike machines.
-    breakdown : mapping of str to Part
-        Where the expected time and cost go; the parts sum to both.
+    rank : int
+        Place in the list, from 1.
+    devices : int
+        That compute, in all groups.
+    layout : Layout
+        Of the ranks, or of the first group's.
+    layouts, memory_gib_by_group : mapping
+        By the groups' names where machines were given, each group's layout (none where ranks are
+        not equal) and the fullest device. [GiB]
+    step_time_s, throughput_samples_per_s : Estimate
+        Of one optimizer step over all devices.
+    training_time_h, cost_usd : Estimate or None
+        Of the whole job; None where its length, or a price, is not known.
+    memory_gib, device_memory_gib : float, float or None
+        Needed on the fullest device, and there on one where that is known. [GiB]
+    runs_as : str or None
+        Precision of the large products there, where it was asked for.
+    shares : mapping of str to float
+        Shares of the step by what it waits for (``Bottleneck``, or parts of a way's own).
+    bottleneck : Bottleneck or None
+        The largest.
+    reasons, notes : tuple of str
+        Why it stands here, and what a user should know of the job beside the numbers.
+    is_extrapolating : bool
+        The estimate leaves what its models were fitted on.
     is_learned : bool
-        A model that was learned from runs covers the candidate and has corrected its step.
+        A model that was learned from runs has corrected its step.
     is_network_assumed : bool
         Nobody states the network between the machines; a low value is assumed.
+    breakdown : mapping of str to Part
+        Where the expected time and cost go; the parts sum to both.
     late_probability : float or None
         That the deadline is missed; None where none was given.
     on_demand_time_h, on_demand_cost_usd : Estimate or None
-        Of the same machines on demand, where the candidate is on spot ones and they are sold so.
+        Of the same machines on demand, where the job is on spot ones and they are sold so.
+    cost_direct_usd : Estimate or None
+        The cost of the steps alone as a model predicts it from runs, with no time in between;
+        None where it has not seen such jobs and machines.
+    goodput_fraction : float or None
+        Share of the time that is steps: the rest is checkpoints, failures and restarts.
     completion : CompletionWay
         What the job runs on until it is done.
     bills : tuple of Bill
-        The machines' expected bill by price; what is paid besides is in ``breakdown``.
+        The machines' expected bill by price; empty where nothing is rented.
     units : TrainingUnits or None
-        Tokens, utilisation and accelerator-hours; None where the job is no transformer.
+        None where the job is no transformer.
     alternatives : tuple of Alternative
         Machines that the model cannot tell apart from these, nearest first.
-    facts : tuple of Fact
-        The numbers that the estimate rests on, and where each is from; empty unless asked for.
+    sources : tuple of Fact
+        The numbers that the estimate rests on, and where each is from, where asked for.
+    commands : tuple of Command
+        How to run it, where asked for; empty where no released framework does.
+    details : mapping
+        What else a way has to say: layers by stage, batches by device, ...
     """
 
-    rank: int
+    renamed: ClassVar[Mapping[str, str]] = {
+        "is_extrapolating": "extrapolating",
+        "is_learned": "learned",
+        "is_network_assumed": "network_assumed",
+    }
+
+    job: str = ""
+    name: str = ""
+    way: str = ""
+    rank: int = 1
     configuration: Configuration
+    completion: CompletionWay = "on-demand"
+    bills: tuple[Bill, ...] = ()
+    devices: int = 1
     layout: Layout
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
     step_time_s: Estimate
     throughput_samples_per_s: Estimate
-    training_time_h: Estimate
-    cost_usd: Estimate
-    memory_gib: float
-    bottleneck: Bottleneck
-    shares: Mapping[Bottleneck, float]
-    reasons: tuple[str, ...]
-    is_extrapolating: bool
-    way: str
+    units: TrainingUnits | None = None
+    training_time_h: Estimate | None = None
+    cost_usd: Estimate | None = None
+    cost_direct_usd: Estimate | None = None
     breakdown: Mapping[str, Part] = field(default_factory=dict)
-    is_learned: bool = False
-    is_network_assumed: bool = False
+    goodput_fraction: float | None = None
     late_probability: float | None = None
     on_demand_time_h: Estimate | None = None
     on_demand_cost_usd: Estimate | None = None
-    completion: CompletionWay = "on-demand"
-    bills: tuple[Bill, ...] = ()
-    units: TrainingUnits | None = None
+    memory_gib: float
+    memory_gib_by_group: Mapping[str, float] = field(default_factory=dict)
+    device_memory_gib: float | None = None
+    runs_as: str | None = None
+    bottleneck: Bottleneck | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_extrapolating: bool = False
+    is_learned: bool = False
+    is_network_assumed: bool = False
     alternatives: tuple[Alternative, ...] = ()
-    facts: tuple[Fact, ...] = ()
+    sources: tuple[Fact, ...] = ()
+    commands: tuple[Command, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def machines(self) -> dict[str, int]:
+        """How many machines it uses, by what they are called."""
+        return {offer.instance_type: count for offer, count in self.configuration.parts}
 
     def __repr__(self) -> str:
-        """Say in one line what would be rented, for how long and how much."""
-        return f"<Candidate {words.candidate_line(self.to_record())}>"
+        """Say in one line what is run on, for how long and how much."""
+        return f"<{type(self).__name__} {words.answer_line(self.to_record())}>"
 
     def _repr_html_(self) -> str:
-        return frames.html(frames.candidates_frame([self.to_record()]))
+        return frames.html(frames.answers_frame([self.to_record()]))
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form (field names are kept within a schema version)."""
-        return {
-            "rank": self.rank,
-            "configuration": [offer.to_record(count) for offer, count in self.configuration.parts],
-            "completion": self.completion,
-            "bills": [bill.to_record() for bill in self.bills],
-            "way": self.way,
-            "layout": self.layout.to_record(),
-            "step_time_s": self.step_time_s.to_record(),
-            "throughput_samples_per_s": self.throughput_samples_per_s.to_record(),
-            "units": self.units and self.units.to_record(),
-            "training_time_h": self.training_time_h.to_record(),
-            "cost_usd": self.cost_usd.to_record(),
-            "breakdown": {name: asdict(part) for name, part in self.breakdown.items()},
-            "late_probability": self.late_probability,
-            "on_demand_time_h": self.on_demand_time_h and self.on_demand_time_h.to_record(),
-            "on_demand_cost_usd": self.on_demand_cost_usd and self.on_demand_cost_usd.to_record(),
-            "memory_gib": self.memory_gib,
-            "bottleneck": self.bottleneck,
-            "shares": dict(self.shares),
-            "reasons": list(self.reasons),
-            "extrapolating": self.is_extrapolating,
-            "learned": self.is_learned,
-            "network_assumed": self.is_network_assumed,
-            "alternatives": [one.to_record() for one in self.alternatives],
-            "facts": [one.to_record() for one in self.facts],
-        }
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Candidate(Answer):
+    """An answer that can be ranked: the whole job's time and cost are known."""
+
+    training_time_h: Estimate
+    cost_usd: Estimate
+    bottleneck: Bottleneck

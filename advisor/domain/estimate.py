@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from advisor.domain.records import Recorded
+
 # Two-sided normal quantiles of the coverages on offer.
 QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
 REACH_90: Final = QUANTILES[0.9]  # half of a 90 % interval, in standard deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Recorded):
     """A predicted quantity with its prediction interval, all in the same unit.
 
     ``coverage`` is the nominal probability that the truth lies in [low, high].
@@ -81,12 +83,3 @@ class Estimate:
         reach = NormalDist().inv_cdf(0.5 + self.coverage / 2)
         sds = reach * math.log(limit / self.value) / abs(math.log(bound / self.value))
         return 1.0 - NormalDist().cdf(sds)
-
-    def to_record(self) -> dict[str, float]:
-        """Return the JSON form."""
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "coverage": self.coverage,
-        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["measured", "looked up", "computed", "learned", "given", "assumed"]
@@ -16,7 +16,3 @@ class Fact:
     value: str
     source: Source
     note: str = ""
-
-    def to_record(self) -> dict[str, str]:
-        """Return the JSON form."""
-        return asdict(self)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, get_args
+
+from advisor.domain.records import Recorded
 
 # What a job runs on until it is done: on-demand machines, spot ones, spot ones with on-demand ones
 # in their place while there are none, as many spot machines as there are, or what a plan by the
@@ -19,7 +21,8 @@ class Offer:
     """An instance type in a region at a price.
 
     ``accelerators`` is the number in one instance (a fraction where a card is shared), 0 with
-    ``accelerator`` None for a machine without. ``terms`` says what is particular of the price: a
+    ``accelerator`` None for a machine without. ``price_usd_per_h`` is nan where nobody states one
+    and ``vcpus`` 0 where they are not known. ``terms`` says what is particular of the price: a
     reservation or a capacity block of the user's, how often spot machines are taken away.
     """
 
@@ -45,22 +48,6 @@ class Offer:
             f"{self.price_usd_per_h:.4g} USD/h, {inside}>"
         )
 
-    def to_record(self, count: int) -> dict[str, Any]:
-        """Return the JSON form of ``count`` of them."""
-        return {
-            "provider": self.provider,
-            "instance_type": self.instance_type,
-            "region": self.region,
-            "pricing": self.pricing,
-            "count": count,
-            "price_usd_per_h": self.price_usd_per_h,
-            "accelerator": self.accelerator,
-            "accelerators_per_instance": self.accelerators,
-            "vcpus": self.vcpus,
-            "memory_gib": self.memory_gib,
-            "terms": self.terms,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
@@ -75,36 +62,22 @@ class Configuration:
 
     @property
     def price_usd_per_h(self) -> float:
-        """Price of all instances together, in USD/h."""
+        """Price of all instances together; nan where one has none [USD/h]."""
         return sum(offer.price_usd_per_h * count for offer, count in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class Alternative(Recorded):
     """What could be rented in place of a candidate: the model cannot tell the two apart.
 
-    Attributes
-    ----------
-    configuration : Configuration
-    kind : {"region", "provider", "machine"}
-        What differs: the same type elsewhere, the same accelerators elsewhere, or the machines.
-    training_time_h, cost_usd : float
-        Expected. [h], [USD]
+    ``kind`` says what differs: the same type elsewhere, the same accelerators elsewhere, or the
+    machines. Time and cost are expected ones.
     """
 
     configuration: Configuration
     kind: Literal["region", "provider", "machine"]
     training_time_h: float
     cost_usd: float
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "configuration": [offer.to_record(count) for offer, count in self.configuration.parts],
-            "kind": self.kind,
-            "training_time_h": self.training_time_h,
-            "cost_usd": self.cost_usd,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,23 +89,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
-    """What is expected to be rented at one price.
+class Bill(Recorded):
+    """What is expected to be rented at one price: time and price as of all instances [h]."""
 
-    Attributes
-    ----------
-    pricing : str
-    time_h : float
-        Rented time, as if of all instances. [h]
-    price_usd_per_h : float
-        Of all instances. [USD/h]
-    """
+    written: ClassVar[tuple[str, ...]] = ("cost_usd",)
 
     pricing: str
     time_h: float
     price_usd_per_h: float
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        cost = self.time_h * self.price_usd_per_h
-        return asdict(self) | {"cost_usd": cost}
+    @property
+    def cost_usd(self) -> float:
+        """What is paid at this price."""
+        return self.time_h * self.price_usd_per_h

@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 class Refused:
     """A named configuration that has no answer, and why.
 
-    Attributes
-    ----------
-    rank : int
-        Place among those that were named, from 1.
-    configuration : str
-        As ``"2 x g5.xlarge"``.
-    error : AdvisorError
-        What would have been raised, had this one been asked alone.
+    ``rank`` is its place among those that were named, from 1; ``configuration`` is as
+    ``"2 x g5.xlarge"``; ``error`` is what would have been raised, had this one been asked alone.
     """
 
     rank: int
@@ -43,7 +37,7 @@ class Refused:
         return self.error.hint
 
     def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
+        """Return the JSON form: the error in words."""
         return {
             "rank": self.rank,
             "configuration": self.configuration,
@@ -92,7 +86,7 @@ class Predictions:
 
         ``reason`` says why a configuration has no numbers.
         """
-        return frames.candidates_frame([one.to_record() for one in self.rows])
+        return frames.answers_frame([one.to_record() for one in self.rows])
 
     def _repr_html_(self) -> str:
         return frames.html(self.to_frame())

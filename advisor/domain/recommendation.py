@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from advisor import words
 from advisor.domain.candidate import Candidate
 from advisor.domain.estimate import Estimate
 from advisor.domain.offers import Offer
-from advisor.shown import frames, notebook, words
+from advisor.domain.records import SCHEMA_VERSION, Recorded
+from advisor.shown import frames, notebook
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION: Final = 1
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """The catalogue behind an answer: day of its newest price (ISO 8601), offers looked at."""
+
+    as_of: str
+    offers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAdvice:
+class Named:
+    """What the times come from."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAdvice(Recorded):
     """A short real run that is worth its price before the job is started.
 
-    Attributes
-    ----------
-    offer : Offer
-        One machine to run on for ``minutes``.
-    minutes : float
-    price_usd : float
-    gain_usd : float
-        Expected saving of the choice that is made after it, its price not subtracted. [USD]
-    log_sd_before, log_sd_after : float
-        Error of ln(time) of the candidate that would be chosen now, without the probe and with.
+    One machine of ``offer`` runs for ``minutes``; ``gain_usd`` is the expected saving of
+    the choice that is made after it, its price not subtracted; ``log_sd_before`` and
+    ``log_sd_after`` are the error of ln(time) of the candidate that would be chosen now.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"offer": "configuration"}
 
     offer: Offer
     minutes: float
@@ -40,17 +51,6 @@ class ProbeAdvice:
     gain_usd: float
     log_sd_before: float
     log_sd_after: float
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "configuration": self.offer.to_record(1),
-            "minutes": self.minutes,
-            "price_usd": self.price_usd,
-            "gain_usd": self.gain_usd,
-            "log_sd_before": self.log_sd_before,
-            "log_sd_after": self.log_sd_after,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,6 @@ class KnownError:
     Attributes
     ----------
     family : str
-        E.g. ``"NVIDIA Volta"``.
     median_ape_fraction : float
         Median over its accelerators of their median absolute percentage error.
     accelerators, rows : int
@@ -78,10 +77,6 @@ class KnownError:
     protocol: str
     day: str
     jobs: str = "described jobs"
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,21 +106,9 @@ class ProposedChange:
     cost_factor: float
     pick: Candidate | None = None
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "name": self.name,
-            "do": self.do,
-            "training_time_h": self.training_time_h.to_record(),
-            "cost_usd": self.cost_usd.to_record(),
-            "time_factor": self.time_factor,
-            "cost_factor": self.cost_factor,
-            "pick": self.pick and self.pick.to_record(),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
+class Recommendation(Recorded):
     """What is shown: the Pareto front, and why everything else is not on it.
 
     Attributes
@@ -134,11 +117,9 @@ class Recommendation:
         The recorded run, or the name of the job.
     job : mapping
         The facts of the job that the numbers rest on, with where each comes from.
-    catalogue_as_of : str
-        Day of the newest price. ISO 8601.
-    catalogue_offers : int
-        Priced offers that the request admits.
-    predictor, predictor_version : str
+    catalogue : Prices
+        With the priced offers that the request admits.
+    predictor : Named
     considered : int
         Candidates looked at: offers times counts.
     rejected : mapping of str to int
@@ -165,50 +146,27 @@ class Recommendation:
         Where they were asked for: short runs that are worth their price, best first.
     """
 
+    schema_version: int = SCHEMA_VERSION
     run: str
     job: Mapping[str, Any]
-    catalogue_as_of: str
-    catalogue_offers: int
-    predictor: str
-    predictor_version: str
+    catalogue: Prices
+    predictor: Named
     considered: int
     rejected: Mapping[str, int]
-    front: tuple[Candidate, ...]
-    nearest: tuple[Candidate, ...] = ()
-    here: Candidate | None = None
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
     shared_reasons: tuple[str, ...] = ()
     changes: tuple[ProposedChange, ...] = ()
     known_error: KnownError | None = None
-    notes: tuple[str, ...] = field(default=())
+    front: tuple[Candidate, ...]
+    here: Candidate | None = None
+    nearest: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = ()
     probes: tuple[ProbeAdvice, ...] = ()
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor recommend --json``."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "run": self.run,
-            "job": dict(self.job),
-            "catalogue": {"as_of": self.catalogue_as_of, "offers": self.catalogue_offers},
-            "predictor": {"name": self.predictor, "version": self.predictor_version},
-            "considered": self.considered,
-            "rejected": dict(self.rejected),
-            "picks": dict(self.picks),
-            "summary": list(self.summary),
-            "shared_reasons": list(self.shared_reasons),
-            "changes": [change.to_record() for change in self.changes],
-            "known_error": self.known_error and self.known_error.to_record(),
-            "front": [candidate.to_record() for candidate in self.front],
-            "here": self.here and self.here.to_record(),
-            "nearest": [candidate.to_record() for candidate in self.nearest],
-            "notes": list(self.notes),
-            "probes": [probe.to_record() for probe in self.probes],
-        }
 
     def to_frame(self) -> pd.DataFrame:
         """Return the front as a table, one row a candidate; bounds are columns of their own."""
-        return frames.candidates_frame([candidate.to_record() for candidate in self.front])
+        return frames.answers_frame(self.to_record()["front"])
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw time against cost of the list, or of the nearest misses, with matplotlib.
@@ -222,8 +180,9 @@ class Recommendation:
 
     def __repr__(self) -> str:
         """Say what was asked about, what to choose, then the list, a line a candidate."""
-        lines = [words.candidate_line(one.to_record()) for one in self.front or self.nearest]
-        head = f"<Recommendation: {notebook.headline(self.to_record())}>"
+        record = self.to_record()
+        lines = [words.answer_line(one) for one in record["front"] or record["nearest"]]
+        head = f"<Recommendation: {notebook.headline(record)}>"
         return "\n".join([head, *self.summary, *lines])
 
     def _repr_html_(self) -> str:

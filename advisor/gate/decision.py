@@ -15,7 +15,7 @@ import numpy as np
 
 from advisor.catalogue import InstanceType, OfferColumns, OfferFilter
 from advisor.collectors.recording import Recording
-from advisor.domain import Estimate
+from advisor.domain import Estimate, Named, Prices
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.gate.records import (
     LIMITS,
@@ -77,9 +77,8 @@ def decide(
         run=job.name,
         judged=verdicts,
         limits={name: getattr(limits, name) for name in LIMITS},
-        catalogue_as_of=predictor.catalogue.as_of,
-        predictor=predictor.name,
-        predictor_version=predictor.version,
+        catalogue=Prices(as_of=predictor.catalogue.as_of),
+        predictor=Named(name=predictor.name, version=predictor.version),
     )
     if found.passes:
         return found

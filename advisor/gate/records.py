@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal
 
 from advisor.catalogue import Pricing
-from advisor.domain import SCHEMA_VERSION, Candidate, CompletionWay, Estimate
+from advisor.domain import (
+    SCHEMA_VERSION,
+    Candidate,
+    CompletionWay,
+    Estimate,
+    Named,
+    Prices,
+    Recorded,
+)
 
 # What a submission can break: the memory of its machines (and the other reasons of
 # ``ways.columns.STATUSES`` for which a job has no estimate there), the limits of the question.
@@ -122,21 +130,16 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(Recorded):
     """What holds for one of the machines that were asked for.
 
-    Attributes
-    ----------
-    asked : Asked
-    reasons : tuple of Reason
-        Why they are refused; empty where they pass.
-    candidate : Candidate or None
-        Of rented machines that can run the job, where its length is known.
-    training_time_h, cost_usd : Estimate or None
-        Of the whole job.
-    note : str
-        Why they were not judged, or how the submission was understood.
+    ``reasons`` say why they are refused; time and cost are of the whole job, ``candidate`` is of
+    rented machines that can run a job of known length; ``note`` says why they were not judged, or
+    how the submission was understood.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"asked": "", "label": "asked", "is_judged": "judged"}
+    written: ClassVar[tuple[str, ...]] = ("label", "is_judged", "passes")
 
     asked: Asked
     reasons: tuple[Reason, ...] = ()
@@ -144,6 +147,11 @@ class Judged:
     training_time_h: Estimate | None = None
     cost_usd: Estimate | None = None
     note: str = ""
+
+    @property
+    def label(self) -> str:
+        """The machines in words."""
+        return self.asked.label
 
     @property
     def is_judged(self) -> bool:
@@ -155,22 +163,9 @@ class Judged:
         """Whether nothing is against them."""
         return not self.reasons
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "asked": self.asked.label,
-            "judged": self.is_judged,
-            "passes": self.passes,
-            "reasons": [asdict(reason) for reason in self.reasons],
-            "training_time_h": self.training_time_h and self.training_time_h.to_record(),
-            "cost_usd": self.cost_usd and self.cost_usd.to_record(),
-            "candidate": self.candidate and self.candidate.to_record(),
-            "note": self.note,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Remedy(Recorded):
     """What would pass in place of a refused submission, or come nearest to it.
 
     Attributes
@@ -178,11 +173,6 @@ class Remedy:
     kind : {"same_machines", "recommended", "nearest"}
         More or fewer of the same machines; what ``recommend`` picks under the limits; what comes
         nearest to them, where nothing keeps them.
-    label : str
-        The machines in words.
-    training_time_h, cost_usd : Estimate or None
-    candidate : Candidate or None
-        Where it is rented.
     """
 
     kind: Literal["same_machines", "recommended", "nearest"]
@@ -191,60 +181,36 @@ class Remedy:
     cost_usd: Estimate | None
     candidate: Candidate | None = None
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "kind": self.kind,
-            "label": self.label,
-            "training_time_h": self.training_time_h and self.training_time_h.to_record(),
-            "cost_usd": self.cost_usd and self.cost_usd.to_record(),
-            "candidate": self.candidate and self.candidate.to_record(),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateVerdict:
+class GateVerdict(Recorded):
     """What the gate says.
 
     Attributes
     ----------
     run : str
         The job; empty where the submission names none.
-    judged : tuple of Judged
-        In the order of the submission.
     limits : mapping of str to float or None
-        That hold: ``LIMITS``.
+        By the names of ``LIMITS``.
     remedies : tuple of Remedy
         Where it is refused.
-    catalogue_as_of, predictor, predictor_version : str
     note : str
         What holds for all.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"judged": "submission"}
+    written: ClassVar[tuple[str, ...]] = ("passes",)
+
+    schema_version: int = SCHEMA_VERSION
     run: str
     judged: tuple[Judged, ...]
-    limits: Mapping[str, float | None] = field(default_factory=dict)
+    limits: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(LIMITS))
     remedies: tuple[Remedy, ...] = ()
-    catalogue_as_of: str = ""
-    predictor: str = ""
-    predictor_version: str = ""
+    catalogue: Prices = field(default_factory=lambda: Prices(as_of=""))
+    predictor: Named = field(default_factory=lambda: Named(name="", version=""))
     note: str = ""
 
     @property
     def passes(self) -> bool:
         """Whether any of the machines that the scheduler may take passes."""
         return any(one.passes for one in self.judged)
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor gate --json``."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "run": self.run,
-            "passes": self.passes,
-            "limits": {name: self.limits.get(name) for name in LIMITS},
-            "submission": [one.to_record() for one in self.judged],
-            "remedies": [one.to_record() for one in self.remedies],
-            "catalogue": {"as_of": self.catalogue_as_of},
-            "predictor": {"name": self.predictor, "version": self.predictor_version},
-            "note": self.note,
-        }

@@ -14,7 +14,7 @@ from advisor.jobs.job import Job
 from advisor.planners.layouts.search import node_counts
 from advisor.predict import Predictor
 from advisor.question import Question
-from advisor.ranking.summary import offer_words
+from advisor.words import offer_words
 
 # Own machines tried in place of those that were asked for: up to so many times as many.
 _MOST_TIMES = 8
@@ -93,11 +93,11 @@ def _recommended(
         return _remedy("recommended", answer.here, "this machine")
     chosen = next((one for one in answer.front if one.rank == pick), None)
     if chosen is not None:
-        return _remedy("recommended", chosen, offer_words(chosen.configuration))
+        return _remedy("recommended", chosen, offer_words(chosen.to_record()["configuration"]))
     if not answer.nearest:
         return Remedy(kind="nearest", label="", training_time_h=None, cost_usd=None)
     near = answer.nearest[0]
-    return _remedy("nearest", near, offer_words(near.configuration))
+    return _remedy("nearest", near, offer_words(near.to_record()["configuration"]))
 
 
 def _remedy(kind: str, one: Candidate, label: str) -> Remedy:

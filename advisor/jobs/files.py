@@ -8,14 +8,14 @@ read: nothing of another version, no missing or unknown field, no impossible siz
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from advisor.collectors import atomic, bounded
+from advisor.domain import from_record, to_record
 from advisor.errors import RunError
 from advisor.jobs.job import Job
-from advisor.jobs.nouns_from_json import noun_from_json
 from advisor.planners.step.device import PRODUCTS
 
 SCHEMA_VERSION: Final = 1
@@ -32,7 +32,7 @@ def write_job(job: Job, path: Path) -> None:
         If it cannot be written.
     """
     # Runs in known layouts are the user's, not the job's: they stand beside the recorded runs.
-    own = asdict(replace(job, layout_runs=()))
+    own = to_record(replace(job, layout_runs=()))
     del own["layout_runs"]
     record = {"schema_version": SCHEMA_VERSION, "kind": KIND, "job": own}
     try:
@@ -63,13 +63,23 @@ def read_job(path: Path) -> Job:
             hint="write it again with this version, or use the advisor that wrote it",
         )
     try:
-        job: Job = noun_from_json(Job, record.get("job"), "job")
+        job = from_record(Job, _today(record.get("job")), where="job", is_strict=True)
         _check(job)
     except ValueError as error:
         raise RunError(
             f"{path}: {error}", hint="correct the field, or write the file again"
         ) from error
     return job
+
+
+def _today(job: Any) -> Any:
+    """Return a job as it is written today; older files say only whether it ``is_compiled``."""
+    work = job.get("work") if isinstance(job, dict) else None
+    if not isinstance(work, dict) or "setup" in work or "is_compiled" not in work:
+        return job
+    rest = {name: value for name, value in work.items() if name != "is_compiled"}
+    kernels = "compiled" if work["is_compiled"] is True else "eager"
+    return job | {"work": rest | {"setup": {"kernels": kernels}}}
 
 
 def _check(job: Job) -> None:

@@ -8,13 +8,13 @@ for: the machines, the network and the software are the same.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.domain import from_record, to_record
 from advisor.errors import UsageError
 from advisor.jobs.noted import NotedFile
-from advisor.jobs.nouns_from_json import noun_from_json
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
 
 FILE_NAME: Final = "layouts.jsonl"
@@ -62,8 +62,7 @@ class LayoutRun:
 
 
 def _run(value: Any) -> LayoutRun:
-    run: LayoutRun = noun_from_json(LayoutRun, value, "run")
-    return run
+    return from_record(LayoutRun, value, where="run", is_strict=True)
 
 
 _NOTED: Final = NotedFile(name=FILE_NAME, parse=_run)
@@ -71,7 +70,7 @@ _NOTED: Final = NotedFile(name=FILE_NAME, parse=_run)
 
 def append_layout_run(root: Path, run: LayoutRun) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    return _NOTED.append(root, asdict(run) | {"layout": run.layout.to_record()})
+    return _NOTED.append(root, to_record(run))
 
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:

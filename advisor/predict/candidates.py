@@ -15,6 +15,7 @@ from advisor.domain import (
     Estimate,
     Offer,
     Part,
+    to_record,
 )
 from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
@@ -27,7 +28,8 @@ from advisor.predict.completion import PAID_ON_DEMAND, Completion
 from advisor.predict.data_costs import SideCosts
 from advisor.quantities import hours_interval, seconds_text, usd_interval
 from advisor.ways.columns import WAYS, TimeColumns
-from advisor.ways.words import assumed_network, units_words
+from advisor.ways.words import assumed_network
+from advisor.words import units_words
 
 _TIMES: Final = (
     ("start_up", "start-up"),
@@ -89,6 +91,7 @@ def candidate(
     return Candidate(
         rank=rank,
         configuration=Configuration(parts=((offer, count),)),
+        devices=int(columns.workers[column]),
         layout=layout,
         step_time_s=step,
         throughput_samples_per_s=throughput(job, step),
@@ -99,7 +102,7 @@ def candidate(
         shares=shares,
         reasons=(
             waits(shares),
-            *units_words(units),
+            *units_words(to_record(units)),
             *_network(columns, column, shares),
             *_learned(columns, column),
             *why,

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+import math
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from advisor.catalogue import Pricing
 from advisor.collectors import benchmark, device_sheet, host
 from advisor.collectors.recording import Host
-from advisor.domain import (
-    SCHEMA_VERSION,
-    Bill,
-    Bottleneck,
-    CompletionWay,
-    Estimate,
-    Fact,
-    TrainingUnits,
-)
+from advisor.domain import Answer, Bottleneck, CompletionWay, Configuration, Estimate, Offer
 from advisor.errors import UsageError
 from advisor.jobs.described import NO_LENGTH
 from advisor.jobs.job import Job
@@ -29,114 +21,23 @@ from advisor.jobs.units import transformer_units
 from advisor.machines import devices
 from advisor.machines.fleet import lone_fleet
 from advisor.machines.host import host_device, is_same_machine
-from advisor.planners.core.nouns import Device, Layout
+from advisor.planners.core.nouns import Device
 from advisor.planners.core.units import GIB
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
+from advisor.predict.candidates import throughput
 from advisor.predict.direct_cost import direct_cost
 from advisor.predict.facts import StepFacts
 from advisor.ways.as_recorded import is_answer
 from advisor.ways.columns import WAYS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEstimate:
-    """A job on one configuration.
-
-    Attributes
-    ----------
-    job, target : str
-        The job's name, and what it would run on, in words.
-    devices : int
-    step_time_s, throughput_samples_per_s : Estimate
-        Of one optimizer step over all devices.
-    parts_s : mapping of Bottleneck to float
-        Seconds of the step by what it waits for; they sum to it. [s]
-    runs_as : str or None
-        Precision of the large products there; None for a program without steps.
-    layout : Layout
-    way : str
-        How the job is trained there (``ways.columns.WAYS``).
-    memory_gib : float
-        Needed on one device. [GiB]
-    device_memory_gib : float or None
-        There on one device; None for a program without steps. [GiB]
-    training_time_h, cost_usd : Estimate or None
-        Of the whole job; None where no length or no price is known.
-    cost_direct_usd : Estimate or None
-        The cost of the steps alone as a model predicts it from runs, with no time in between;
-        None where it has not seen such jobs and machines.
-    is_extrapolating : bool
-    facts : tuple of Fact
-    units : TrainingUnits or None
-        Tokens, utilisation and accelerator-hours; None where the job is no transformer.
-    completion : CompletionWay or None
-        What the whole job runs on until it is done; None where nothing is rented.
-    bills : tuple of Bill
-        The machines' expected bill by price.
-    notes : tuple of str
-        What a user should know of the job beside the numbers.
-    """
-
-    job: str
-    target: str
-    devices: int
-    step_time_s: Estimate
-    throughput_samples_per_s: Estimate
-    parts_s: Mapping[Bottleneck, float]
-    runs_as: str | None
-    layout: Layout
-    way: str
-    memory_gib: float
-    device_memory_gib: float | None
-    training_time_h: Estimate | None
-    cost_usd: Estimate | None
-    is_extrapolating: bool
-    facts: tuple[Fact, ...] = field(default=())
-    units: TrainingUnits | None = None
-    completion: CompletionWay | None = None
-    bills: tuple[Bill, ...] = ()
-    notes: tuple[str, ...] = ()
-    cost_direct_usd: Estimate | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor predict --json``."""
-        whole = {
-            name: None if estimate is None else estimate.to_record()
-            for name, estimate in (
-                ("training_time_h", self.training_time_h), ("cost_usd", self.cost_usd),
-                ("cost_direct_usd", self.cost_direct_usd),
-            )
-        }  # fmt: skip
-        plain = ("job", "target", "devices", "runs_as", "way", "memory_gib",
-                 "device_memory_gib")  # fmt: skip
-        layout = self.layout.to_record()
-        # Kept beside the whole layout: names of the first schema.
-        first = ("micro_batch", "accumulation_steps", "zero_stage")
-        return {
-            "schema_version": SCHEMA_VERSION,
-            **{name: getattr(self, name) for name in plain},
-            **{name: layout[name] for name in first},
-            "layout": layout,
-            "step_time_s": self.step_time_s.to_record(),
-            "throughput_samples_per_s": self.throughput_samples_per_s.to_record(),
-            "units": self.units and self.units.to_record(),
-            "completion": self.completion,
-            "bills": [bill.to_record() for bill in self.bills],
-            "parts_s": dict(self.parts_s),
-            **whole,
-            "extrapolating": self.is_extrapolating,
-            "notes": list(self.notes),
-            "sources": [fact.to_record() for fact in self.facts],
-        }
-
-
 def estimate_on_type(
     predictor: Predictor, job: Job, instance_type: str, *, provider: str | None = None,
     count: int = 1, coverage: float = 0.9, space: SearchSpace | None = None,
     completion: CompletionWay | None = None, known_network: bool = False,
-) -> StepEstimate:  # fmt: skip
+) -> Answer:  # fmt: skip
     """Estimate a job on machines of one type of the catalogue.
 
     ``completion`` is what the whole job runs on until it is done, machines that stay by default;
@@ -164,11 +65,15 @@ def estimate_on_type(
             f"{where} is not sold at a {pricing} price",
             hint=f"see `advisor catalogue show {row.name}`",
         )
-    price = None if offer is None else float(offers.price_usd_per_h[offer])
-    found = _estimate(
-        predictor, job, columns, where, device, coverage,
-        price_usd_per_h=None if price is None else price * count,
+    price = math.nan if offer is None else float(offers.price_usd_per_h[offer])
+    rented = Offer(
+        provider=row.provider, instance_type=row.name,
+        region="" if offer is None else str(offers.region[offer]), pricing=pricing,
+        price_usd_per_h=price, accelerator=row.accelerator or None,
+        accelerators=row.accelerator_count if row.accelerator else 0.0, vcpus=row.vcpus,
+        memory_gib=row.memory_bytes / GIB,
     )  # fmt: skip
+    found = _estimate(predictor, job, columns, (rented, count), device, coverage)
     if offer is None or found.training_time_h is None:
         return found
     whole = predictor.rented(
@@ -176,8 +81,8 @@ def estimate_on_type(
         space=space, known_network=known_network,
     )  # fmt: skip
     return replace(
-        found, training_time_h=whole.training_time_h, cost_usd=whole.cost_usd, units=whole.units,
-        completion=whole.completion, bills=whole.bills,
+        whole, job=found.job, notes=found.notes, sources=found.sources, runs_as=found.runs_as,
+        device_memory_gib=found.device_memory_gib,
         cost_direct_usd=direct_cost(predictor, job, columns, offers, offer, coverage),
     )  # fmt: skip
 
@@ -185,7 +90,7 @@ def estimate_on_type(
 def estimate_on_gpu(
     predictor: Predictor, job: Job, gpu: str, *, count: int = 1, coverage: float = 0.9,
     space: SearchSpace | None = None,
-) -> StepEstimate:  # fmt: skip
+) -> Answer:  # fmt: skip
     """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
 
     Raises
@@ -200,12 +105,17 @@ def estimate_on_gpu(
             hint="name a machine: --on g5.xlarge",
         )
     device = _accelerator(gpu)
-    return on_device(predictor, job, device, f"{count} x {device.name}", count, coverage, space)
+    card = Offer(
+        provider="", instance_type=device.name, region="", pricing="given",
+        price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
+        memory_gib=0.0,
+    )  # fmt: skip
+    return on_device(predictor, job, device, (card, count), coverage, space)
 
 
 def estimate_here(
     predictor: Predictor, job: Job, *, coverage: float = 0.9, space: SearchSpace | None = None
-) -> StepEstimate:
+) -> Answer:
     """Estimate a job on this machine: as it was measured, where it was recorded here.
 
     Otherwise on its GPU where one was measured, on its processor where none was.
@@ -216,27 +126,37 @@ def estimate_here(
         If the job cannot run here.
     """
     machine = machine_here(job)
-    named = machine.host.cpu_model if machine.device.kind == "cpu" else machine.device.name
     return on_device(
-        predictor, job, machine.device, f"this machine ({named})", 1, coverage, space,
+        predictor, job, machine.device, (machine.offer(), 1), coverage, space,
         is_recorded=machine.is_recorded,
     )  # fmt: skip
 
 
+PROVIDER: Final = "here"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineHere:
-    """The machine at hand: as described, what a job computes on, whether it was recorded here.
-
-    Attributes
-    ----------
-    host : Host
-    device : Device
-    is_recorded : bool
-    """
+    """The machine at hand: as described, what a job computes on, whether it was recorded here."""
 
     host: Host
     device: Device
     is_recorded: bool
+
+    def offer(self, count: int = 1, price_usd_per_h: float = math.nan) -> Offer:
+        """Return it as if it were sold, with ``count`` of its accelerators."""
+        is_cpu = self.device.kind == "cpu"
+        return Offer(
+            provider=PROVIDER,
+            instance_type=self.host.cpu_model if is_cpu else self.device.name,
+            region="this machine",
+            pricing="own",
+            price_usd_per_h=price_usd_per_h,
+            accelerator=None if is_cpu else self.device.name,
+            accelerators=0.0 if is_cpu else float(count),
+            vcpus=self.host.logical_cpus,
+            memory_gib=self.host.memory_limit_bytes / GIB,
+        )
 
 
 def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
@@ -273,16 +193,18 @@ def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
 
 
 def on_device(
-    predictor: Predictor, job: Job, device: Device, where: str, count: int, coverage: float,
+    predictor: Predictor, job: Job, device: Device, machine: tuple[Offer, int], coverage: float,
     space: SearchSpace | None, *, is_recorded: bool = False,
-) -> StepEstimate:  # fmt: skip
-    """Estimate a job on ``count`` of a device in one machine that nobody sells."""
+) -> Answer:  # fmt: skip
+    """Estimate a job on a device, or several, in one machine that nobody sells."""
+    count = machine[1] if machine[0].provider != PROVIDER else round(machine[0].accelerators) or 1
+    where = "this machine" if machine[0].provider == PROVIDER else f"{count} x {device.name}"
     lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
     lone = replace(lone, is_recorded=is_recorded)
     columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)
     _check_status(job, columns, where)
     return _estimate(
-        predictor, job, columns, where, device, coverage, price_usd_per_h=None,
+        predictor, job, columns, machine, device, coverage,
         is_recorded=is_recorded and is_answer(job, space),
     )  # fmt: skip
 
@@ -320,9 +242,9 @@ def _is_accelerated(device: Device | None) -> bool:
 
 
 def _estimate(
-    predictor: Predictor, job: Job, columns: TimeColumns, where: str, device: Device | None,
-    coverage: float, *, price_usd_per_h: float | None, is_recorded: bool = False,
-) -> StepEstimate:  # fmt: skip
+    predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
+    device: Device | None, coverage: float, *, is_recorded: bool = False,
+) -> Answer:  # fmt: skip
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
     time_h = None
     if job.total_source != NO_LENGTH:
@@ -333,28 +255,29 @@ def _estimate(
         else:
             time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
-    facts = StepFacts(predictor, job, columns, device, price_usd_per_h)
-    return StepEstimate(
+    configuration = Configuration(parts=(machine,))
+    price = configuration.price_usd_per_h
+    is_priced = machine[0].provider != PROVIDER and not math.isnan(price)
+    facts = StepFacts(predictor, job, columns, device, price if is_priced else None)
+    shares: dict[Bottleneck, float] = {
+        name: float(share[0]) for name, share in columns.shares.items()
+    }
+    return Answer(
         job=job.name,
-        target=where,
+        configuration=configuration,
         devices=int(columns.workers[0]),
         step_time_s=step,
-        throughput_samples_per_s=Estimate(
-            value=job.global_batch / step.value,
-            low=job.global_batch / step.high,
-            high=job.global_batch / step.low,
-            coverage=coverage,
-        ),
-        parts_s={name: float(share[0]) * step.value for name, share in columns.shares.items()},
+        throughput_samples_per_s=throughput(job, step),
+        shares=shares,
+        bottleneck=max(shares, key=lambda name: shares[name]),
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
         layout=columns.layout(0),
         way=WAYS[int(columns.way[0])],
         memory_gib=float(columns.memory_bytes[0]) / GIB,
         device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
-        cost_usd=None,
         is_extrapolating=bool(columns.is_extrapolating[0]),
-        facts=tuple(facts.all()),
+        sources=tuple(facts.all()),
         notes=(
             *job.notes,
             *script_notes(job, [(_is_accelerated(device), int(columns.workers[0]))]),

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer
+from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer, to_record
 from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
 from advisor.planners.core.nouns import Layout
@@ -22,7 +22,7 @@ from advisor.predict.candidates import (
 from advisor.predict.completion import Completion
 from advisor.predict.data_costs import SideCosts
 from advisor.ways.pairs import PairColumns
-from advisor.ways.words import units_words
+from advisor.words import units_words
 
 
 def pair_candidate(
@@ -66,6 +66,7 @@ def pair_candidate(
     return Candidate(
         rank=rank,
         configuration=configuration,
+        devices=sum(n * max(int(offer.accelerators), 1) for offer, n in parts),
         layout=_layout(columns, row),
         step_time_s=step,
         throughput_samples_per_s=throughput(job, step),
@@ -77,7 +78,7 @@ def pair_candidate(
         reasons=(
             _split(columns, row, [offer for offer, _ in parts]),
             waits(shares),
-            *units_words(units),
+            *units_words(to_record(units)),
             *interruptions(completion, row, sum(n for _, n in parts)),
             *whole_run(completion, row),
             *beside_steps(breakdown, time_h.value, cost.value),

@@ -6,18 +6,19 @@ from collections import Counter
 from dataclasses import replace
 
 from advisor.collectors.recording import Recording
-from advisor.domain import Candidate, ProposedChange, Recommendation
+from advisor.domain import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.predict.provenance import facts_of
 from advisor.ranking.changes import changes, relaxed
 from advisor.ranking.front import pareto_front
 from advisor.ranking.known_error import known_error, unmeasured_words
-from advisor.ranking.picks import picks
+from advisor.ranking.picks import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, picks
 from advisor.ranking.ranked import ranked_rows
 from advisor.ranking.request import Request
 from advisor.ranking.shortlist import shared_reasons
-from advisor.ranking.summary import keeps, summary
+from advisor.ranking.summary import keeps
+from advisor.words import summary
 
 __all__ = ["Request", "pareto_front", "recommend"]
 
@@ -65,7 +66,7 @@ def recommend(
     front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
     if in_full:
         front, nearest = (
-            tuple(replace(one, facts=facts_of(predictor, job, one, space=request.space))
+            tuple(replace(one, sources=facts_of(predictor, job, one, space=request.space))
                   for one in rows)
             for rows in (front, nearest)
         )  # fmt: skip
@@ -74,22 +75,17 @@ def recommend(
     rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
     error = None if rented is None else known_error(job, rented, predictor.catalogue)
     unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
-    return Recommendation(
+    found = Recommendation(
         run=job.name,
         job=job.facts(),
-        catalogue_as_of=predictor.catalogue.as_of,
-        catalogue_offers=len(ranked.offers.type_index),
-        predictor=predictor.name,
-        predictor_version=predictor.version,
+        catalogue=Prices(as_of=predictor.catalogue.as_of, offers=len(ranked.offers.type_index)),
+        predictor=Named(name=predictor.name, version=predictor.version),
         considered=considered,
         rejected={reason: number for reason, number in rejected.items() if number},
         front=front,
         nearest=nearest,
         here=here,
         picks=chosen,
-        summary=summary(
-            front, at_hand, chosen, error, confidence=request.confidence, unmeasured=unknown
-        ),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected, recording)
@@ -100,6 +96,15 @@ def recommend(
         probes=ranked.probes(),
         notes=ranked.notes(front, nearest),
     )
+    said = summary(
+        found.to_record(),
+        certainty=request.confidence or CONFIDENCE,
+        worth=LEAST_SPEED_UP,
+        trouble_h=TROUBLE_H,
+        here=None if at_hand is None else at_hand.to_record(),
+        unmeasured=unknown,
+    )
+    return replace(found, summary=said)
 
 
 def _changes(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.collectors.told import on_accelerators
+from advisor.domain import Named
 from advisor.jobs.script_notes import script_notes
 from advisor.jobs.units import transformer_units
 from advisor.planners.core.errors import PlanningError
@@ -25,7 +26,7 @@ from advisor.ranking.front import pareto_front
 from advisor.ranking.on_group import DEGREES, OnGroup
 from advisor.ranking.plan_question import PlanQuestion
 from advisor.ranking.whole_job import with_whole_job
-from advisor.ways.answer import Choice, Plan
+from advisor.ways.answer import Choice, GivenMachines, Plan, burden
 from advisor.ways.columns import STATUSES
 from advisor.ways.layer_swapping import NAME as SWAPPING
 from advisor.ways.layer_swapping import is_compared, layer_swapping, or_swap
@@ -78,22 +79,21 @@ def plan(question: PlanQuestion) -> Plan:
     if isinstance(blocks, str) and not question.is_by_shape:
         left_out["tensor parallel"] = blocks
     choices = [_with_units(question, model, choice) for choice in choices]
-    choices.sort(key=lambda c: (not c.commands, c.burden(question.objective)))
+    choices.sort(key=lambda c: (not c.commands, burden(c, question.objective)))
     seen = [on.considered(on.group.count) for on in groups]
     return Plan(
         objective=question.objective,
         subject=_subject(question),
         model=_model(question, choices[0])
         | {"transformer": _transformer(question.case.work, blocks)},
-        cluster=question.cluster,
+        cluster=GivenMachines.of(question.cluster),
         global_batch=question.job.global_batch,
-        choices=choices,
+        plans=tuple(choices),
         front=tuple(_with_units(question, model, choice) for choice in front),
         considered=sum(considered for considered, _ in seen),
         fitting=sum(fitting for _, fitting in seen),
         left_out=left_out,
-        predictor=question.predictor.name,
-        model_version=question.predictor.version,
+        predictor=Named(name=question.predictor.name, version=question.predictor.version),
     )
 
 

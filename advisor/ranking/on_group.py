@@ -18,7 +18,7 @@ from advisor.planners.layouts.search import check, nothing_fits
 from advisor.predict import TimeColumns
 from advisor.ranking.plan_question import PlanQuestion
 from advisor.ranking.whole_job import whole_job
-from advisor.ways.answer import Choice
+from advisor.ways.answer import Choice, way_on
 from advisor.ways.case import is_laid_out_by_shape
 from advisor.ways.columns import STATUSES
 from advisor.ways.commands import commands
@@ -119,18 +119,18 @@ class OnGroup:
         notes = [*why_not, *(notes_of([group]) if question.is_by_shape else ())]
         if columns.is_network_assumed[row]:
             notes.append(assumed_network(float(columns.shares["network"][row])))
-        return Choice(
+        return way_on(
+            question.cluster,
+            {group.label: nodes},
             name=family(layout),
-            machines={group.label: nodes},
             step_time_s=Estimate.lognormal(step_s, float(columns.log_sd[row]), question.coverage),
             global_batch=question.job.global_batch,
-            price_usd_per_h=price,
             devices=layout.devices,
             memory_bytes={group.label: float(columns.memory_bytes[row])},
             layouts={group.label: layout},
+            bottleneck=max(parts, key=lambda name: parts[name]),
             details={
                 "parts_s": parts,
-                "bottleneck": max(parts, key=lambda name: parts[name]),
                 "host_memory_gib": float(columns.host_bytes[row]) / GIB,
             },
             commands=started,

@@ -94,5 +94,6 @@ def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Plac
         is_extrapolating=np.zeros(1, dtype=bool),
         is_network_assumed=np.zeros(1, dtype=bool),
     )
-    found = whole_job(question, columns, 0, choice.price_usd_per_h, choice.machines)
+    price = choice.configuration.price_usd_per_h
+    found = whole_job(question, columns, 0, None if math.isnan(price) else price, choice.machines)
     return replace(choice, **found)

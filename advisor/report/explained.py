@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from advisor.domain import Bottleneck, Candidate, Recommendation
+from advisor import words
 from advisor.errors import UsageError
-from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
-from advisor.ranking.summary import offer_words
-from advisor.ways.words import layout_words
+from advisor.quantities import digits, hours_text, usd_text
+from advisor.words import wrapped
+
+Record = Mapping[str, Any]
 
 REJECTED: Final = {
     "does_not_fit_in_memory": "do not fit in memory",
@@ -30,7 +30,7 @@ REJECTED: Final = {
     "dominated": "are beaten in both time and cost",
     "too_little_gain": "gain too little over a row that is shown (--gain)",
 }
-_WAITS: Final[dict[Bottleneck, str]] = {
+_WAITS: Final[dict[str, str]] = {
     "compute": "arithmetic (compute)",
     "memory": "reading and writing device memory (memory bandwidth)",
     "network": "devices exchanging gradients and activations (network)",
@@ -55,7 +55,7 @@ _WORTH_SAYING: Final = 0.001
 _NAME: Final = 36
 
 
-def waits_words(bottleneck: Bottleneck) -> str:
+def waits_words(bottleneck: str) -> str:
     """Return what a step waits for in lay words, the term of the trade in brackets."""
     return _WAITS[bottleneck]
 
@@ -65,99 +65,95 @@ def part_words(name: str) -> str:
     return _PARTS.get(name, name)
 
 
-def alternatives_words(one: Candidate, most: int = 2) -> str:
+def alternatives_words(one: Record, most: int = 2) -> str:
     """Name the nearest alternatives, and say how many more there are."""
-    if not one.alternatives:
+    others = one["alternatives"]
+    if not others:
         return ""
-    own = one.configuration.parts[0][0]
+    own = one["configuration"][0]
     named = []
-    for other in one.alternatives[:most]:
-        offer, count = other.configuration.parts[0]
-        place = f"{offer.provider} {offer.region}"
-        is_region = offer.instance_type == own.instance_type and offer.provider == own.provider
-        named.append(offer.region if is_region else f"{count} x {offer.instance_type} ({place})")
-    more = len(one.alternatives) - len(named)
+    for other in others[:most]:
+        part = other["configuration"][0]
+        place = f"{part['provider']} {part['region']}"
+        is_region = all(part[name] == own[name] for name in ("instance_type", "provider"))
+        named.append(part["region"] if is_region else f"{words.machine(part)} ({place})")
+    more = len(others) - len(named)
     if not named:
-        return f"or {more} other{'s' if more > 1 else ''} (--explain {one.rank})"
+        return f"or {more} other{'s' if more > 1 else ''} (--explain {one['rank']})"
     return f"or {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
-def text(recommendation: Recommendation, rank: int, *, width: int = 80) -> str:
-    """Return everything that is known of one row.
+def text(record: Record, rank: int, *, width: int = 80) -> str:
+    """Return everything that is known of one row of the record of ``advisor recommend --json``.
 
     Raises
     ------
     UsageError
         If there is no such row.
     """
-    rows = recommendation.front or recommendation.nearest
-    one = next((row for row in rows if row.rank == rank), None)
+    rows = record["front"] or record["nearest"]
+    one = next((row for row in rows if row["rank"] == rank), None)
     if one is None:
         raise UsageError(
             f"there is no row {rank}", hint=f"give 1 to {len(rows)}" if rows else "nothing to rent"
         )
-    return "\n".join(_lines(recommendation, one, max(width, 40)))
+    return "\n".join(_lines(record, one, max(width, 40)))
 
 
-def _lines(recommendation: Recommendation, one: Candidate, width: int) -> Iterator[str]:
-    yield from _wrapped(f"{one.rank}: {offer_words(one.configuration)}", width)
-    time, cost = hours_interval(one.training_time_h), usd_interval(one.cost_usd)
-    yield _pair("time", f"{time[0]} ({time[1]})")
-    yield _pair("cost", f"{cost[0]} ({cost[1]})")
-    step = one.step_time_s
-    yield _pair("step", f"{digits(1e3 * step.value)} ms "
-                f"({digits(1e3 * step.low)}-{digits(1e3 * step.high)})")  # fmt: skip
-    yield _pair("samples a second", digits(one.throughput_samples_per_s.value))
-    yield _pair("memory of a device", f"{digits(one.memory_gib)} GiB")
-    yield from _wrapped(_pair("layout", layout_words(one.layout)), width, _NAME)
+def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
+    yield from wrapped(f"{one['rank']}: {words.offer_words(one['configuration'])}", width)
+    yield _pair("time", words.time_text(one))
+    yield _pair("cost", words.cost_text(one))
+    step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
+    bounds = f"{digits(step['low'])}-{digits(step['high'])}"
+    yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
+    yield _pair("samples a second", digits(one["throughput_samples_per_s"]["value"]))
+    yield _pair("memory of a device", f"{digits(one['memory_gib'])} GiB")
+    layout = words.layout_words(one["layout"])
+    yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
     yield from ("", "what a step goes to")
-    for name, share in sorted(one.shares.items(), key=lambda item: -item[1]):
+    for name, share in sorted(one["shares"].items(), key=lambda item: -item[1]):
         if share >= _WORTH_SAYING:
             yield f"  {share:>5.1%}  {waits_words(name)}"
     yield from _breakdown(one)
     yield from ("", "why it is on the list, and what it assumes")
-    for said in dict.fromkeys(one.reasons):
-        yield from _wrapped(f"  - {said}", width, 4)
-    if one.alternatives:
+    for said in dict.fromkeys(one["reasons"]):
+        yield from wrapped(f"  - {said}", width, indent="    ")
+    if one["alternatives"]:
         yield from ("", "what the model cannot tell apart from it")
-        for other in one.alternatives:
-            price = f"{hours_text(other.training_time_h)}, {usd_text(other.cost_usd)}"
-            yield from _wrapped(f"  {offer_words(other.configuration)}: {price}", width, 4)
-    yield from _looked_at(recommendation, width)
+        for other in one["alternatives"]:
+            price = f"{hours_text(other['training_time_h'])}, {usd_text(other['cost_usd'])}"
+            machines = words.offer_words(other["configuration"])
+            yield from wrapped(f"  {machines}: {price}", width, indent="    ")
+    yield from _looked_at(record, width)
 
 
-def _breakdown(one: Candidate) -> Iterator[str]:
+def _breakdown(one: Record) -> Iterator[str]:
     yield from ("", "where time and cost go")
-    for name, part in one.breakdown.items():
-        has_cost = part.cost_usd is not None and part.cost_usd > _WORTH_SAYING * one.cost_usd.value
-        if part.time_h > _WORTH_SAYING * one.training_time_h.value or has_cost:
-            time = hours_text(part.time_h) if part.time_h > 0 else ""
-            cost = usd_text(part.cost_usd) if part.cost_usd else ""
+    least_h, least_usd = (
+        _WORTH_SAYING * one[name]["value"] for name in ("training_time_h", "cost_usd")
+    )
+    for name, part in one["breakdown"].items():
+        if part["time_h"] > least_h or (part["cost_usd"] or 0.0) > least_usd:
+            time = hours_text(part["time_h"]) if part["time_h"] > 0 else ""
+            cost = usd_text(part["cost_usd"]) if part["cost_usd"] else ""
             yield f"  {part_words(name):{_NAME - 2}}{time:>10}{cost:>12}"
-    for bill in one.bills:
-        yield (
-            f"  {f'rented {bill.pricing}':{_NAME - 2}}{hours_text(bill.time_h):>10}"
-            f"{usd_text(bill.price_usd_per_h):>12}/h"
-        )
+    for bill in one["bills"]:
+        rented = f"rented {bill['pricing']}"
+        time, price = hours_text(bill["time_h"]), usd_text(bill["price_usd_per_h"])
+        yield f"  {rented:{_NAME - 2}}{time:>10}{price:>12}/h"
 
 
-def _looked_at(recommendation: Recommendation, width: int) -> Iterator[str]:
-    yield from ("", f"{recommendation.considered:,} candidates of "
-                f"{recommendation.catalogue_offers:,} offers, prices of "
-                f"{recommendation.catalogue_as_of}")  # fmt: skip
-    for reason, number in sorted(recommendation.rejected.items(), key=lambda item: -item[1]):
+def _looked_at(record: Record, width: int) -> Iterator[str]:
+    catalogue = record["catalogue"]
+    yield from ("", f"{record['considered']:,} candidates of {catalogue['offers']:,} offers, "
+                f"prices of {catalogue['as_of']}")  # fmt: skip
+    for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
         yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
-    yield from ("", "notes") if recommendation.notes else ()
-    for note in recommendation.notes:
-        yield from _wrapped(f"  - {note}", width, 4)
+    yield from ("", "notes") if record["notes"] else ()
+    for note in record["notes"]:
+        yield from wrapped(f"  - {note}", width, indent="    ")
 
 
 def _pair(name: str, value: str) -> str:
     return f"{name:{_NAME}}{value}"
-
-
-def _wrapped(words: str, width: int, indent: int = 0) -> list[str]:
-    return textwrap.wrap(
-        words, width, subsequent_indent=" " * indent, break_on_hyphens=False,
-        break_long_words=False, drop_whitespace=True, replace_whitespace=False,
-    )  # fmt: skip

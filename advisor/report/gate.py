@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.domain import Estimate
-from advisor.quantities import hours_interval, usd_interval
+from advisor.words import cost_text, time_text
 
 _KINDS = {
     "same_machines": "the same machines",
@@ -44,11 +43,6 @@ def _word(one: Mapping[str, Any]) -> str:
 
 
 def _numbers(one: Mapping[str, Any]) -> str:
-    said = []
-    if one["training_time_h"] is not None:
-        value, bounds = hours_interval(Estimate(**one["training_time_h"]))
-        said.append(f"{value} ({bounds})")
-    if one["cost_usd"] is not None:
-        value, bounds = usd_interval(Estimate(**one["cost_usd"]))
-        said.append(f"{value} ({bounds})")
+    said = [] if one["training_time_h"] is None else [time_text(one)]
+    said += [] if one["cost_usd"] is None else [cost_text(one)]
     return f": {', '.join(said)}" if said else ""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.domain import Candidate
+from advisor.domain import from_record
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.pipeline import bubble_fraction
 from advisor.planners.layouts.timeline import timeline
-from advisor.ways.words import degrees, layout_words
+from advisor.words import degrees, layout_words
 
 MOST_INSTANCES: Final = 16
 MOST_CELLS: Final = 16  # of one instance
 _MOST_PASSES: Final = 1200
 
 
-def drawing(one: Candidate) -> dict[str, Any]:
+def drawing(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return devices and schedule of a candidate's layout.
 
     Returns
@@ -28,28 +29,29 @@ def drawing(one: Candidate) -> dict[str, Any]:
         numbers them); ``instances_in_all``; ``schedule``: see ``schedule_of``, or null without
         stages.
     """
-    ranks = _ranks(one.layout)
+    layout = from_record(Layout, record["layout"])
+    ranks = _ranks(layout)
     instances: list[dict[str, Any]] = []
-    for offer, count in one.configuration.parts:
-        per = max(round(offer.accelerators), 1)
-        for _ in range(count):
+    for part in record["configuration"]:
+        per = max(round(part["accelerators_per_instance"]), 1)
+        for _ in range(part["count"]):
             cells = list(itertools.islice(ranks, per))
             if len(instances) < MOST_INSTANCES:
                 instances.append(
                     {
-                        "label": offer.instance_type,
-                        "device": offer.accelerator or f"{offer.vcpus} vCPU",
+                        "label": part["instance_type"],
+                        "device": part["accelerator"] or f"{part['vcpus']} vCPU",
                         "cells": cells[:MOST_CELLS],
                         "cells_in_all": len(cells),
                     }
                 )
     return {
-        "words": layout_words(one.layout),
-        "degrees": degrees(one.layout),
-        "devices": one.layout.devices,
+        "words": layout_words(record["layout"]),
+        "degrees": degrees(record["layout"]),
+        "devices": layout.devices,
         "instances": instances,
-        "instances_in_all": sum(count for _, count in one.configuration.parts),
-        "schedule": schedule_of(one.layout),
+        "instances_in_all": sum(part["count"] for part in record["configuration"]),
+        "schedule": schedule_of(layout),
     }
 
 

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from advisor.domain import Estimate
-from advisor.quantities import digits, hours_interval, usd_text
+from advisor.quantities import digits, usd_text
 from advisor.records.job_tables import left_out_note
+from advisor.words import hours, interval_text
 
 
 def show(record: Mapping[str, Any], console: Console) -> None:
@@ -42,7 +42,7 @@ def own_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "ways": [
             {
                 "devices": _devices(way["devices"]),
-                "computing": list(hours_interval(Estimate(**way["duration_h"]))),
+                "computing": list(hours(way["duration_h"])),
                 "waits": _spread(way["delay_h"]),
                 "done": _spread(way["completion_h"]),
                 "rents": [
@@ -94,10 +94,9 @@ def _table(ways: list[Mapping[str, Any]]) -> Table:
     if has_deadline:
         table.add_column("late", justify="right")
     for way in ways:
-        computing, around = hours_interval(Estimate(**way["duration_h"]))
         cells = [
             str(way["devices"]),
-            f"{computing} ({around})",
+            interval_text(hours(way["duration_h"])),
             _spread(way["delay_h"]),
             _spread(way["completion_h"]),
         ]

@@ -10,17 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.advice.record import Advice, AdviceList
+from advisor import words
+from advisor.advice.record import AdviceList
 from advisor.collectors.recording import Recording
-from advisor.domain import Candidate, ProposedChange, Recommendation
-from advisor.quantities import (
-    digits,
-    hours_interval,
-    hours_text,
-    seconds_interval,
-    usd_interval,
-    usd_text,
-)
+from advisor.domain import Recommendation
+from advisor.quantities import digits, hours_text, usd_text
 from advisor.report import model_cards
 from advisor.report.advice import saving_words
 from advisor.report.explained import REJECTED, part_words, waits_words
@@ -28,8 +22,8 @@ from advisor.report.layout_drawing import drawing
 from advisor.report.own_cluster import own_words
 from advisor.report.run_series import run_record
 from advisor.report.terminal import job_line
-from advisor.shown import words
-from advisor.shown.words import PICKS
+
+Record = Mapping[str, Any]
 
 PAGE_VERSION: Final = 1
 
@@ -67,10 +61,11 @@ def page_data(
         ``own_cluster``, and ``candidates`` by key: the rank, ``"here"`` for this machine;
         ``models``: see ``model_cards.cards``. Numbers that are not finite are null.
     """
-    rows = {str(one.rank): one for one in answer.front or answer.nearest}
-    if answer.here is not None:
-        rows["here"] = answer.here
     record = answer.to_record()
+    advised = None if advice is None else advice.to_record()
+    rows = {str(one["rank"]): one for one in record["front"] or record["nearest"]}
+    if record["here"] is not None:
+        rows["here"] = record["here"]
     if own_cluster is not None:
         record["own_cluster"] = dict(own_cluster)
     data = {
@@ -78,18 +73,18 @@ def page_data(
         "made": made,
         "asked": dict(asked or {}),
         "answer": record,
-        "advice": None if advice is None else advice.to_record(),
+        "advice": advised,
         "run": None if recording is None else run_record(recording),
         "words": {
-            "job": job_line(answer, with_source=True),
-            "picks": dict(PICKS),
-            "rejected": {name: REJECTED.get(name, name) for name in answer.rejected},
-            "changes": [_change_words(one) for one in answer.changes],
-            "advice": [] if advice is None else [_advice_words(one) for one in advice],
+            "job": job_line(record, with_source=True),
+            "picks": dict(words.PICKS),
+            "rejected": {name: REJECTED.get(name, name) for name in record["rejected"]},
+            "changes": [_change_words(one) for one in record["changes"]],
+            "advice": [_advice_words(one) for one in advised["advice"]] if advised else [],
             "own_cluster": None if own_cluster is None else own_words(own_cluster),
             "candidates": {
                 key: candidate_words(
-                    one, words.picked_as(record, "here" if key == "here" else one.rank)
+                    one, words.picked_as(record, "here" if key == "here" else one["rank"])
                 )
                 for key, one in rows.items()
             },
@@ -100,34 +95,31 @@ def page_data(
     return found
 
 
-def candidate_words(one: Candidate, picked_as: str = "") -> dict[str, Any]:
+def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
     """Return a candidate's numbers as the terminal says them, and how its layout is drawn."""
-    record = one.to_record()
-    parts = record["configuration"]
-    time, cost, step = (
-        hours_interval(one.training_time_h), usd_interval(one.cost_usd),
-        seconds_interval(one.step_time_s),
-    )  # fmt: skip
+    parts = one["configuration"]
     is_here = all(part["provider"] == "here" for part in parts)
     return {
         "picked_as": picked_as,
         "machines": "this machine" if is_here else words.machines(parts),
-        "inside": _inside(one),
-        "where": words.where(parts, one.completion),
-        "time": list(time),
-        "cost": ["free", ""] if one.cost_usd.high == 0 else list(cost),
-        "step": list(step),
-        "throughput": f"{digits(one.throughput_samples_per_s.value)} samples/s",
-        "memory": f"{digits(one.memory_gib)} GiB",
-        "limited_by": waits_words(one.bottleneck),
-        "waits": {name: waits_words(name) for name in one.shares},
+        "inside": " + ".join(
+            words.contents(part) + (" each" if part["count"] > 1 else "") for part in parts
+        ),
+        "where": words.where(parts, one["completion"]),
+        "time": list(words.hours(one["training_time_h"])),
+        "cost": ["free", ""] if one["cost_usd"]["high"] == 0 else list(words.usd(one["cost_usd"])),
+        "step": list(words.seconds(one["step_time_s"])),
+        "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
+        "memory": f"{digits(one['memory_gib'])} GiB",
+        "limited_by": waits_words(one["bottleneck"]),
+        "waits": {name: waits_words(name) for name in one["shares"]},
         "parts": {
             name: {
                 "label": part_words(name),
-                "time": hours_text(part.time_h) if part.time_h > 0 else "",
-                "cost": usd_text(part.cost_usd) if part.cost_usd else "",
+                "time": hours_text(part["time_h"]) if part["time_h"] > 0 else "",
+                "cost": usd_text(part["cost_usd"]) if part["cost_usd"] else "",
             }
-            for name, part in one.breakdown.items()
+            for name, part in one["breakdown"].items()
         },
         "alternatives": [
             {
@@ -136,37 +128,25 @@ def candidate_words(one: Candidate, picked_as: str = "") -> dict[str, Any]:
                 "time": hours_text(other["training_time_h"]),
                 "cost": usd_text(other["cost_usd"]),
             }
-            for other in record["alternatives"]
+            for other in one["alternatives"]
         ],
         "layout": drawing(one),
     }
 
 
-def _inside(one: Candidate) -> str:
-    """Return what is in the machines, each part's apart."""
-    said = []
-    for offer, count in one.configuration.parts:
-        inside = f"{offer.vcpus} vCPU, {offer.memory_gib:.4g} GiB"
-        if offer.accelerator is not None:
-            inside = f"{offer.accelerators:g} x {offer.accelerator}"
-        said.append(f"{inside}{' each' if count > 1 else ''}")
-    return " + ".join(said)
-
-
-def _change_words(one: ProposedChange) -> dict[str, Any]:
-    pick = None if one.pick is None else one.pick.to_record()
+def _change_words(one: Record) -> dict[str, Any]:
     return {
-        "do": one.do,
-        "time": list(hours_interval(one.training_time_h)),
-        "cost": list(usd_interval(one.cost_usd)),
-        "pick": None if pick is None else words.candidate_line(pick),
+        "do": one["do"],
+        "time": list(words.hours(one["training_time_h"])),
+        "cost": list(words.usd(one["cost_usd"])),
+        "pick": None if one["pick"] is None else words.answer_line(one["pick"]),
     }
 
 
-def _advice_words(one: Advice) -> dict[str, str]:
+def _advice_words(one: Record) -> dict[str, str]:
     return {
-        "time": saving_words(one.time_saved_h, is_time=True),
-        "cost": saving_words(one.cost_saved_usd, is_time=False),
+        "time": saving_words(one["time_saved_h"], is_time=True),
+        "cost": saving_words(one["cost_saved_usd"], is_time=False),
     }
 
 

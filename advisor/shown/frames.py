@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.shown import words
+from advisor import words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 _ESTIMATES: Final = ("training_time_h", "cost_usd", "step_time_s", "throughput_samples_per_s")
 
 
-def candidates_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def answers_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row a candidate; bounds are columns of their own.
 
     Records without an answer have a ``reason``; the table has that column if one does.
     """
     import pandas as pd
 
-    return pd.DataFrame([dict(one) if "reason" in one else candidate_row(one) for one in records])
+    return pd.DataFrame([dict(one) if "reason" in one else answer_row(one) for one in records])
 
 
-def candidate_row(record: Mapping[str, Any]) -> dict[str, Any]:
+def answer_row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a candidate's record as one flat row."""
     parts = record["configuration"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from advisor.shown import words
+from advisor import words
 from advisor.shown.chart import TOGETHER, Chart, Series
 
 TIME_LABEL: Final = "training time (h)"

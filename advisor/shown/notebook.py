@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from advisor import words
 from advisor.errors import UsageError
-from advisor.shown import picture, words
+from advisor.shown import picture
 from advisor.shown.front import front_chart
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.shown.chart import TOGETHER, Chart, Series
+from advisor.words import machines
 
 
 def plan_charts(record: Mapping[str, Any]) -> list[Chart]:
@@ -34,7 +35,7 @@ def _points(name: str, plans: list[tuple[int, Mapping[str, Any]]], *, is_minor: 
     return Series(
         name=name,
         x=[time["value"] for time in times],
-        y=[max(one["memory_gib"].values()) for _, one in plans],
+        y=[one["memory_gib"] for _, one in plans],
         x_bounds=[(time["low"], time["high"]) for time in times],
         labels=[str(place) for place, _ in plans],
         shape="points",
@@ -43,5 +44,4 @@ def _points(name: str, plans: list[tuple[int, Mapping[str, Any]]], *, is_minor: 
 
 
 def _named(place: int, one: Mapping[str, Any]) -> str:
-    machines = " + ".join(f"{count} x {label}" for label, count in one["machines"].items())
-    return f"{place}: {one['name']} on {machines}".replace(" ", TOGETHER)
+    return f"{place}: {one['name']} on {machines(one['configuration'])}".replace(" ", TOGETHER)

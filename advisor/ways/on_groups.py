@@ -12,7 +12,7 @@ from advisor.domain import Estimate
 from advisor.machines.cluster import ClusterGroup, NamedCluster
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Layout
-from advisor.ways.answer import Choice, Command
+from advisor.ways.answer import Choice, Command, way_on
 from advisor.ways.layout_law import LayoutLaw
 from advisor.ways.model_on import ModelOn
 from advisor.ways.words import assumed_network
@@ -65,15 +65,15 @@ class OnGroups:
         notes: tuple[str, ...] = (),
     ) -> Choice:
         """Return a way that uses all machines of the cluster."""
-        return Choice(
+        return way_on(
+            self.cluster,
+            {g.label: g.count for g in self.groups},
             name=name,
-            machines={g.label: g.count for g in self.groups},
             step_time_s=Estimate.lognormal(step_s, log_sd, self.coverage),
             global_batch=self.global_batch,
-            price_usd_per_h=self.cluster.price_usd_per_h,
             devices=self.cluster.devices,
             memory_bytes=memory_bytes,
-            layouts=dict(layouts or {}),
+            layouts=layouts,
             details={**details, "layer_times": self.model.law.name},
             commands=commands,
             notes=(

@@ -150,11 +150,11 @@ function alternatives(words) {
 }
 
 function facts(row) {
-  if (!row.facts || !row.facts.length) return null;
+  if (!row.sources || !row.sources.length) return null;
   return [element("h3", {}, "Where its numbers are from"), table("Where its numbers are from", [
     { name: "Source", cell: (one) => element("span", { class: `source source-${one.source.replace(" ", "-")}` }, one.source) },
     { name: "Number", cell: (one) => [one.what, element("span", { class: "narrow-only value" }, one.value),
                                       element("span", { class: "bounds" }, flagged(one.note))] },
     { name: "Value", wide: true, cell: (one) => one.value },
-  ], row.facts)];
+  ], row.sources)];
 }
