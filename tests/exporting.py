@@ -41,6 +41,7 @@ def row_on(
         "provider": owner, "instance_type": name, "region": region, "pricing": pricing,
         "count": count, "price_usd_per_h": 5.0123456789, "accelerator": card,
         "accelerators_per_instance": cards, "terms": "",
+        "vcpus": 8, "memory_gib": 64.0,
     }  # fmt: skip
     row = changed["front"][0] | {"rank": 1, "configuration": [part], "completion": pricing}
     row["layout"] |= {"dp": int(cards) * count}

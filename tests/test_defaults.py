@@ -107,7 +107,7 @@ def test_predict_and_json_show_the_software_and_the_defaults() -> None:
     work = transformer_work(_decoder(2, 256), micro_batch=4, setup=TrainingSetup(weights="bf16"))
     job = described_job(work, name="tiny", assumptions=("no batch was given: 4",))
     found = api.estimate(job, gpu="A100")
-    (fact,) = (fact for fact in found.facts if fact.what == "training software")
+    (fact,) = (fact for fact in found.sources if fact.what == "training software")
     assert "bf16 weights" in fact.value
     assert fact.note == "no batch was given: 4"
     assert job.facts()["setup"]["weights"] == "bf16"

@@ -147,5 +147,5 @@ def test_this_machine_can_be_asked_for(
     )
     job = api.find_job(layers=2, hidden=128, heads=2, sequence=64, precision="fp32")
     found = api.estimate(job, on="here")
-    assert found.target.startswith("this machine")
-    assert any("--device-sheet" in fact.note for fact in found.facts)
+    assert found.configuration.parts[0][0].region == "this machine"
+    assert any("--device-sheet" in fact.note for fact in found.sources)

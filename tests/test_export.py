@@ -67,7 +67,7 @@ def test_a_row_reads_back_as_it_was_written(record: dict[str, Any]) -> None:
         assert pick.layout.to_record() == row["layout"]
         assert pick.cost_usd.to_record() == row["cost_usd"]
         assert pick.training_time_h.to_record() == row["training_time_h"]
-        assert pick.price_usd_per_h == sum(
+        assert pick.configuration.price_usd_per_h == sum(
             part["count"] * part["price_usd_per_h"] for part in row["configuration"]
         )
 
@@ -102,7 +102,7 @@ def test_a_damaged_row_is_refused_or_read(data: st.DataObject, record: dict[str,
     row[name] = data.draw(st.none() | st.integers() | st.text() | st.floats() | st.just({}))
     with_damage = {**record, "front": [row], "picks": {"best_value": 1}}
     with contextlib.suppress(UsageError):  # and nothing else
-        assert read_pick(with_damage).machines
+        assert read_pick(with_damage).parts
 
 
 @pytest.fixture

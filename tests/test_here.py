@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from advisor import api
 from advisor.collectors import host as hosts
 from advisor.collectors.limits import Limits, limits_of
+from advisor.domain import Answer
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.machines.host import is_same_machine
@@ -59,8 +60,8 @@ def test_here_gives_back_what_was_measured(
     step = found.step_time_s
     assert step.value == pytest.approx(3.0, rel=1e-9)
     assert math.log(step.high / step.low) == pytest.approx(2 * 1.644854 * log_sd, rel=1e-6)
-    assert found.parts_s["input"] == pytest.approx(0.6)
-    assert sum(found.parts_s.values()) == pytest.approx(3.0)
+    assert part_s(found, "input") == pytest.approx(0.6)
+    assert sum(found.shares.values()) * found.step_time_s.value == pytest.approx(3.0)
     assert found.layout.dp == 256 // recorded_batch
     assert found.layout.micro_batch == 32
     assert found.layout.accumulation_steps == recorded_batch // 32
@@ -75,8 +76,8 @@ def test_a_step_that_mostly_waited_is_answered_too(
     job = make_job(step_s=3.0, wait_s=wait_s, global_batch=32)
     found = api.estimate(job, on="here", predictor=predictor)
     assert found.step_time_s.value == pytest.approx(3.0)
-    assert sum(found.parts_s.values()) == pytest.approx(3.0)
-    assert found.parts_s["input"] == pytest.approx(min(wait_s, 3.0))
+    assert sum(found.shares.values()) * found.step_time_s.value == pytest.approx(3.0)
+    assert part_s(found, "input") == pytest.approx(min(wait_s, 3.0))
     assert api.estimate(job, on="aws:g5.xlarge", predictor=predictor).step_time_s.value > 0
 
 
@@ -113,6 +114,10 @@ def test_another_machine_s_recording_is_estimated_here(
     job = make_job(step_s=3.0, global_batch=32, host=elsewhere)
     found = api.estimate(job, on="here", predictor=predictor)
     assert found.step_time_s.value != pytest.approx(3.0, rel=0.01)
+
+
+def part_s(found: Answer, name: str) -> float:
+    return found.shares[name] * found.step_time_s.value
 
 
 def test_a_machine_is_the_same_under_another_limit() -> None:
@@ -168,8 +173,8 @@ def test_a_quota_leaves_no_more_cores_to_the_loader_either(
     free, kept = (
         api.estimate(one, on="aws:g5.16xlarge", predictor=predictor) for one in (job, limited)
     )
-    assert kept.parts_s["input"] > free.parts_s["input"]
-    assert kept.parts_s["input"] + kept.parts_s["compute"] <= 32 * 0.05 * 2
+    assert part_s(kept, "input") > part_s(free, "input")
+    assert part_s(kept, "input") + part_s(kept, "compute") <= 32 * 0.05 * 2
 
 
 @given(vcpus=st.integers(1, 256), threads=st.integers(1, 300), more=st.integers(1, 64))

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from advisor import api
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.cli import app
-from advisor.domain import Candidate
+from advisor.domain import Answer
 from advisor.errors import AdvisorError
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
@@ -35,7 +35,7 @@ from advisor.planners.layouts.search import node_counts
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.predict import Predictor
-from advisor.predict.estimate import StepEstimate, estimate_on_type
+from advisor.predict.estimate import estimate_on_type
 from advisor.question import Question
 from advisor.question.layout import layout_space
 from advisor.question.records import LayoutRequest
@@ -178,9 +178,11 @@ def whole(found: Plan, count: int) -> list[tuple[float, float, Layout]]:
     """Return step [s], memory [GiB] and layout of a plan's ways on all of equal machines."""
     found_ways = [c for c in (*found.choices, *found.front) if [*c.machines.values()] == [count]]
     return [
-        (c.step_time_s.value, memory / GIB, layout)
+        (c.step_time_s.value, memory_gib, layout)
         for c in found_ways
-        for memory, layout in zip(c.memory_bytes.values(), c.layouts.values(), strict=True)
+        for memory_gib, layout in zip(
+            c.memory_gib_by_group.values(), c.layouts.values(), strict=True
+        )
     ]
 
 
@@ -200,7 +202,7 @@ def test_predict_plan_and_python_say_the_same(seed: int, jobs: tuple[Job, ...]) 
             continue
         answered += 1
         step_s, memory_gib = float(columns.step_s[0]), float(columns.memory_bytes[0]) / GIB
-        asked: list[StepEstimate | Candidate] = [
+        asked: list[Answer] = [
             estimate_on_type(predictor(), draw.job, draw.name, count=draw.count, space=draw.space)
         ]
         if not draw.fixed and draw.is_sold:
@@ -281,11 +283,17 @@ def test_json_says_what_python_says(
         "predict", *flags, "--total-samples=100000", "--on", machine, "--count", str(count)
     )
     planned = said_by("plan", *flags, "--total-samples=100000", "--cluster", f"{count}x {machine}")
-    ways = [p for p in planned["plans"] if list(p["machines"].values()) == [count]]
+    ways = [
+        p for p in planned["plans"] if [part["count"] for part in p["configuration"]] == [count]
+    ]
     best = min(ways, key=lambda p: p["step_time_s"]["value"])
     for step_s, memory_gib, layout in (
         (predicted["step_time_s"]["value"], predicted["memory_gib"], predicted["layout"]),
-        (best["step_time_s"]["value"], best["memory_gib"][machine], best["layouts"][machine]),
+        (
+            best["step_time_s"]["value"],
+            best["memory_gib_by_group"][machine],
+            best["layouts"][machine],
+        ),
     ):
         assert step_s == pytest.approx(python.step_time_s.value, rel=SAME)
         assert memory_gib == pytest.approx(python.memory_gib, rel=SAME)

@@ -26,8 +26,8 @@ from advisor.ranking.front import pareto_front
 from advisor.ranking.known_error import known_error, stored_errors, unmeasured_words
 from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
 from advisor.ranking.picks import picks as picks_of
-from advisor.ranking.summary import summary
 from advisor.report import explained, terminal
+from advisor.words import summary
 
 MakeJob = Callable[..., Job]
 
@@ -249,22 +249,22 @@ def test_the_answer_is_one_screen(
 ) -> None:
     job = replace(make_job(), total_steps=steps)
     answer = recommend(job, predictor=predictor, here=at_hand(predictor, job))
-    lines = [line for line, _ in terminal.text(answer, width=width)]
+    lines = [line for line, _ in terminal.text(answer.to_record(), width=width)]
     assert len(lines) <= terminal.SCREEN_LINES
     assert max(map(len, lines)) <= width
-    assert sum(is_choice for _, is_choice in terminal.text(answer, width=width)) >= 1
+    assert sum(is_choice for _, is_choice in terminal.text(answer.to_record(), width=width)) >= 1
 
 
 def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(
     answer: Recommendation,
 ) -> None:
     for one in answer.front:
-        said = explained.text(answer, one.rank)
+        said = explained.text(answer.to_record(), one.rank)
         assert all(name in said for name in ("layout", "where time and cost go"))
         parts = sum(part.time_h for part in one.breakdown.values())
         assert math.isclose(parts, one.training_time_h.value, rel_tol=1e-9)
     with pytest.raises(Exception, match="no row 99"):
-        explained.text(answer, 99)
+        explained.text(answer.to_record(), 99)
 
 
 def test_the_hourly_price_of_all_machines_together_is_bounded(
@@ -297,7 +297,7 @@ def test_what_misses_the_hourly_limit_by_least_is_shown(
     assert hourly == sorted(hourly)
     free = recommend(job, replace(request, max_hourly_usd=None, top=500), predictor=predictor)
     assert hourly[0] <= min(one.configuration.price_usd_per_h for one in free.front)
-    first = next(line for line, is_bold in terminal.text(answer) if is_bold)
+    first = next(line for line, is_bold in terminal.text(answer.to_record()) if is_bold)
     assert first == "Nothing satisfies the constraints. The nearest misses:"
 
 
@@ -309,7 +309,7 @@ def test_every_spot_row_says_how_often_it_is_interrupted(
     offers = [offer for one in answer.front for offer, _ in one.configuration.parts]
     assert any(offer.pricing == "spot" for offer in offers)
     assert all(("interrupt" in offer.terms) == (offer.pricing == "spot") for offer in offers)
-    shown = "\n".join(line for line, _ in terminal.text(answer, most=None))
+    shown = "\n".join(line for line, _ in terminal.text(answer.to_record(), most=None))
     assert shown.count("interrupt") >= sum(offer.pricing == "spot" for offer in offers)
 
 
@@ -440,7 +440,10 @@ def test_a_job_recorded_on_a_cpu_is_given_no_error_of_other_jobs(
     assert "recorded on a CPU" in words
     assert "V100-SXM2-16GB is not measured" in words
     one = replace(volta, rank=1)
-    told = summary((one,), None, picks_of((one,), None), None, unmeasured=words)
+    record = {
+        "front": [one.to_record()], "picks": picks_of((one,), None), "known_error": None
+    }  # fmt: skip
+    told = summary(record, certainty=0.9, worth=2.0, trouble_h=0.5, unmeasured=words)
     assert words in told
     assert not any("Expect an error" in line for line in told)
     # No run on a T4 was asked about a Hopper.
@@ -457,7 +460,7 @@ def test_the_best_value_is_among_the_rows_of_the_screen(
     job = replace(make_job(), total_steps=450_000.0)
     answer = recommend(job, Request(least_gain_fraction=0.01), predictor=predictor)
     assert len(answer.front) > 5
-    lines = [line for line, _ in terminal.text(answer)]
+    lines = [line for line, _ in terminal.text(answer.to_record())]
     best_row = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     name = best_row.configuration.parts[0][0].instance_type
     assert any(line.startswith(f"{best_row.rank:>4} ") and name in line for line in lines)

@@ -37,7 +37,7 @@ def test_parts_sum_to_the_step_and_the_interval_holds_it(
     for place in ({"on": "g5.xlarge"}, {"gpu": "L4"}, {"on": "aws:g5.xlarge", "count": 2}):
         found = api.estimate(make_job(), predictor=predictor, **place)
         step = found.step_time_s
-        assert math.isclose(sum(found.parts_s.values()), step.value, rel_tol=1e-6)
+        assert math.isclose(sum(found.shares.values()), 1.0, rel_tol=1e-6)
         assert step.low < step.value < step.high
         assert math.isclose(found.throughput_samples_per_s.value * step.value, 256)
 
@@ -75,11 +75,11 @@ def test_measured_steps_are_said_and_move_the_estimate(
 ) -> None:
     job = make_job()
     recorded = api.estimate(job, gpu="L4", predictor=predictor)
-    assert {fact.source for fact in recorded.facts} >= {
+    assert {fact.source for fact in recorded.sources} >= {
         "measured", "looked up", "computed", "learned", "given"
     }  # fmt: skip
     bare = api.estimate(replace(job, measured=None), gpu="L4", predictor=predictor)
-    assert not any(fact.source == "measured" for fact in bare.facts)
+    assert not any(fact.source == "measured" for fact in bare.sources)
     # Twice as slow on the host: slower on other processors too, but not by as much; what that says
     # of a GPU no data show, and nothing carries over.
     slow = make_job(step_s=16.0)
@@ -119,7 +119,7 @@ def test_a_precision_that_the_card_lacks_is_said(predictor: Predictor) -> None:
     job = api.find_job(layers=4, hidden=256, heads=4, precision="fp8")
     found = api.estimate(job, gpu="V100-SXM2-16GB", predictor=predictor)
     assert found.runs_as == "fp16"
-    assert any("fp8 runs as fp16 here" in fact.note for fact in found.facts)
+    assert any("fp8 runs as fp16 here" in fact.note for fact in found.sources)
 
 
 def test_half_precision_compiling_and_a_larger_card_help(predictor: Predictor) -> None:
@@ -192,7 +192,7 @@ def test_the_command_line_prints_text_and_the_same_as_json(tmp_path: Path) -> No
     assert shown.exit_code == 0, shown.output
     assert "where the numbers are from" in shown.stdout
     record = json.loads(RUN.invoke(app, ["predict", *common, "--json"]).stdout)
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     assert set(record["step_time_s"]) == {"value", "low", "high", "coverage"}
     assert {fact["source"] for fact in record["sources"]} <= {
         "measured", "looked up", "computed", "learned", "given", "assumed"

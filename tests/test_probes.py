@@ -52,7 +52,7 @@ def test_the_advice_says_what_to_run_and_what_to_do_with_it(
     dear: Recommendation, width: int
 ) -> None:
     out = io.StringIO()
-    show_probes(dear, Console(file=out, width=width))
+    show_probes(dear.to_record(), Console(file=out, width=width))
     text = " ".join(out.getvalue().split())
     assert f"6 min on 1 x {dear.probes[0].offer.instance_type}" in text
     assert f"advisor runs actual resnet50 {dear.probes[0].offer.instance_type}" in text

@@ -215,7 +215,7 @@ def test_json_record_round_trips_and_names_units(answer: Recommendation) -> None
     import json
 
     record = json.loads(json.dumps(answer.to_record()))
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     first = record["front"][0]
     assert set(first["training_time_h"]) == {"value", "low", "high", "coverage"}
     assert {"dp", "tp", "pp", "micro_batch"} <= set(first["layout"])

@@ -84,9 +84,9 @@ def test_every_candidate_says_where_its_numbers_are_from(
     for data in (recorded, pipeline):
         for row in data["answer"]["front"]:
             price = row["configuration"][0]["price_usd_per_h"]
-            assert {fact["source"] for fact in row["facts"]} <= sources
-            assert any(f"{price:.4g} USD/h" == fact["value"] for fact in row["facts"])
-    measured = [f for row in recorded["answer"]["front"] for f in row["facts"]]
+            assert {fact["source"] for fact in row["sources"]} <= sources
+            assert any(f"{price:.4g} USD/h" == fact["value"] for fact in row["sources"])
+    measured = [f for row in recorded["answer"]["front"] for f in row["sources"]]
     assert "measured" in {fact["source"] for fact in measured}
 
 

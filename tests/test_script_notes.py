@@ -93,7 +93,9 @@ def test_rows_of_several_devices_say_once_that_the_script_has_no_ddp(make_job: M
     assert max(one.layout.devices for one in answer.front) > 1
     assert said(answer.notes, "need DDP or FSDP") == 1
     assert said(planned(alone, "2x g2-standard-48").model["notes"], "need DDP or FSDP") == 1
-    assert "need DDP or FSDP" in " ".join(show(planned(alone, "2x g2-standard-48")).split())
+    assert "need DDP or FSDP" in " ".join(
+        show(planned(alone, "2x g2-standard-48").to_record()).split()
+    )
     assert said(estimate_on_type(predictor(), alone, "g2-standard-48").notes, "DDP or FSDP") == 1
     assert said(recommend(spread, request, predictor=predictor()).notes, "DDP or FSDP") == 0
     assert script_notes(alone, [(True, 1)]) == ()

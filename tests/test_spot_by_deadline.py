@@ -114,7 +114,7 @@ def test_the_pick_by_the_deadline_is_a_plan_and_says_how_sure_it_is(
     ]  # fmt: skip
     assert all(other.cost_usd.value >= one.cost_usd.value for other in sure)
     assert "as `advisor simulate spot` plans it" in " ".join(answer.summary)
-    shown = "\n".join(line for line, _ in terminal.text(answer, most=None))
+    shown = "\n".join(line for line, _ in terminal.text(answer.to_record(), most=None))
     assert "on demand or waiting" in shown
     parts = sum(part.time_h for part in one.breakdown.values())
     assert parts == pytest.approx(one.training_time_h.value, rel=1e-9)

@@ -35,7 +35,7 @@ def ui() -> Iterator[Opened]:
 
 
 def without_facts(record: dict[str, Any]) -> dict[str, Any]:
-    return {**record, "front": [{**one, "facts": None} for one in record["front"]]}
+    return {**record, "front": [{**one, "sources": None} for one in record["front"]]}
 
 
 def test_the_answer_is_that_of_recommend(ui: Opened) -> None:
@@ -47,7 +47,9 @@ def test_the_answer_is_that_of_recommend(ui: Opened) -> None:
     want = json.loads(json.dumps(said.to_record()))
     assert want["front"]
     shown = reply.json()["data"]["answer"]
-    assert all(one["facts"] for one in shown["front"])  # a report says where its numbers are from
+    assert all(
+        one["sources"] for one in shown["front"]
+    )  # a report says where its numbers are from
     assert without_facts(shown) == without_facts(want)
     assert reply.json()["exit_code"] == 0
 

@@ -6,13 +6,12 @@ numbers of the answer, and computes none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
-from advisor.domain import CompletionWay, Estimate
+from advisor.domain import SCHEMA_VERSION, Candidate, Configuration, Offer
 from advisor.errors import AdvisorError, UsageError
-from advisor.planners.core.nouns import Layout
 
 HERE: Final = "here"
 
@@ -24,128 +23,52 @@ class NothingToExportError(AdvisorError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rented:
-    """Equal machines of an answer, in one place at one price.
+class Rented(Offer):
+    """Equal machines of an answer, in one place at one price: an offer, and how many of it."""
 
-    Attributes
-    ----------
-    provider, instance_type, region, pricing, terms : str
-    count : int
-        Machines.
-    price_usd_per_h : float
-        Of one. [USD/h]
-    accelerator : str or None
-    accelerators : float
-        In one machine; a fraction where a card is shared.
-    """
-
-    provider: str
-    instance_type: str
-    region: str
-    pricing: str
     count: int
-    price_usd_per_h: float
-    accelerator: str | None
-    accelerators: float
-    terms: str = ""
 
     @property
     def is_spot(self) -> bool:
         """Whether the provider may take them away."""
         return self.pricing == "spot"
 
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Rented:
-        """Return what ``Offer.to_record`` wrote."""
-        return cls(
-            provider=str(record["provider"]),
-            instance_type=str(record["instance_type"]),
-            region=str(record["region"]),
-            pricing=str(record["pricing"]),
-            count=_whole(record["count"]),
-            price_usd_per_h=float(record["price_usd_per_h"]),
-            accelerator=None if record["accelerator"] is None else str(record["accelerator"]),
-            accelerators=float(record["accelerators_per_instance"]),
-            terms=str(record.get("terms", "")),
-        )
+
+def rented(configuration: Configuration) -> tuple[Rented, ...]:
+    """Return the machines of a configuration."""
+    return tuple(Rented(**asdict(offer), count=count) for offer, count in configuration.parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instead:
-    """What could be rented in place of the pick: the model cannot tell the two apart.
-
-    Attributes
-    ----------
-    machines : tuple of Rented
-    kind : str
-        ``"region"``, ``"provider"`` or ``"machine"``: what differs.
-    training_time_h, cost_usd : float
-        Expected. [h], [USD]
-    """
-
-    machines: tuple[Rented, ...]
-    kind: str
-    training_time_h: float
-    cost_usd: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pick:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Pick(Candidate):
     """The row of an answer that is exported.
 
-    Attributes
-    ----------
-    rank : int
-    run : str
-        The recorded run, or the name of the job.
-    machines : tuple of Rented
-        Several where machines of several types train together.
-    completion : CompletionWay
-    way : str
-        How the job is trained: a name of ``ways.columns.WAYS``.
-    layout : Layout
-    step_time_s, training_time_h, cost_usd : Estimate
-        [s], [h], [USD]
-    memory_gib : float
-        Needed on the fullest device. [GiB]
-    alternatives : tuple of Instead
-        Nearest first.
-    prices_of : str
-        Day of the newest price. ISO 8601.
+    ``run`` is the recorded run, or the name of the job; ``prices_of`` the day of the newest
+    price, ISO 8601.
     """
 
-    rank: int
     run: str
-    machines: tuple[Rented, ...]
-    completion: CompletionWay
-    way: str
-    layout: Layout
-    step_time_s: Estimate
-    training_time_h: Estimate
-    cost_usd: Estimate
-    memory_gib: float
-    alternatives: tuple[Instead, ...]
     prices_of: str
+
+    @property
+    def parts(self) -> tuple[Rented, ...]:
+        """Several where machines of several types train together."""
+        return rented(self.configuration)
 
     @property
     def rented(self) -> Rented:
         """The machines, where they are all of one type."""
-        return self.machines[0]
+        return self.parts[0]
 
     @property
     def is_spot(self) -> bool:
         """Whether any of the machines may be taken away."""
-        return any(one.is_spot for one in self.machines)
+        return any(one.is_spot for one in self.parts)
 
     @property
     def nodes(self) -> int:
         """Machines, all together."""
-        return sum(one.count for one in self.machines)
-
-    @property
-    def price_usd_per_h(self) -> float:
-        """Price of all machines together, in USD/h."""
-        return sum(one.price_usd_per_h * one.count for one in self.machines)
+        return sum(one.count for one in self.parts)
 
     @property
     def longest_s(self) -> int:
@@ -182,7 +105,9 @@ def read_pick(record: Any, rank: int | None = None) -> Pick:
 
 
 def _read(record: Mapping[str, Any], rank: int | None) -> Pick:
-    rows: Sequence[Mapping[str, Any]] = record["front"]
+    if record["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"schema version {record['schema_version']}, not {SCHEMA_VERSION}")
+    rows = record["front"]
     wanted = rank if rank is not None else record["picks"].get("best_value")
     if wanted is None:
         raise NothingToExportError(
@@ -196,42 +121,5 @@ def _read(record: Mapping[str, Any], rank: int | None) -> Pick:
             f"there is no row {wanted}",
             hint=f"give 1 to {len(rows)}" if rows else "nothing satisfies the constraints",
         )
-    layout = dict(row["layout"])
-    layout["offload"] = frozenset(layout["offload"])
-    if row["completion"] not in get_args(CompletionWay):
-        raise ValueError(f"completion {row['completion']!r}")
-    return Pick(
-        rank=_whole(row["rank"]),
-        run=str(record["run"]),
-        machines=_machines(row["configuration"]),
-        completion=cast(CompletionWay, row["completion"]),
-        way=str(row["way"]),
-        layout=Layout(**layout),
-        step_time_s=Estimate(**row["step_time_s"]),
-        training_time_h=Estimate(**row["training_time_h"]),
-        cost_usd=Estimate(**row["cost_usd"]),
-        memory_gib=float(row["memory_gib"]),
-        alternatives=tuple(
-            Instead(
-                machines=_machines(one["configuration"]),
-                kind=str(one["kind"]),
-                training_time_h=float(one["training_time_h"]),
-                cost_usd=float(one["cost_usd"]),
-            )
-            for one in row["alternatives"]
-        ),
-        prices_of=str(record["catalogue"]["as_of"]),
-    )
-
-
-def _machines(parts: Sequence[Mapping[str, Any]]) -> tuple[Rented, ...]:
-    found = tuple(Rented.read(part) for part in parts)
-    if not found:
-        raise ValueError("a configuration without machines")
-    return found
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+    about = {"run": str(record["run"]), "prices_of": str(record["catalogue"]["as_of"])}
+    return Pick.from_record({**row, **about})

@@ -100,7 +100,7 @@ def _tags(pick: Pick) -> Iterator[tuple[str, str]]:
     yield "advisor:run", job_name(pick.run)
     yield "advisor:row", str(pick.rank)
     yield "advisor:prices_of", pick.prices_of
-    yield "advisor:price_usd_per_h", number(pick.price_usd_per_h)
+    yield "advisor:price_usd_per_h", number(pick.configuration.price_usd_per_h)
     for name, one in (("training_time_h", pick.training_time_h), ("cost_usd", pick.cost_usd)):
         yield f"advisor:{name}", number(one.value)
         yield f"advisor:{name}.low", number(one.low)

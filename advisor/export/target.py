@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from advisor.domain import Recorded
 from advisor.errors import AdvisorError, UsageError
 from advisor.export.launch import Launch
 from advisor.export.pick import HERE, Pick
@@ -16,7 +16,7 @@ class NotExportableError(AdvisorError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(Recorded):
     """What a tool takes, and how it is handed over.
 
     Attributes
@@ -35,26 +35,11 @@ class Exported:
     run: str
     notes: tuple[str, ...] = ()
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "target": self.target,
-            "files": dict(self.files),
-            "run": self.run,
-            "notes": list(self.notes),
-        }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blank:
     """What only the user knows: an account's role, an image, a bucket.
 
-    Attributes
-    ----------
-    example : str
-        Stands there until it is given; of the form that the tool takes. Empty: left out.
-    help : str
-        A phrase.
+    ``example``, of the form that the tool takes, stands there until it is given; empty: left out.
     """
 
     example: str
@@ -104,13 +89,13 @@ class Target:
                 f"the pick is this machine, which {self.name} does not rent",
                 hint=f"name a row that is rented: advisor export 1 --to {self.name}",
             )
-        if len(pick.machines) > 1 and not self.mixes:
+        if len(pick.parts) > 1 and not self.mixes:
             raise NotExportableError(
                 f"row {pick.rank} mixes machine types, and {self.name} starts equal machines",
                 hint="export another row, or recommend without --mixed",
             )
         known = self.providers
-        unknown = {one.provider for one in pick.machines} - (known or set())
+        unknown = {one.provider for one in pick.parts} - (known or set())
         if known is not None and unknown and not here:
             raise NotExportableError(
                 f"{self.name} does not rent from {', '.join(sorted(unknown))}",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from advisor.collectors.printable import shown
 from advisor.domain import Estimate
-from advisor.export.pick import Pick, Rented
+from advisor.export.pick import Pick, Rented, rented
 
 # What the catalogue says where a provider has one price for all its regions.
 ANYWHERE: Final = frozenset({"all-regions", "global"})
@@ -40,15 +40,15 @@ def estimate_text(one: Estimate, unit: str) -> str:
 def answer_lines(pick: Pick) -> Iterator[str]:
     """Yield what was answered, a line each: machines, price, time, cost and alternatives."""
     yield f"Row {pick.rank} of `advisor recommend` for {pick.run}, prices of {pick.prices_of}."
-    for one in pick.machines:
+    for one in pick.parts:
         yield f"machines: {machines_text(one)}"
-    yield f"price_usd_per_h: {number(pick.price_usd_per_h)}"
+    yield f"price_usd_per_h: {number(pick.configuration.price_usd_per_h)}"
     yield f"training_time_h: {estimate_text(pick.training_time_h, 'h')}"
     yield f"cost_usd: {estimate_text(pick.cost_usd, 'USD')}"
     yield f"step_time_s: {estimate_text(pick.step_time_s, 's')}"
     yield f"memory_gib: {number(pick.memory_gib)} on the fullest device"
     for other in pick.alternatives:
-        machines = " + ".join(machines_text(one) for one in other.machines)
+        machines = " + ".join(machines_text(one) for one in rented(other.configuration))
         yield (f"or: {machines}: {number(other.training_time_h)} h, {number(other.cost_usd)} USD")
 
 
@@ -119,7 +119,8 @@ def exchangeable(pick: Pick) -> tuple[list[Rented], tuple[str, ...]]:
     These are as many machines, with as many accelerators in each, programmed in the same way.
     """
     own = pick.rented
-    alone = [one.machines[0] for one in pick.alternatives if len(one.machines) == 1]
+    others = [rented(one.configuration) for one in pick.alternatives]
+    alone = [one[0] for one in others if len(one) == 1]
     same = [one for one in alone if _shape(one) == _shape(own)]
     left = len(pick.alternatives) - len(same)
     plural = "alternative has" if left == 1 else "alternatives have"
