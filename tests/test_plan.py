@@ -515,7 +515,7 @@ def test_the_averaging_interval_is_a_flag_with_a_stated_default() -> None:
         done = RUN.invoke(app, [*arguments, *more])
         assert done.exit_code == 0, done.output
         plans = json.loads(done.output)["plans"]
-        found: dict[str, Any] = next(p for p in plans if p["name"] == "layer swapping")
+        found: dict[str, Any] = next(p for p in plans if p["name"] == "layer swapping")["details"]
         return found
 
     assert swapped() == swapped("--average-every", str(AVERAGE_EVERY))

@@ -54,7 +54,7 @@ class ProbeAdvice(Recorded):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownError:
+class KnownError(Recorded):
     """How far estimates were off on hardware of a family, each accelerator left out of its fit.
 
     Attributes
@@ -80,7 +80,7 @@ class KnownError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProposedChange:
+class ProposedChange(Recorded):
     """What the best value would become if one thing changed.
 
     Attributes

@@ -138,6 +138,11 @@ class GivenGroup:
     accelerators_per_machine: int
     price_usd_per_h: float | None
 
+    @property
+    def devices(self) -> int:
+        """Accelerators of all machines together."""
+        return self.machines * self.accelerators_per_machine
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Recorded):
