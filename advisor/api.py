@@ -99,8 +99,6 @@ def advise(
     on : str, optional
         The machines the job is judged on: ``"g5.xlarge"``, ``"aws:g5.xlarge"``, or ``"here"``.
         By default those that ``recommend`` would pick.
-    count : int, default 1
-        Of them.
     beside : Job, str or Path, optional
         Another job, or its run: what sharing a device with it would save.
     serving : Serving or bool, default False
@@ -212,7 +210,6 @@ def answer(
 
     Parameters
     ----------
-    question : Question
     job : Job, optional
         The job meant, changed as the question says; in place of one that the question names.
     predictor : Predictor, optional
@@ -258,7 +255,6 @@ def report_data(
 
     Parameters
     ----------
-    question : Question
     job : Job, optional
         As of ``answer``.
     predictor : Predictor, optional
@@ -343,7 +339,6 @@ def estimate(
 
     Parameters
     ----------
-    job : Job
     on : str, optional
         A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``; ``"here"`` is this machine.
     gpu : str, optional

@@ -91,8 +91,6 @@ class Answer(Recorded):
         Precision of the large products there, where it was asked for.
     shares : mapping of str to float
         Shares of the step by what it waits for (``Bottleneck``, or parts of a way's own).
-    bottleneck : Bottleneck or None
-        The largest.
     reasons, notes : tuple of str
         Why it stands here, and what a user should know of the job beside the numbers.
     is_extrapolating : bool

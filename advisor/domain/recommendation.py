@@ -59,7 +59,6 @@ class KnownError(Recorded):
 
     Attributes
     ----------
-    family : str
     median_ape_fraction : float
         Median over its accelerators of their median absolute percentage error.
     accelerators, rows : int
@@ -90,8 +89,6 @@ class ProposedChange(Recorded):
         ``"ddp"``, which the answer assumes: what holds without.
     do : str
         What to do for it.
-    training_time_h, cost_usd : Estimate
-        Then.
     time_factor, cost_factor : float
         Of the best value's.
     pick : Candidate or None
@@ -119,7 +116,6 @@ class Recommendation(Recorded):
         The facts of the job that the numbers rest on, with where each comes from.
     catalogue : Prices
         With the priced offers that the request admits.
-    predictor : Named
     considered : int
         Candidates looked at: offers times counts.
     rejected : mapping of str to int

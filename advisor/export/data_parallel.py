@@ -29,8 +29,6 @@ def on_framework(pick: Pick, launch: Launch, *wanted: Framework) -> Launch:
 
     Parameters
     ----------
-    pick : Pick
-    launch : Launch
     wanted : {"trainer", "deepspeed"}
         In the order of preference.
 

@@ -112,7 +112,6 @@ class Launch:
 
         Parameters
         ----------
-        launcher : str
         dropped : str
             Arguments that the launcher's own settings stand for.
         """
@@ -137,7 +136,6 @@ def launch_of(
 
     Parameters
     ----------
-    pick : Pick
     job : Job, optional
         Where None, the layout's own arguments are left out.
     recording : Recording, optional

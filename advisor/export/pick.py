@@ -84,7 +84,6 @@ def read_pick(record: Any, rank: int | None = None) -> Pick:
 
     Parameters
     ----------
-    record : mapping
     rank : int, optional
         The row; the best value by default, which may be the machine at hand.
 

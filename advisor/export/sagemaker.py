@@ -80,13 +80,7 @@ def _request(pick: Pick, name: str, values: Mapping[str, str], place: str) -> di
 
 
 def _machine(pick: Pick) -> str:
-    """Return SageMaker's name of the machine.
-
-    Raises
-    ------
-    NotExportableError
-        If it does not train on such machines.
-    """
+    """Return SageMaker's name of the machine."""
     name = f"ml.{pick.rented.instance_type}"
     if name not in TYPES:
         raise NotExportableError(

@@ -21,7 +21,6 @@ class Exported(Recorded):
 
     Attributes
     ----------
-    target : str
     files : mapping of str to str
         Text by name; the first is the one that ``run`` names.
     run : str
@@ -34,6 +33,7 @@ class Exported(Recorded):
     files: Mapping[str, str]
     run: str
     notes: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blank:
@@ -77,12 +77,7 @@ class Target:
     mixes: bool = False
 
     def check(self, pick: Pick) -> None:
-        """Refuse machines that the target cannot rent.
-
-        Raises
-        ------
-        NotExportableError
-        """
+        """Refuse machines that the target cannot rent."""
         here = pick.rented.provider == HERE
         if here and not self.runs_here:
             raise NotExportableError(

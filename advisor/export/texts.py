@@ -74,7 +74,6 @@ def yaml_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]], pick: P
     ----------
     document : mapping, or sequence of mapping
         In the order in which the keys are written.
-    pick : Pick
     """
     import yaml
 

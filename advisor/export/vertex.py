@@ -68,13 +68,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
 
 
 def _machine(one: Rented) -> dict[str, Any]:
-    """Return the machine with its accelerators.
-
-    Raises
-    ------
-    NotExportableError
-        If Vertex has no name for them.
-    """
+    """Return the machine with its accelerators."""
     machine, _, attached_count = attached(one)
     if one.accelerator is None:
         return {"machineType": machine}

@@ -50,11 +50,8 @@ def decide(
 
     Parameters
     ----------
-    job : Job
-    submission : Submission
     question : Question
         Its constraints are the limits; its layout is kept to.
-    predictor : Predictor
     recording : Recording, optional
         What was seen of the job, for the recommendation.
     is_strict : bool, default True
@@ -147,13 +144,7 @@ def _rented(job: Job, asked: AskedMachines, question: Question, predictor: Predi
 def _offers(
     asked: AskedMachines, row: InstanceType, limits: Constraints, predictor: Predictor
 ) -> tuple[OfferColumns, tuple[Reason, ...]]:
-    """Return the offers of a type, cheapest first, and what the limits have against them all.
-
-    Raises
-    ------
-    CatalogueError
-        If it is not sold so at all.
-    """
+    """Return the offers of a type, cheapest first, and what the limits have against them all."""
     region = asked.region or limits.region
     wanted = OfferFilter(
         providers=(row.provider,), types=(row.name,), pricing=(asked.pricing,),
@@ -224,13 +215,7 @@ def _certainty(limits: Constraints) -> str:
 
 
 def _own(job: Job, asked: OwnDevices, limits: Constraints, predictor: Predictor) -> Judged:
-    """Judge devices of a cluster that is there.
-
-    Raises
-    ------
-    UsageError, CatalogueError
-        If the machine cannot be read, or the devices cannot be spread over the machines evenly.
-    """
+    """Judge devices of a cluster that is there."""
     group = one_group(asked.machine, predictor.catalogue)
     per_node, rest = divmod(asked.devices, asked.nodes)
     if rest or not 1 <= per_node <= group.node.devices:

@@ -31,7 +31,6 @@ class AskedMachines:
     ----------
     instance_type : str
         As ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
-    count : int
     provider, region : str or None
         None leaves it open: the cheapest.
     completion : CompletionWay

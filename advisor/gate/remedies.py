@@ -28,13 +28,10 @@ def remedies(
 
     Parameters
     ----------
-    job : Job
     judged : sequence of Judged
         The submission, refused.
     question : Question
         Its constraints are the limits.
-    predictor : Predictor
-    recording : Recording or None
     judge : callable
         By which other machines are judged.
     """

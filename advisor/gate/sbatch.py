@@ -76,8 +76,6 @@ def read_command(
 
     Parameters
     ----------
-    arguments : sequence of str
-    environ : mapping of str to str
     folder : Path
         In which the script is looked for.
     """

@@ -81,7 +81,6 @@ class Predictor(Physics):
         ----------
         folder : str or Path, optional
             Of the model; the user's own, else the one that ships, by default.
-        catalogue : Catalogue, optional
 
         Raises
         ------
@@ -107,7 +106,6 @@ class Predictor(Physics):
 
         Parameters
         ----------
-        job : Job
         type_index, count : integer arrays of shape (n,)
             Rows of the fleet's types; machines used together.
         fleet : Fleet, optional
@@ -167,8 +165,6 @@ class Predictor(Physics):
             "2 x g5.xlarge", ("g5.xlarge", 4)]`` for as many.
         count : int
             Machines, where one type is named.
-        provider, region : str, optional
-        pricing : str
         completion : CompletionWay, optional
             What the job runs on until it is done; by default one kind of machines, as ``pricing``
             says. The others start on spot machines: ``pricing="spot"``.

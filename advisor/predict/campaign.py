@@ -28,7 +28,6 @@ class CampaignModel:
 
     Attributes
     ----------
-    version : str
     law : CampaignLaw
         Fitted on all runs.
     folds : mapping of str to CampaignLaw

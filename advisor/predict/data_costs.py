@@ -77,7 +77,6 @@ class SidePrices:
 
     Attributes
     ----------
-    storage_usd_per_gib_h, egress_usd_per_gib : float array of shape (providers, regions)
     provider : integer array of shape (n_types,)
         Row of each type of the catalogue.
     region : integer array of shape (n_prices,)

@@ -164,7 +164,6 @@ def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
 
     Parameters
     ----------
-    job : Job
     measures : bool
         Take the four-second benchmark where nobody has; the processor's tables answer otherwise.
 

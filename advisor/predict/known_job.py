@@ -68,8 +68,6 @@ def job_of(
 
     Parameters
     ----------
-    spec : JobSpec
-    setup : SetupRequest, optional
     job : Job, optional
         In place of one that ``spec`` names.
     catalogue : callable
@@ -109,9 +107,6 @@ def job_from_runs(
     ----------
     runs : tuple of Actual
         On one device each, or on several alike.
-    catalogue : Catalogue
-    parameters : DeviceParameters
-    name : str
     precision : Precision
         Of its products.
     batch : int, optional
@@ -159,8 +154,6 @@ def measured_runs(
 
     Parameters
     ----------
-    runs : tuple of Actual
-    catalogue : Catalogue
     machines : callable, optional
         Makes the catalogue's types as columns; called where a run names one.
 
@@ -197,8 +190,6 @@ def place_of(
 
     Parameters
     ----------
-    actual : Actual
-    catalogue : Catalogue
     machines : callable
         Makes the catalogue's types as columns; called where the run names one.
 

@@ -50,7 +50,6 @@ class Learned:
 
     Attributes
     ----------
-    folder : Path
     about : mapping
         Its ``features.json``.
     """

@@ -40,7 +40,6 @@ class PeerSeries:
         When each step ended since the first, and how long it took. [s]
     synchronised : array of shape (steps,)
         Synchronisations so far; where nobody counts them, steps that waited for one.
-    reading_t_s, sent_bytes_per_s : array of shape (readings,)
     """
 
     step_samples: float
@@ -125,8 +124,6 @@ def together(
 
     Parameters
     ----------
-    minutes : sequence of PeerMinute
-    target_batch, parameters_gb : float
     link_bytes_per_s : float
         Slowest link between two of their sites.
     peers : int, optional

@@ -38,7 +38,6 @@ class FittedRate:
 
     Attributes
     ----------
-    constants : PeerParameters
     half_widths : mapping of bool to (mapping of float to float)
         Whether links between sites are crossed -> coverage -> half the interval of ln(rate).
     """
@@ -138,10 +137,8 @@ class PeerGroup:
 
     Attributes
     ----------
-    count : int
     samples_per_s : float
         Of one of them alone. [1/s]
-    site : str
     """
 
     count: int
@@ -162,14 +159,12 @@ class PeerAnswer:
 
     Attributes
     ----------
-    samples_per_s : Estimate
     alone_per_s : float
         Were nothing ever averaged: the sum of the peers. [1/s]
     peers : Peers
         One row: what was asked.
     training_time_h : Estimate or None
         None where the length of the job was not given.
-    is_from_minute : bool
     """
 
     samples_per_s: Estimate
@@ -208,7 +203,6 @@ def answer(
         Each peer's own rate, or what was seen of them together.
     samples : float, optional
         Of the whole job.
-    coverage : float
     model : PeerModel, optional
         The shipped one by default.
 
@@ -252,10 +246,6 @@ def peers_of(
 
     Parameters
     ----------
-    groups : sequence of PeerGroup
-    target_batch : float
-        Samples.
-    parameters : float
     links : mapping of two sites to float
         [bytes/s]
 

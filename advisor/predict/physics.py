@@ -112,8 +112,6 @@ class Physics:
 
         Parameters
         ----------
-        job : Job
-            With work.
         fleet : Fleet, optional
             Other machines than the catalogue's.
         space : SearchSpace, optional
@@ -195,14 +193,7 @@ class Physics:
         )
 
     def anchors(self, job: Job, work: Work) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out.
-
-        Parameters
-        ----------
-        job : Job
-        work : Work
-            The job's.
-        """
+        """Return the host's measured step and those of real runs; unusable ones are left out."""
         anchors = host_anchor(job, work, self.constants)
         if is_known_by_runs(work):
             return self._anchored_on_runs(anchors, job, work)

@@ -26,16 +26,10 @@ def completed(
 
     Parameters
     ----------
-    job : Job
     columns : TimeColumns
         Of one row.
-    catalogue : Catalogue
-    offers : OfferColumns
-    offer_row : int
     side : SideCosts
         One row an offer.
-    way : CompletionWay
-    coverage : float
     step_columns : callable
         ``Predictor.step_columns``, for other counts of the type.
 

@@ -40,8 +40,6 @@ def planned_jobs(job: Job, columns: TimeColumns, rows: Integers, bands: Floats) 
 
     Parameters
     ----------
-    job : Job
-    columns : TimeColumns
     rows : integer array of shape (n,)
         Rows of ``columns``, all with a time.
     bands : float array of shape (n,)

@@ -38,7 +38,6 @@ def recommend(
 
     Parameters
     ----------
-    job : Job
     request : Request, optional
         No constraints and on-demand prices by default.
     predictor : Predictor, optional

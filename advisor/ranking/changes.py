@@ -29,13 +29,8 @@ def changes(
 
     Parameters
     ----------
-    job : Job
-    request : Request
-    predictor : Predictor
     chosen : Candidate
         Of equal machines.
-    here : Candidate or None
-        This machine.
     front : sequence of Candidate
         Those it was chosen from.
     recording : Recording, optional
@@ -62,7 +57,6 @@ def relaxed(
 
     Parameters
     ----------
-    request : Request
     chosen : Candidate
         The best value.
     front : sequence of Candidate

@@ -18,10 +18,6 @@ def pareto_front(time: ArrayLike, cost: ArrayLike) -> NDArray[np.int64]:
     A row beats another if it is no worse in both and better in one; of equal rows the first
     stays. Rows with nan are never on the front.
 
-    Parameters
-    ----------
-    time, cost : array-like of shape (n,)
-
     Returns
     -------
     integer array
@@ -54,7 +50,6 @@ def bar_of(
     ----------
     front_time, front_cost : float arrays of shape (k,)
         By rising time and falling cost.
-    time : float array of shape (n,)
 
     Returns
     -------

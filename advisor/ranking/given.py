@@ -133,13 +133,7 @@ def _unlike(
     question: PlanQuestion, model: ModelOn, groups: list[OnGroup], swapped: list[Choice],
     left_out: dict[str, str],
 ) -> list[Choice]:  # fmt: skip
-    """Return the ways over unlike machines, and each type alone.
-
-    Raises
-    ------
-    PlanningError
-        If a released framework runs none of them.
-    """
+    """Return the ways over unlike machines, and each type alone."""
     joined, reasons = unlike_choices(
         model, question.cluster, global_batch=question.job.global_batch,
         coverage=question.coverage, command=question.command,

@@ -55,10 +55,8 @@ def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | 
 
     Parameters
     ----------
-    job : Job
     one : Candidate
         Its first part's accelerators count.
-    catalogue : Catalogue
     """
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     own = None if name is None else catalogue.accelerators.get(name)

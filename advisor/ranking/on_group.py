@@ -64,7 +64,6 @@ class OnGroup:
         ----------
         columns : TimeColumns
             Whose last row is of ``count`` machines, and has no estimate.
-        count : int
         """
         if not self.is_by_shape:
             return self._refusal_of_units(STATUSES[int(columns.status[-1])], count)
@@ -100,7 +99,6 @@ class OnGroup:
 
         Parameters
         ----------
-        columns : TimeColumns
         row : int
             With an estimate.
         space : SearchSpace

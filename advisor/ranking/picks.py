@@ -93,8 +93,6 @@ def distinct(
 
     Parameters
     ----------
-    time_h, cost_usd : array-like of shape (n,)
-        Positive.
     least : float array of shape (n, n)
         e_ij of ``apart``.
     worst : array-like
@@ -137,8 +135,6 @@ def picks(
 
     Parameters
     ----------
-    front : sequence of Candidate
-        Those shown.
     here : Candidate or None
         This machine, where it keeps the constraints.
     deadline_h, confidence : float or None

@@ -23,7 +23,6 @@ class PlanQuestion:
     ----------
     job : Job
         With steps: recorded or described.
-    cluster : NamedCluster
     objective : {"time", "cost"}
     space : SearchSpace
         What a layout may be.
@@ -35,7 +34,6 @@ class PlanQuestion:
         Steps between two averages of the weights of swapping peers; None: every eighth step.
     command : tuple of str
         The recorded command line.
-    predictor : Predictor
     """
 
     job: Job

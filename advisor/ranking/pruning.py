@@ -44,9 +44,6 @@ class AskedRows:
 
     Attributes
     ----------
-    job : Job
-    request : Request
-    offers : OfferColumns
     types, counts : integer arrays of shape (n_types,), (n_counts,)
         Rows of the catalogue's types that have an offer, rising; machines together.
     """
@@ -88,8 +85,6 @@ def promising_columns(
 
     Parameters
     ----------
-    asked : AskedRows
-    predictor : Predictor
     prunes : bool, default True
         False searches every row.
 

@@ -32,7 +32,6 @@ class Rows:
         Row of the offers and of the time columns.
     time_h, cost_usd : float arrays of shape (n,)
         Expected; nan where the row cannot run. [h], [USD]
-    is_spot, is_in_quota : boolean arrays of shape (n,)
     is_hopeless : boolean array of shape (n,)
         Spot rows that on-demand ones beat even if nothing is ever taken away, and those of the
         same machines at a higher price; they are not replayed.
@@ -144,7 +143,6 @@ class Further:
 
     Attributes
     ----------
-    completion : Completion
     like : integer array of shape (n,)
         Rows with the same offer and count.
     cost_usd : float array of shape (n,)

@@ -108,17 +108,12 @@ def alternatives(
 
     Parameters
     ----------
-    beliefs : Beliefs
-    rows : Rows
-    columns : TimeColumns
     feasible : integer array
         Rows that keep the constraints; those of mixed clusters are passed over.
     row : int
         Of equal machines.
     gain : float
         As of ``picks.apart``; 0 admits only what is as good.
-    predictor : Predictor
-    offers : OfferColumns
     """
     near = feasible[feasible < len(rows.offer)]
     near = near[(near != row) & (rows.is_spot[near] == rows.is_spot[row])]

@@ -50,11 +50,8 @@ def with_spot_ways(
 
     Parameters
     ----------
-    job, request, predictor
-    offers : OfferColumns
     side : SideCosts
         One row an offer.
-    columns : TimeColumns
     rows : Rows
         Of machines that stay and of plain spot, as ``price_rows`` makes them.
     """

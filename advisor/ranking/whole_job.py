@@ -28,8 +28,6 @@ def whole_job(
 
     Parameters
     ----------
-    question : PlanQuestion
-    columns : TimeColumns
     row : int
         With an estimate.
     price_usd_per_h : float or None

@@ -41,10 +41,8 @@ def page_data(
 
     Parameters
     ----------
-    answer : Recommendation
     recording : Recording, optional
         Of the job, where it was recorded.
-    advice : AdviceList, optional
     own_cluster : mapping, optional
         Of the record of ``advisor recommend --json`` with the user's own cluster.
     asked : mapping, optional

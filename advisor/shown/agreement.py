@@ -50,7 +50,6 @@ def scored_charts(
 
     Parameters
     ----------
-    title : str
     predicted, measured : sequence of float
         In one unit, positive.
     """

@@ -74,8 +74,6 @@ def write(charts: Sequence[Chart], file: Path | io.BytesIO, suffix: str) -> None
 
     Parameters
     ----------
-    charts : sequence of Chart
-    file : path or binary stream
     suffix : str
         One of ``SUFFIXES``.
     """

@@ -37,8 +37,6 @@ class Style:
 
     Attributes
     ----------
-    width : int
-        Columns.
     is_coloured : bool
         Write escape sequences; without, curves differ by their marks.
     is_unicode : bool

@@ -52,7 +52,6 @@ class Desk:
         ----------
         slot : str
             Where the answer is shown; a newer question of it replaces this one.
-        question : Question
         is_whole : bool
             Whether everything is wanted that takes longer.
 

@@ -76,7 +76,6 @@ class Guard:
     ----------
     app : ASGI application
         Its paths begin after the prefix.
-    keys : Keys
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:

@@ -42,8 +42,6 @@ class ExportRequest:
 
     Attributes
     ----------
-    to : str
-        A target.
     rank : int or None
         The row; None is the best value.
     values : dict of str to str
@@ -94,7 +92,6 @@ class LiveReport:
 
     Attributes
     ----------
-    question : Question
     predictor : Predictor
         Kept between two answers.
     first : dict
@@ -127,7 +124,6 @@ class LiveReport:
 
         Parameters
         ----------
-        question : Question
         is_whole : bool
             False leaves out what would change the answer and what to change in the job, each of
             which asks more questions.
@@ -162,10 +158,8 @@ class LiveReport:
 
         Parameters
         ----------
-        question : Question
         record : mapping
             Of the answer to it.
-        asked : ExportRequest
 
         Returns
         -------

@@ -59,9 +59,6 @@ class Server:
 
     Parameters
     ----------
-    question : Question
-    listener : socket
-        On loopback.
     beside : callable, optional
         As of ``LiveReport``.
 

@@ -36,7 +36,6 @@ def application(live: LiveReport, keys: Keys) -> Guard:
 
     Parameters
     ----------
-    live : LiveReport
     keys : Keys
         Whom it lets in.
     """
