@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from advisor.domain.records import Recorded
+from advisor.quantities import QUANTILES, REACH_90
 
-# Two-sided normal quantiles of the coverages on offer.
-QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
-REACH_90: Final = QUANTILES[0.9]  # half of a 90 % interval, in standard deviations
+__all__ = ["QUANTILES", "REACH_90", "Estimate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

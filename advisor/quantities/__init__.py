@@ -22,6 +22,8 @@ raises ``UsageError`` with a hint. ``option`` names the flag or keyword in the m
 from __future__ import annotations
 
 from advisor.quantities.printing import (
+    QUANTILES,
+    REACH_90,
     count_text,
     digits,
     hours_interval,
@@ -46,6 +48,8 @@ from advisor.quantities.reading import (
 )
 
 __all__ = [
+    "QUANTILES",
+    "REACH_90",
     "count_text",
     "digits",
     "hours_interval",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
+# Two-sided normal quantiles of the coverages on offer.
+QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
+REACH_90: Final = QUANTILES[0.9]  # half of a 90 % interval, in standard deviations
 # Printed durations: the unit, its size in seconds, and the number of them it is used from, so that
 # 90 min and 36 h stay as they are.
 _TIMES: Final = (

@@ -11,8 +11,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from advisor import words
-from advisor.domain import QUANTILES
-from advisor.quantities import digits, hours_text, usd_text
+from advisor.quantities import REACH_90, digits, hours_text, usd_text
 from advisor.report.explained import REJECTED, alternatives_words, waits_words
 from advisor.words import wrapped
 
@@ -72,7 +71,7 @@ def show_probes(record: Record, console: Console) -> None:
     for probe in record["probes"]:
         offer = probe["configuration"]
         before, after = (
-            math.expm1(QUANTILES[0.9] * probe[name]) for name in ("log_sd_before", "log_sd_after")
+            math.expm1(REACH_90 * probe[name]) for name in ("log_sd_before", "log_sd_after")
         )
         lines.append(Text(
             f"probe: {probe['minutes']:.0f} min on {words.machine(offer)} ({offer['provider']} "
