@@ -110,7 +110,7 @@ def tried(name: str, asked: dict[str, Any], predictor: Predictor, seed: int) -> 
     """Ask for one job."""
     answer = recommend(predictor=predictor, **asked)
     every = recommend(predictor=predictor, gain=0.0, top=500, **asked)
-    shown = [line for line, _ in text(answer, width=COLUMNS)]
+    shown = [line for line, _ in text(answer.to_record(), width=COLUMNS)]
     lines, columns = len(shown), max(map(len, shown))
     wrong = [*_wrong(answer, every)]
     if lines > SCREEN_LINES or columns > COLUMNS:

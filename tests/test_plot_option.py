@@ -184,7 +184,7 @@ def test_nothing_found_has_nothing_to_draw(answer: Recommendation) -> None:
 
 def test_the_layouts_that_are_drawn_are_the_record_s() -> None:
     plans: list[dict[str, Any]] = [
-        {"name": name, "machines": {"g": 1}, "memory_gib": {"g": gib, "h": gib / 2},
+        {"name": name, "memory_gib": gib, "configuration": [{"count": 1, "instance_type": "g"}],
          "step_time_s": {"value": s, "low": s / 2, "high": 2 * s}}
         for name, s, gib in (("data parallel", 1.0, 60.0), ("pipeline", 1.1, 40.0))
     ]  # fmt: skip
@@ -193,7 +193,7 @@ def test_the_layouts_that_are_drawn_are_the_record_s() -> None:
     for place, one in enumerate(plans, 1):
         point, time = drawn[str(place)], one["step_time_s"]
         assert (point.x, point.x_bounds) == (time["value"], (time["low"], time["high"]))
-        assert point.y == one["memory_gib"]["g"]
+        assert point.y == one["memory_gib"]
         assert f"{place}: {one['name']}" in chart.notes[0].replace(TOGETHER, " ")
     assert [one.name for one in chart.series if not one.is_minor] == ["chosen"]
     assert plan_charts({"plans": []}) == []

@@ -108,7 +108,7 @@ def _converter(*, is_strict: bool) -> Converter:
     found.register_structure_hook(float, _float)
     for plain in (int, str, bool):
         found.register_structure_hook(plain, _plain)
-    found.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _one_of)
+    found.register_structure_hook_func(_is_literal, _one_of)
     found.register_structure_hook_func(
         _is_plain_union, lambda value, kind: _any_of(found, value, kind)
     )
@@ -202,6 +202,10 @@ def _one_of(value: Any, kind: Any) -> Any:
         known = ", ".join(map(str, get_args(kind)))
         raise ValueError(f"is {_shown(value)}; one of: {known}")
     return value
+
+
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
 
 
 def _is_plain_union(kind: Any) -> bool:
