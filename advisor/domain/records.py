@@ -205,7 +205,8 @@ def _one_of(value: Any, kind: Any) -> Any:
 
 
 def _is_literal(kind: Any) -> bool:
-    return get_origin(kind) is Literal
+    origin: Any = get_origin(kind)
+    return origin is Literal
 
 
 def _is_plain_union(kind: Any) -> bool:

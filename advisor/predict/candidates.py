@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from advisor.catalogue import Catalogue, OfferColumns
 from advisor.domain import (
@@ -78,10 +78,10 @@ def candidate(
             column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
         )
     breakdown = completion.breakdown(completion_row, price, storage, egress, billing)
-    shares: dict[Bottleneck, float] = {
+    shares: dict[str, float] = {
         name: float(values[column]) for name, values in columns.shares.items()
     }
-    bottleneck = max(shares, key=lambda name: shares[name])
+    bottleneck = cast(Bottleneck, max(shares, key=lambda name: shares[name]))
     layout = columns.layout(column)
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
     units = transformer_units(
@@ -201,7 +201,7 @@ def interruption_words(band: float) -> str:
     return f"{name} interrupted a month"
 
 
-def waits(shares: Mapping[Bottleneck, float]) -> str:
+def waits(shares: Mapping[str, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
@@ -217,9 +217,7 @@ def _is_network_assumed(columns: TimeColumns, column: int) -> bool:
     return bool(columns.is_network_assumed[column])
 
 
-def _network(
-    columns: TimeColumns, column: int, shares: Mapping[Bottleneck, float]
-) -> tuple[str, ...]:
+def _network(columns: TimeColumns, column: int, shares: Mapping[str, float]) -> tuple[str, ...]:
     if not _is_network_assumed(columns, column):
         return ()
     return (assumed_network(shares["network"]),)
@@ -232,7 +230,7 @@ def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
 def _feeding(
     job: Job,
     offer: Offer,
-    shares: Mapping[Bottleneck, float],
+    shares: Mapping[str, float],
     step_s: float,
     speeds: tuple[float | None, float],
 ) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from advisor.planners.core.units import GIB
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.step.device_rates import runs_as
 from advisor.predict import STATUSES, Predictor, TimeColumns
-from advisor.predict.candidates import throughput
+from advisor.predict.candidates import offer_of, throughput
 from advisor.predict.direct_cost import direct_cost
 from advisor.predict.facts import StepFacts
 from advisor.ways.as_recorded import is_answer
@@ -65,14 +65,15 @@ def estimate_on_type(
             f"{where} is not sold at a {pricing} price",
             hint=f"see `advisor catalogue show {row.name}`",
         )
-    price = math.nan if offer is None else float(offers.price_usd_per_h[offer])
-    rented = Offer(
-        provider=row.provider, instance_type=row.name,
-        region="" if offer is None else str(offers.region[offer]), pricing=pricing,
-        price_usd_per_h=price, accelerator=row.accelerator or None,
-        accelerators=row.accelerator_count if row.accelerator else 0.0, vcpus=row.vcpus,
-        memory_gib=row.memory_bytes / GIB,
-    )  # fmt: skip
+    if offer is not None:
+        rented = offer_of(predictor.catalogue, offers, offer)
+    else:
+        rented = Offer(
+            provider=row.provider, instance_type=row.name, region="", pricing=pricing,
+            price_usd_per_h=math.nan, accelerator=row.accelerator or None,
+            accelerators=row.accelerator_count if row.accelerator else 0.0,
+            vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
+        )  # fmt: skip
     found = _estimate(predictor, job, columns, (rented, count), device, coverage)
     if offer is None or found.training_time_h is None:
         return found
@@ -258,9 +259,7 @@ def _estimate(
     price = configuration.price_usd_per_h
     is_priced = machine[0].provider != PROVIDER and not math.isnan(price)
     facts = StepFacts(predictor, job, columns, device, price if is_priced else None)
-    shares: dict[Bottleneck, float] = {
-        name: float(share[0]) for name, share in columns.shares.items()
-    }
+    shares: dict[str, float] = {name: float(share[0]) for name, share in columns.shares.items()}
     return Answer(
         job=job.name,
         configuration=configuration,
@@ -268,7 +267,7 @@ def _estimate(
         step_time_s=step,
         throughput_samples_per_s=throughput(job, step),
         shares=shares,
-        bottleneck=max(shares, key=lambda name: shares[name]),
+        bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
         layout=columns.layout(0),
         way=WAYS[int(columns.way[0])],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import cast
 
 from advisor.catalogue import Catalogue, OfferColumns
 from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer, to_record
@@ -55,9 +56,7 @@ def pair_candidate(
     )
     breakdown = completion.breakdown(row, price, storage, once, billing)
     step = Estimate.lognormal(float(times.step_s[row]), float(times.log_sd[row]), coverage)
-    shares: dict[Bottleneck, float] = {
-        name: float(values[row]) for name, values in times.shares.items()
-    }
+    shares: dict[str, float] = {name: float(values[row]) for name, values in times.shares.items()}
     # Devices of two kinds have no common peak.
     units = transformer_units(
         job, step.value, sum(n * max(int(offer.accelerators), 1) for offer, n in parts), None,
@@ -73,7 +72,7 @@ def pair_candidate(
         training_time_h=time_h,
         cost_usd=cost,
         memory_gib=float(times.memory_bytes[row]) / GIB,
-        bottleneck=max(shares, key=lambda name: shares[name]),
+        bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
         shares=shares,
         reasons=(
             _split(columns, row, [offer for offer, _ in parts]),

@@ -36,11 +36,11 @@ def text(record: Record, *, width: int = 80) -> str:
     lines.append(_row("memory of a device", memory))
     layout = _row("layout", words.layout_words(record["layout"]))
     lines += wrapped(layout, width, indent=" " * _INDENT)
-    for name, key, said in (
+    for name, key, interval in (
         ("whole job", "training_time_h", words.hours), ("cost", "cost_usd", words.usd)
     ):  # fmt: skip
         if record[key] is not None:
-            value, bounds = said(record[key])
+            value, bounds = interval(record[key])
             lines.append(_row(name, f"{value}  ({bounds})"))
     if record["completion"] != "on-demand":
         lines.append(_row("completion", _completion(record)))
