@@ -96,11 +96,11 @@ def where(parts: Sequence[Record], completion: str = "on-demand") -> str:
     """Return where machines stand and how they are paid: ``"aws us-east-1, on-demand"``."""
     if all(part["provider"] == "here" for part in parts):
         return str(parts[0]["region"])
-    places = dict.fromkeys(f"{part['provider']} {part['region']}" for part in parts)
+    places = dict.fromkeys(f"{part['provider']} {part['region']}".strip() for part in parts)
     pricing = dict.fromkeys(str(part["pricing"]) for part in parts)
     plain = completion in ("on-demand", "spot")
     paid = " + ".join(pricing) if plain else completion.replace("-", " ")
-    return f"{' + '.join(places)}, {paid}"
+    return ", ".join(filter(None, (" + ".join(places), paid)))
 
 
 def offer_words(parts: Sequence[Record]) -> str:
