@@ -116,11 +116,7 @@ def advise(
     """
     question = _question(run, asked)
     job = run if isinstance(run, Job) else None
-    known = predictor or Predictor(
-        Catalogue.load(question.catalogue, overrides=question.overrides)
-    )
-    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
-    recording = None if job is not None else recording_of(question.job)
+    known, found, recording = _asked(question, job, predictor)
     if isinstance(beside, str | Path):
         beside = job_of(JobSpec(run=str(beside)))
     return advised(
@@ -203,6 +199,17 @@ def _question(run: Job | Question | str | Path | None, asked: dict[str, Any]) ->
     return Question.read(asked, names=_NAMES)
 
 
+def _asked(
+    question: Question, job: Job | None, predictor: Predictor | None
+) -> tuple[Predictor, Job, Recording | None]:
+    """Return what answers a question, the job that is meant, and what was seen of it."""
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
+    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
+    return known, found, None if job is not None else recording_of(question.job)
+
+
 def answer(
     question: Question, *, job: Job | None = None, predictor: Predictor | None = None
 ) -> Recommendation:
@@ -212,19 +219,13 @@ def answer(
     ----------
     job : Job, optional
         The job meant, changed as the question says; in place of one that the question names.
-    predictor : Predictor, optional
-        Keeps a loaded catalogue between calls.
 
     Raises
     ------
     UsageError
         If the question names no job that can be read, or its values contradict one another.
     """
-    known = predictor or Predictor(
-        Catalogue.load(question.catalogue, overrides=question.overrides)
-    )
-    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
-    recording = None if job is not None else recording_of(question.job)
+    known, found, recording = _asked(question, job, predictor)
     return ranked(found, question, predictor=known, recording=recording)
 
 
@@ -257,8 +258,6 @@ def report_data(
     ----------
     job : Job, optional
         As of ``answer``.
-    predictor : Predictor, optional
-        Keeps a loaded catalogue between calls.
     made : str
         When; ISO 8601.
     beside : callable, optional
@@ -279,11 +278,7 @@ def report_data(
     """
     from advisor.report.page_data import page_data
 
-    known = predictor or Predictor(
-        Catalogue.load(question.catalogue, overrides=question.overrides)
-    )
-    found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
-    recording = None if job is not None else recording_of(question.job)
+    known, found, recording = _asked(question, job, predictor)
     given = ranked(found, question, predictor=known, recording=recording, in_full=True,
                    with_changes=with_changes)  # fmt: skip
     said = None
@@ -352,8 +347,6 @@ def estimate(
         What the job runs on until it is done; machines that stay by default.
     known_network : bool, default False
         Refuse machines whose network is assumed rather than known.
-    predictor : Predictor, optional
-        Keeps a loaded catalogue between calls.
 
     Raises
     ------

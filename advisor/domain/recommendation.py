@@ -87,8 +87,6 @@ class ProposedChange(Recorded):
     name : str
         ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
         ``"ddp"``, which the answer assumes: what holds without.
-    do : str
-        What to do for it.
     time_factor, cost_factor : float
         Of the best value's.
     pick : Candidate or None
@@ -134,8 +132,6 @@ class Recommendation(Recorded):
         What holds for every candidate of the front.
     changes : tuple of ProposedChange
         What would change the best value that is rented.
-    known_error : KnownError or None
-        Of its hardware.
     nearest : tuple of Candidate
         Where ``front`` is empty: what would come closest to the constraints.
     probes : tuple of ProbeAdvice

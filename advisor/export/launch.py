@@ -140,8 +140,6 @@ def launch_of(
         Where None, the layout's own arguments are left out.
     recording : Recording, optional
         Of the job: its script, arguments and folder.
-    predictor : Predictor, optional
-        Whose catalogue has the machines.
     space : SearchSpace
         In which the pick's layout was found.
 

@@ -92,10 +92,6 @@ def export_to(
         where it is on this machine.
     values : mapping of str to str, optional
         What only the user knows, as ``--set``.
-    predictor : Predictor, optional
-        Keeps a loaded catalogue between calls.
-    space : SearchSpace
-        What a layout could be.
 
     Raises
     ------

@@ -28,10 +28,6 @@ def judge(
     ----------
     read : callable
         From the catalogue to the submission.
-    question : Question
-        The job, and the limits.
-    predictor : Predictor, optional
-        Keeps a loaded catalogue between calls.
     is_strict : bool, default True
         As of ``decide``.
 

@@ -191,10 +191,6 @@ class GateVerdict(Recorded):
         The job; empty where the submission names none.
     limits : mapping of str to float or None
         By the names of ``LIMITS``.
-    remedies : tuple of Remedy
-        Where it is refused.
-    note : str
-        What holds for all.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"judged": "submission"}

@@ -24,17 +24,7 @@ def remedies(
     job: Job, judged: Sequence[Judged], question: Question, predictor: Predictor,
     recording: Recording | None, judge: Callable[[Sequence[Asked]], tuple[Judged, ...]],
 ) -> tuple[Remedy, ...]:  # fmt: skip
-    """Return what would pass, the nearest to what was asked for first.
-
-    Parameters
-    ----------
-    judged : sequence of Judged
-        The submission, refused.
-    question : Question
-        Its constraints are the limits.
-    judge : callable
-        By which other machines are judged.
-    """
+    """Return what would pass, the nearest to what was asked for first."""
     first = judged[0].asked
     found = [] if (same := _same_machines(first, question, judge)) is None else [same]
     if isinstance(first, AskedMachines) and job.total_source != NO_LENGTH:

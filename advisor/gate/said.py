@@ -87,8 +87,6 @@ def joined(question: Question, said: Mapping[str, Any]) -> Question:
 
     Parameters
     ----------
-    question : Question
-        What the gate was told.
     said : mapping of str to object
         By the names of ``SAID``.
     """

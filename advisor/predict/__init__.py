@@ -44,8 +44,6 @@ class Predictor(Physics):
     ----------
     catalogue : Catalogue, optional
         The bundled (or the user's updated) one by default.
-    constants : Constants, optional
-        The shipped ones by default.
     learned : Learned or None
         What was learned from runs. By default the user's own model, else the one that ships;
         None for physics alone.

@@ -28,8 +28,6 @@ class CampaignModel:
 
     Attributes
     ----------
-    law : CampaignLaw
-        Fitted on all runs.
     folds : mapping of str to CampaignLaw
         Fitted without the named family.
     """

@@ -107,12 +107,8 @@ def job_from_runs(
     ----------
     runs : tuple of Actual
         On one device each, or on several alike.
-    precision : Precision
-        Of its products.
     batch : int, optional
         Samples of a step; the median of the runs by default.
-    others : tuple of Actual
-        Runs of other jobs.
 
     Raises
     ------

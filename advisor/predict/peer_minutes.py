@@ -34,8 +34,6 @@ class PeerSeries:
 
     Attributes
     ----------
-    step_samples : float
-        Samples of one of its steps.
     step_t_s, step_s : array of shape (steps,)
         When each step ended since the first, and how long it took. [s]
     synchronised : array of shape (steps,)

@@ -161,8 +161,6 @@ class PeerAnswer:
     ----------
     alone_per_s : float
         Were nothing ever averaged: the sum of the peers. [1/s]
-    peers : Peers
-        One row: what was asked.
     training_time_h : Estimate or None
         None where the length of the job was not given.
     """
@@ -201,10 +199,6 @@ def answer(
     ----------
     asked : Peers or FirstMinutes
         Each peer's own rate, or what was seen of them together.
-    samples : float, optional
-        Of the whole job.
-    model : PeerModel, optional
-        The shipped one by default.
 
     Raises
     ------

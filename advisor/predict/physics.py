@@ -36,8 +36,6 @@ class Physics:
     ----------
     catalogue : Catalogue, optional
         The bundled (or the user's updated) one by default.
-    constants : Constants, optional
-        The shipped ones by default.
     """
 
     def __init__(
@@ -112,10 +110,6 @@ class Physics:
 
         Parameters
         ----------
-        fleet : Fleet, optional
-            Other machines than the catalogue's.
-        space : SearchSpace, optional
-            What a layout may be.
         known_network : bool, default False
             Leave machines out whose network is not known.
 

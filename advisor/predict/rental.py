@@ -26,10 +26,6 @@ def completed(
 
     Parameters
     ----------
-    columns : TimeColumns
-        Of one row.
-    side : SideCosts
-        One row an offer.
     step_columns : callable
         ``Predictor.step_columns``, for other counts of the type.
 

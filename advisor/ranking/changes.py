@@ -29,10 +29,6 @@ def changes(
 
     Parameters
     ----------
-    chosen : Candidate
-        Of equal machines.
-    front : sequence of Candidate
-        Those it was chosen from.
     recording : Recording, optional
         What was seen of the job: more cures can be shown to apply.
     ask : callable, optional
@@ -57,14 +53,8 @@ def relaxed(
 
     Parameters
     ----------
-    chosen : Candidate
-        The best value.
-    front : sequence of Candidate
-        Fastest first, under the limits.
     rejected : mapping of str to int
         Candidates by what ruled them out.
-    ask : callable
-        The same question with other limits.
     """
     found = []
     if request.budget_usd is not None and rejected.get("over_budget"):

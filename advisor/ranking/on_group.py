@@ -99,8 +99,6 @@ class OnGroup:
 
         Parameters
         ----------
-        row : int
-            With an estimate.
         space : SearchSpace
             In which the row's layout was found.
         """

@@ -137,8 +137,6 @@ def picks(
     ----------
     here : Candidate or None
         This machine, where it keeps the constraints.
-    deadline_h, confidence : float or None
-        Of the question.
     """
     found: dict[str, Pick] = {}
     if front:

@@ -21,19 +21,13 @@ class PlanQuestion:
 
     Attributes
     ----------
-    job : Job
-        With steps: recorded or described.
     objective : {"time", "cost"}
-    space : SearchSpace
-        What a layout may be.
     coverage : float
         Probability that an interval holds the true value.
     swap : bool or None
         Compare layer swapping; None: on consumer cards.
     average_every : int or None
         Steps between two averages of the weights of swapping peers; None: every eighth step.
-    command : tuple of str
-        The recorded command line.
     """
 
     job: Job

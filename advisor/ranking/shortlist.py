@@ -110,8 +110,6 @@ def alternatives(
     ----------
     feasible : integer array
         Rows that keep the constraints; those of mixed clusters are passed over.
-    row : int
-        Of equal machines.
     gain : float
         As of ``picks.apart``; 0 admits only what is as good.
     """

@@ -50,8 +50,6 @@ def with_spot_ways(
 
     Parameters
     ----------
-    side : SideCosts
-        One row an offer.
     rows : Rows
         Of machines that stay and of plain spot, as ``price_rows`` makes them.
     """

@@ -28,8 +28,6 @@ def whole_job(
 
     Parameters
     ----------
-    row : int
-        With an estimate.
     price_usd_per_h : float or None
         Of all machines. [USD/h]
     machines : mapping of str to int

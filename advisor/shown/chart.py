@@ -39,18 +39,12 @@ class Series:
 
     Attributes
     ----------
-    name : str
-        In the legend.
     x, y : sequence of float
         Points that are not finite are left out.
     shape : {"line", "steps", "area", "vertical", "points"}
         ``steps`` holds each value until the next x; ``area`` fills steps down to 0; ``vertical``
         draws a line across the chart at the first x; ``points`` draws a mark at each, with its
         label and its bounds.
-    labels : sequence of str
-        At the points.
-    x_bounds, y_bounds : sequence of (float, float)
-        Low and high of each point.
     is_minor : bool
         Drawn faintly, and without its bounds where there is little room.
     """

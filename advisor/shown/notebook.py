@@ -62,8 +62,6 @@ def plot(record: Mapping[str, Any], axes: Axes | None = None) -> Axes:
     ----------
     record : mapping
         Of ``advisor recommend --json``.
-    axes : matplotlib.axes.Axes, optional
-        New ones by default.
 
     Raises
     ------

@@ -54,11 +54,6 @@ _LONGEST: Final = 500
 def controls(providers: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the groups of controls, as the page draws them.
 
-    Parameters
-    ----------
-    providers : tuple of str
-        Names to choose from.
-
     Returns
     -------
     list of dict
@@ -118,8 +113,6 @@ def changed(base: Question, posted: Any) -> Question:
 
     Parameters
     ----------
-    base : Question
-        As the command line asked it.
     posted : object
         From JSON: names of ``NAMES`` and their values; what is absent or None is left open,
         whatever ``base`` says of it.

@@ -54,8 +54,6 @@ class Keys:
     ----------
     prefix : str
         Below which all its paths lie, with slashes around it.
-    token : str
-        In the printed address.
     cookie : str
         Value of the cookie that replaces the token.
     """

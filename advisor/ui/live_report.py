@@ -79,8 +79,6 @@ class LiveReport:
 
     Parameters
     ----------
-    question : Question
-        As the command line asks it.
     beside : callable, optional
         From question, job, answer and predictor to the comparison with the user's own cluster;
         None where the question names none.
@@ -92,8 +90,6 @@ class LiveReport:
 
     Attributes
     ----------
-    predictor : Predictor
-        Kept between two answers.
     first : dict
         The answer to the question, without what takes longer.
     """
@@ -155,11 +151,6 @@ class LiveReport:
         self, question: Question, record: Mapping[str, Any], asked: ExportRequest
     ) -> dict[str, Any]:
         """Return a candidate in the words of a tool that runs it.
-
-        Parameters
-        ----------
-        record : mapping
-            Of the answer to it.
 
         Returns
         -------

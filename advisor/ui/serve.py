@@ -66,11 +66,6 @@ class Server:
     ------
     AdvisorError
         If the job or the catalogue cannot be read.
-
-    Attributes
-    ----------
-    address : str
-        To open; it holds the token.
     """
 
     def __init__(

@@ -32,13 +32,7 @@ _PAGE_POLICY: Final = "frame-ancestors 'none'"
 
 
 def application(live: LiveReport, keys: Keys) -> Guard:
-    """Return the application of one page.
-
-    Parameters
-    ----------
-    keys : Keys
-        Whom it lets in.
-    """
+    """Return the application of one page."""
     desk = Desk(live.answer)
 
     async def page(_: Request) -> Response:
