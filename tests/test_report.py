@@ -48,8 +48,8 @@ def pipeline() -> dict[str, Any]:
 
 def _without_facts(record: dict[str, Any]) -> dict[str, Any]:
     """What ``recommend`` says too: it is not asked where each number is from."""
-    rows = [{**one, "facts": []} for one in record["front"]]
-    here = record["here"] and {**record["here"], "facts": []}
+    rows = [{**one, "sources": []} for one in record["front"]]
+    here = record["here"] and {**record["here"], "sources": []}
     return {**record, "front": rows, "here": here}
 
 
@@ -60,7 +60,7 @@ def test_every_number_is_that_of_the_records(pipeline: dict[str, Any]) -> None:
     advice = json.loads(json.dumps(api.advise(asked, predictor=predictor()).to_record()))
     assert pipeline["advice"]["advice"] == advice["advice"]
     pipeline_now, now = pipeline["advice"]["now"], advice["now"]
-    assert {**pipeline_now, "facts": []} == {**now, "facts": []}
+    assert {**pipeline_now, "sources": []} == {**now, "sources": []}
 
 
 def test_words_say_the_records_numbers(recorded: dict[str, Any], pipeline: dict[str, Any]) -> None:
