@@ -85,7 +85,7 @@ def recommended(predictor: Predictor, **said: Any) -> dict[str, Any]:
 
 def without_facts(record: dict[str, Any]) -> dict[str, Any]:
     rows = {
-        name: [{**one, "facts": None} for one in record[name]] for name in ("front", "nearest")
+        name: [{**one, "sources": None} for one in record[name]] for name in ("front", "nearest")
     }
     return {**record, **rows}
 
