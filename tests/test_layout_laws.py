@@ -22,14 +22,14 @@ from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import TrainingSetup, Transformer
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
     host_bytes,
     in_flight,
     kept_bytes,
     layer_activation_bytes,
     memory_bytes,
-    state_bytes,
+    layout_state_bytes,
 )
 from advisor.planners.step.describe import transformer_work
 from advisor.ways.laws import software_of
@@ -70,7 +70,7 @@ def states(
     constants: MemoryConstants = NOTHING_ELSE, shapes: Shapes = SHAPE, *,
     software: Software = SOFTWARE, layers: float = 6.0, embeddings: float = 1.0, **more: Any,
 ) -> float:  # fmt: skip
-    found = state_bytes(
+    found = layout_state_bytes(
         shapes=shapes, layouts=layout(**more), software=software, constants=constants,
         layers=np.asarray(layers), embeddings=embeddings,
     )  # fmt: skip

@@ -21,12 +21,8 @@ from advisor.planners.layouts.layout_time import ring_bytes_per_s, ring_latency_
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.links.collectives import reduce_scatter_s
-from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
-    in_flight,
-    layer_activation_bytes,
-    memory_bytes,
-)
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import in_flight, layer_activation_bytes, memory_bytes
 from advisor.planners.step.transformer_step import layer_times
 
 SHAPE = Shapes(

@@ -15,12 +15,12 @@ from advisor.planners.core.columns import Layouts, Shapes, Software
 from advisor.planners.core.nouns import Layer, TrainingSetup, Transformer, Work
 from advisor.planners.core.units import GIB
 from advisor.planners.layouts.problem import shapes_of
-from advisor.planners.memory.layout_memory import MemoryConstants, StageAsked, memory_bytes
+from advisor.planners.memory.equations import MemoryConstants, state_bytes
+from advisor.planners.memory.layout_memory import StageAsked, memory_bytes
 from advisor.planners.memory.training_memory import (
     MemoryParameters,
     largest_micro_batch,
     layer_activation_bytes,
-    state_bytes,
     training_memory_bytes,
 )
 from advisor.planners.step.describe import transformer_work
@@ -220,7 +220,7 @@ def test_an_8b_model_in_bf16_throughout_trains_on_80_gb() -> None:
     layouts = Layouts(
         dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, recompute=2, shard_group=1
     )
-    fitted = constants().layout_memory
+    fitted = constants().memory
     used = float(memory_bytes(shapes_of(llama), layouts, software_of(work), fitted))
     capacity = 79.25 * GIB
     free = float(kept_free_bytes(np.array([capacity]), np.array([True]))[0])

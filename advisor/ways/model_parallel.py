@@ -164,7 +164,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         machines=_machines(case, row, law[1] if law else 0),
         software=software_of(work),
         parameters=constants.layout.parameters,
-        memory=constants.layout_memory,
+        memory=constants.memory,
         layer_table=None if known is not None else operator_table(work, timed, float(factor[0])),
         device_factor=float(np.exp(factor[0])) if known is not None else 1.0,
         trained_share=trained_share(work),

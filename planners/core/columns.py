@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.layer_latency import Floats
+from advisor.planners.core.transformer import Transformer
 
 Column = Floats | NDArray[np.int64] | NDArray[np.bool_] | float | int
 
@@ -222,6 +223,27 @@ class Layouts:
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
     average_every: Column = 1
+
+
+def shapes_of(
+    transformer: Transformer, *, trained_share: float = 1.0, passed_share: float = 1.0
+) -> Shapes:
+    """Return a transformer as (scalar) columns."""
+    return Shapes(
+        layers=transformer.layers,
+        hidden=transformer.hidden,
+        heads=transformer.heads,
+        kv_heads=transformer.kv_heads or transformer.heads,
+        ffn=transformer.ffn or 4 * transformer.hidden,
+        matrices=3 if transformer.is_gated else 2,
+        sequence=transformer.sequence,
+        vocabulary=transformer.vocabulary,
+        experts=transformer.experts,
+        experts_per_token=transformer.experts_per_token,
+        trained_share=trained_share,
+        passed_share=passed_share,
+        tables=2 if transformer.has_head and not transformer.has_tied_embeddings else 1,
+    )
 
 
 def domain_devices(machines: Machines) -> Floats:

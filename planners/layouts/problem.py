@@ -22,6 +22,7 @@ from advisor.planners.core.columns import (
     Software,
     device_parameters,
     domain_devices,
+    shapes_of,
 )
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layer_table import LayerTable
@@ -45,39 +46,14 @@ from advisor.planners.layouts.layout_time import (
 )
 from advisor.planners.layouts.planned import PARTS, PlannedLayout
 from advisor.planners.layouts.runnable import layout_columns
-from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
-    StageAsked,
-    host_bytes,
-    memory_bytes,
-)
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import StageAsked, host_bytes, memory_bytes
 from advisor.planners.step.transformer_step import layer_times
 
 # Entries of a block: its temporaries stay in the processor's cache.
 _BLOCK: Final = 60_000
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
-
-
-def shapes_of(
-    transformer: Transformer, *, trained_share: float = 1.0, passed_share: float = 1.0
-) -> Shapes:
-    """Return a transformer as (scalar) columns."""
-    return Shapes(
-        layers=transformer.layers,
-        hidden=transformer.hidden,
-        heads=transformer.heads,
-        kv_heads=transformer.kv_heads or transformer.heads,
-        ffn=transformer.ffn or 4 * transformer.hidden,
-        matrices=3 if transformer.is_gated else 2,
-        sequence=transformer.sequence,
-        vocabulary=transformer.vocabulary,
-        experts=transformer.experts,
-        experts_per_token=transformer.experts_per_token,
-        trained_share=trained_share,
-        passed_share=passed_share,
-        tables=2 if transformer.has_head and not transformer.has_tied_embeddings else 1,
-    )
 
 
 _ONE_DEVICE: Final = Layouts(

@@ -17,7 +17,7 @@ from advisor.planners.core.checks import (
     check_not_negative,
     check_positive,
 )
-from advisor.planners.core.columns import Machines, Software
+from advisor.planners.core.columns import Machines, Software, shapes_of
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Transformer
@@ -31,8 +31,8 @@ from advisor.planners.layouts.grid import (
     splits,
 )
 from advisor.planners.layouts.planned import PARTS, PlannedLayout, pareto
-from advisor.planners.layouts.problem import Found, LayoutProblem, shapes_of
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.layouts.problem import Found, LayoutProblem
+from advisor.planners.memory.equations import MemoryConstants
 
 __all__ = ["PARTS", "PlannedLayout", "SearchResult", "pareto", "search", "shapes_of"]
 

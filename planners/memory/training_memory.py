@@ -31,31 +31,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.nouns import PRECISION_BYTES, Moment, Transformer, Work
+from advisor.planners.memory.equations import (
+    MemoryConstants,
+    device_bytes,
+    state_bytes,
+    token_activation_bytes,
+)
 from advisor.planners.memory.step_moments import excess_bytes, rounding_bytes
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParameters:
+class MemoryParameters(MemoryConstants):
     """Fitted constants of the memory model (``advisor train memory``).
 
     Attributes
     ----------
-    context_bytes : float
-        The accelerator's runtime and libraries before the first tensor. [bytes]
     process_bytes : float
         Resident memory of a training process on a CPU without its tensors. [bytes]
-    alone_context_bytes : float
-        The same of an accelerator that trains alone, without communicators. [bytes]
-    slack : float
-        Allocated over needed: fragmentation, workspaces, temporaries; at least 1. On an
-        accelerator that trains alone, over what comes and goes.
     cpu_slack : float
-        The same for the C library's allocator on a CPU.
-    logit_bytes : float
-        Kept per logit on the last stage: low precision and fp32 copies. [bytes]
+        ``slack`` of the C library's allocator on a CPU.
     bucket_fraction : float
         Communication buckets as a share of the gradients, where workers are several.
     log_sd : float
@@ -76,34 +74,6 @@ class MemoryParameters:
             raise ValueError(f"impossible memory parameters: {self}")
 
 
-def state_bytes(
-    parameter_bytes: ArrayLike,
-    gradient_bytes: ArrayLike,
-    optimizer_bytes: ArrayLike,
-    *,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-) -> Array:
-    """Return parameters, gradients and optimizer state on one device [bytes].
-
-    Stage 1 shards the optimizer state over ``dp`` workers, 2 the gradients too, 3 also the
-    parameters ([2]_, section 5).
-
-    Examples
-    --------
-    >>> [float(state_bytes(2, 2, 12, dp=4, zero_stage=z)) for z in range(4)]
-    [16.0, 7.0, 5.5, 4.0]
-    """
-    d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
-    if not (np.all(d >= 1) and np.all((stage >= 0) & (stage <= 3))):
-        raise ValueError(f"need dp >= 1 and a ZeRO stage of 0 to 3, got {dp!r} and {zero_stage!r}")
-    return np.asarray(
-        np.asarray(parameter_bytes, float) / np.where(stage >= 3, d, 1.0)
-        + np.asarray(gradient_bytes, float) / np.where(stage >= 2, d, 1.0)
-        + np.asarray(optimizer_bytes, float) / np.where(stage >= 1, d, 1.0)
-    )
-
-
 def layer_activation_bytes(
     model: Transformer,
     tokens: ArrayLike,
@@ -113,25 +83,18 @@ def layer_activation_bytes(
     is_selective: ArrayLike = False,
     element_bytes: float = 2.0,
 ) -> Array:
-    r"""Return what one transformer layer keeps for its backward pass [bytes].
+    """Return what one transformer layer keeps for its backward pass [bytes].
 
-    .. math:: s b h \left(10 + \frac{24}{t} + \frac{5 a s}{h t}\right)
-
-    for two-byte elements ([1]_, equations 2 and 4), generalised to any ``ffn``, gated blocks and
-    grouped key/value heads. The ten unsharded bytes (layer inputs, norms, dropout masks) are
-    divided by ``tp`` under sequence parallelism; the quadratic term is gone with flash attention
-    or selective recompute.
+    Nothing is known here of the software, so that both dropout masks count, as in the published
+    formula; and the width of one expert, since the constants were fitted with that.
     """
-    h, a = float(model.hidden), float(model.heads)
-    f = float(model.ffn or 4 * model.hidden)
-    kv = (model.kv_heads or model.heads) / a
-    t, e = np.asarray(tp, float), element_bytes
-    common = e * h * 4.0 + 2.0 * h
-    matrices = e * (2.0 * h + 2.0 * kv * h) + e * f * (3.0 if model.is_gated else 2.0)
-    quadratic = (2.0 * e + 1.0) * a * model.sequence
-    keeps_scores = ~(np.asarray(is_selective, bool) | model.has_flash_attention)
-    sharded = matrices + quadratic * keeps_scores
-    per_token = common / np.where(is_sequence_parallel, t, 1.0) + sharded / t
+    per_token = token_activation_bytes(
+        replace(shapes_of(model), experts_per_token=1),
+        tp=tp,
+        is_sequence_parallel=is_sequence_parallel,
+        keeps_scores=~(np.asarray(is_selective, bool) | model.has_flash_attention),
+        element_bytes=element_bytes,
+    )
     return np.asarray(np.asarray(tokens, float) * per_token)
 
 
@@ -191,24 +154,19 @@ def training_memory_bytes(
         activations = activations * np.minimum(1.0, 2.0 * stages / max(1, _depth(work)))
     passing = activations + b * work.input_bytes_per_sample
     passing = passing + _logits_bytes(work, b, tp, parameters)
-    beside = np.zeros(())
+    excess: Array = np.zeros(())
     if np.all(np.asarray(recompute) == "none") and "activations" not in offload:
         d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
-        beside = excess_bytes(
+        excess = excess_bytes(
             work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
             update_share=np.where(stage >= 1, 1 / d, 1.0), accumulates=accumulates, is_cpu=is_cpu,
         )  # fmt: skip
-        beside = np.where((stages > 1) | (np.asarray(tp) > 1), 0.0, beside)
+        excess = np.where((stages > 1) | (np.asarray(tp) > 1), 0.0, excess)
     if is_alone is None:
         is_alone = np.asarray(dp, float) * np.asarray(tp, float) * stages == 1
-    fixed, slack = parameters, parameters.slack
-    on_cpu = fixed.process_bytes + fixed.cpu_slack * (states + passing + beside)
-    shared = fixed.context_bytes + slack * (states + passing + beside)
-    # Gradients that are not there yet leave no more than themselves.
-    alone = min(fixed.alone_context_bytes, fixed.context_bytes) + states + np.minimum(beside, 0)
-    alone = alone + slack * (passing + np.maximum(beside, 0))
-    on_device = rounding_bytes(work) + np.where(is_alone, alone, shared)
-    return np.asarray(np.where(is_cpu, on_cpu, on_device))
+    on_cpu = parameters.process_bytes + parameters.cpu_slack * (states + passing + excess)
+    on_device = device_bytes(states, passing, parameters, is_alone=is_alone, excess=excess)
+    return np.asarray(np.where(is_cpu, on_cpu, rounding_bytes(work) + on_device))
 
 
 def largest_micro_batch(
@@ -284,23 +242,24 @@ def _work_state_bytes(
     share = _stage_share(work, pp) / np.asarray(tp, float)
     gradients = share * work.gradient_bytes
     weights, casts = share * work.parameter_bytes, share * _cast_bytes(work)
+    # Stages of a pipeline keep what ZeRO-3 gathered and gradients whole to the last micro-batch.
+    is_pipeline, is_sharded = np.asarray(pp, float) > 1, (stage == 3) & (d > 1)
     kept = state_bytes(
         0.0 if "parameters" in offload else weights,
         gradients,
         0.0 if "optimizer" in offload else share * work.optimizer_state_bytes,
         dp=d,
         zero_stage=stage,
+        keeps_gradients=is_pipeline,
     )
-    # Stages of a pipeline keep what ZeRO-3 gathered and gradients whole to the last micro-batch.
-    is_pipeline, is_sharded = np.asarray(pp, float) > 1, (stage == 3) & (d > 1)
-    whole_gradients = np.where((stage >= 2) & is_pipeline, (1 - 1 / d) * gradients, 0.0)
-    at_once = np.where(is_sharded & is_pipeline, 1.0, min(1.0, 2.0 / max(1, _depth(work))))
+    layers = min(1.0, parameters.gathered_layers / max(1, _depth(work)))
+    at_once = np.where(is_sharded & is_pipeline, 1.0, layers)
     # What is gathered is what computes: the low-precision copy where there is one.
     computes = casts if _cast_bytes(work) else weights
     fetches = is_sharded | ("parameters" in offload)
     gathered = np.where(fetches, at_once * computes, casts)
     buckets = np.where((stage < 2) & (d > 1), parameters.bucket_fraction * gradients, 0.0)
-    return np.asarray(kept + whole_gradients + gathered + buckets)
+    return np.asarray(kept + gathered + buckets)
 
 
 def _cast_bytes(work: Work) -> float:
