@@ -28,8 +28,8 @@ from advisor.planners.memory.layout_memory import (
     in_flight,
     kept_bytes,
     layer_activation_bytes,
-    memory_bytes,
     layout_state_bytes,
+    memory_bytes,
 )
 from advisor.planners.step.describe import transformer_work
 from advisor.ways.laws import software_of

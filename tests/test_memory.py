@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import data as packaged
-from advisor.planners.core.columns import Layouts, Shapes, Software
+from advisor.planners.core.columns import Layouts, Shapes, Software, shapes_of
 from advisor.planners.core.nouns import Layer, TrainingSetup, Transformer, Work
 from advisor.planners.core.units import GIB
-from advisor.planners.layouts.problem import shapes_of
 from advisor.planners.memory.equations import MemoryConstants, state_bytes
 from advisor.planners.memory.layout_memory import StageAsked, memory_bytes
 from advisor.planners.memory.training_memory import (

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.domain import REACH_90, Bottleneck
-from advisor.planners.core.columns import Layouts, Machines
+from advisor.planners.core.columns import Layouts, Machines, shapes_of
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.layout_time import calibrated
-from advisor.planners.layouts.planned import PlannedLayout
-from advisor.planners.layouts.problem import Found, LayoutProblem, shapes_of
+from advisor.planners.layouts.planned import Found, PlannedLayout
+from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.layouts.runnable import is_runnable, layout_columns
 from advisor.planners.step.device import step_time
 from advisor.planners.step.transformer_step import head_s, layer_times

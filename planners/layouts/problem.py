@@ -32,7 +32,7 @@ from advisor.planners.layouts.grid import (
     Bools,
     Ints,
     SearchSpace,
-    Splits,
+    axis_part,
     block,
     layout_at,
     recomputes,
@@ -44,7 +44,7 @@ from advisor.planners.layouts.layout_time import (
     calibrated,
     step_times,
 )
-from advisor.planners.layouts.planned import PARTS, PlannedLayout
+from advisor.planners.layouts.planned import PARTS, Found, PlannedLayout
 from advisor.planners.layouts.runnable import layout_columns
 from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import StageAsked, host_bytes, memory_bytes
@@ -59,26 +59,6 @@ _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
 _ONE_DEVICE: Final = Layouts(
     dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class Found:
-    """What one search saw.
-
-    Attributes
-    ----------
-    best : PlannedLayout or None
-        The fastest that fits.
-    considered, fitting : int
-        Valid layouts, and those that fit into memory.
-    nearest : (float, Layout) or None
-        The layout that misses by the fewest bytes where none fits.
-    """
-
-    best: PlannedLayout | None = None
-    considered: int = 0
-    fitting: int = 0
-    nearest: tuple[float, Layout] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +162,8 @@ class LayoutProblem:
         """Whether any layout fits into memory; no time is computed."""
         axis = splits(self.transformer, devices, global_batch, space)
         recompute, shard = recomputes(space), shards(space)
-        for start in range(0, len(axis), _BLOCK // 16):
-            part = axis.columns(slice(start, start + _BLOCK // 16))
+        for start in range(0, axis.dp.size, _BLOCK // 16):
+            part = axis_part(axis, slice(start, start + _BLOCK // 16))
             layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
                 valid = valid & self.admits(layouts)
@@ -193,21 +173,21 @@ class LayoutProblem:
         return False
 
     def _stay(
-        self, axis: Splits, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found
+        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found
     ) -> Floats:
         """Look at all layouts with nothing in host memory.
 
         Returns the least time of each split among those that do not fit. [s]
         """
-        missing_s = np.full(len(axis), np.inf)
+        missing_s = np.full(axis.dp.size, np.inf)
         width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
-        for start in range(0, len(axis), width):
+        for start in range(0, axis.dp.size, width):
             part = slice(start, start + width)
-            missing_s[part] = self._block(axis.columns(part), recompute, shard, found)
+            missing_s[part] = self._block(axis_part(axis, part), recompute, shard, found)
         return missing_s
 
     def _move(
-        self, axis: Splits, recompute: dict[str, Ints], shard: dict[str, Ints], missing_s: Floats,
+        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], missing_s: Floats,
         found: Found,
     ) -> None:  # fmt: skip
         """Look at layouts with something in host memory, the most promising splits first."""
@@ -216,14 +196,13 @@ class LayoutProblem:
         width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
         for start in range(0, len(order), width):
             rows = np.sort(order[start : start + width])
-            if found.best is not None:
-                rows = rows[missing_s[rows] < found.best.step_s]
+            rows = rows[missing_s[rows] < found.least_s]
             if not rows.size:
                 return
-            self._block(axis.columns(rows), recompute, shard, found)
+            self._block(axis_part(axis, rows), recompute, shard, found)
 
     def _block(
-        self, part: dict[str, Ints], recompute: dict[str, Ints], shard: dict[str, Ints],
+        self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints],
         found: Found,
     ) -> Floats:  # fmt: skip
         """Look at a block; return the least time of each split that does not fit [s]."""
@@ -245,8 +224,8 @@ class LayoutProblem:
         times = self.times(layouts)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
-        least = float(step_s[index])
-        if least < (np.inf if found.best is None else found.best.step_s):
+        if float(step_s[index]) < found.least_s:
+            found.least_s = float(step_s[index])
             found.best = _planned(layouts, times, (used, on_host), index, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
@@ -262,9 +241,9 @@ class LayoutProblem:
         excess = np.where(valid, used - self.capacity_bytes, np.inf)
         excess = np.broadcast_to(excess, shape)
         index = np.unravel_index(int(np.argmin(excess)), shape)
-        least = float(excess[index])
-        if np.isfinite(least) and (found.nearest is None or least < found.nearest[0]):
-            found.nearest = least, layout_at(layouts, tuple(int(i) for i in index), shape)
+        if np.isfinite(excess[index]):
+            place = tuple(int(i) for i in index)
+            found.misses(float(excess[index]), layout_at(layouts, place, shape))
 
     def least_step_s(self, devices: int, global_batch: int, device_s: float) -> float:
         """Return a bound from below on the step in any layout; inf where none can fit [s].

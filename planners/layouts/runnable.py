@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import RECOMPUTES, Layouts, Shapes
+from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts, Shapes
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
 from advisor.planners.layouts.framework_rules import Bools, Case, Framework, FrameworkRule
@@ -96,23 +96,13 @@ def broken_rule(
 
 def layout_columns(layout: Layout) -> Layouts:
     """Return one layout as scalar columns."""
-    ranks = layout.dp * layout.cp
+    same = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps", "virtual_stages",
+            "zero_stage", "average_every")  # fmt: skip
     return Layouts(
-        dp=layout.dp,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        ep=layout.ep,
-        micro_batch=layout.micro_batch,
-        accumulation_steps=layout.accumulation_steps,
-        virtual_stages=layout.virtual_stages,
-        zero_stage=layout.zero_stage,
+        **{name: getattr(layout, name) for name in same},
         recompute=RECOMPUTES.index(layout.recompute),
         is_sequence_parallel=int(layout.is_sequence_parallel),
-        shard_group=layout.shard_group or ranks,
+        shard_group=layout.shard_group or layout.dp * layout.cp,
         holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
-        offloads_optimizer=int("optimizer" in layout.offload),
-        offloads_parameters=int("parameters" in layout.offload),
-        offloads_activations=int("activations" in layout.offload),
-        average_every=layout.average_every,
+        **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
     )
