@@ -34,6 +34,7 @@ from advisor.planners.core.transformer import Transformer
 from advisor.planners.layouts.framework_rules import Framework
 from advisor.planners.layouts.grid import (
     SearchSpace,
+    axis_part,
     block,
     layout_at,
     recomputes,
