@@ -22,7 +22,6 @@ class LayoutCase:
 
     Attributes
     ----------
-    shapes, layouts, machines, software, parameters : records of columns
     layer_table : LayerTable or None
         Times of a layer by micro-batch, where another law than that of the shapes gives them.
     device_factor : Column

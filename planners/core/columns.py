@@ -44,7 +44,6 @@ class Shapes:
         [l, h, a, -, f, s, V]
     matrices : Column
         Feed-forward matrices: 2, or 3 where gated.
-    experts, experts_per_token : Column
     trained_share : Column
         Share of the parameters that is trained: 0 where only low-rank adapters are, so that no
         weight gradients are computed, reduced or kept.
@@ -84,7 +83,6 @@ class Machines:
         Between devices of a node, per device and direction.
     network_bytes_per_s : Column
         Of a node, per direction.
-    devices_per_node : Column
     domain_machines : Column
         Nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack.
     host_bytes_per_s : Column
@@ -189,10 +187,8 @@ class Layouts:
 
     Attributes
     ----------
-    dp, tp, pp, cp, ep, micro_batch, accumulation_steps, virtual_stages, zero_stage : Column
     recompute : Column
         Index into ``RECOMPUTES``.
-    is_sequence_parallel : Column
     shard_group : Column
         Data-parallel ranks that share one copy of the sharded state: dp, or fewer where ZeRO is
         hierarchical.
@@ -200,7 +196,6 @@ class Layouts:
         1 where ZeRO-3 frees gathered parameters after the forward pass.
     holds_all : Column
         1 for GPipe: every micro-batch in flight.
-    offloads_optimizer, offloads_parameters, offloads_activations : Column
     average_every : Column
         Steps between two averagings of the data-parallel ranks: 1 is synchronous SGD.
     """

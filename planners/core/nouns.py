@@ -91,8 +91,6 @@ class Layer:
 
     Attributes
     ----------
-    name : str
-    parameters : int
     forward_flop_per_sample, backward_flop_per_sample : float
         [flop]
     output_bytes_per_sample, saved_bytes_per_sample : float
@@ -134,16 +132,12 @@ class Work:
 
     Attributes
     ----------
-    operators : tuple of Operator
     micro_batch : int
         Samples that the operators processed.
-    parameters, trainable_parameters : int
     parameter_bytes, optimizer_state_bytes : float
         As the job stores them. [bytes]
     saved_bytes_per_sample : float
         Activations kept for the backward pass. [bytes/sample]
-    input_bytes_per_sample : float
-        [bytes/sample]
     layers : tuple of Layer
         In forward order; empty where unknown.
     precision : Precision
@@ -205,9 +199,7 @@ class Device:
 
     Attributes
     ----------
-    name, vendor, architecture : str
     kind : {"gpu", "tpu", "accelerator", "cpu"}
-    memory_bytes : float
     memory_bytes_per_s : float
         Memory bandwidth. [bytes/s]
     fp32_flop_per_s, ..., fp8_flop_per_s : float or None
@@ -296,8 +288,6 @@ class Node:
 
     Attributes
     ----------
-    name : str
-    device : Device
     devices : int
         Devices in the machine.
     intra : Link
@@ -306,7 +296,6 @@ class Node:
         The machine's network interface, shared by its devices.
     host : Link or None
         Between host memory and one device; None for CPUs.
-    vcpus : int
     core_speed : float or None
         CoreMark per virtual CPU: feeds the input-pipeline limit. [1/s]
     memory_bytes : float

@@ -25,7 +25,6 @@ def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> 
 
     Parameters
     ----------
-    model : Transformer
     precision : Precision
         Of the activations.
 

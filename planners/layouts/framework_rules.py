@@ -112,7 +112,6 @@ class FrameworkRule:
 
     Attributes
     ----------
-    framework : str
     allows : callable
         From a case to which of its layouts are accepted.
     reason : str

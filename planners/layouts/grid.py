@@ -32,15 +32,10 @@ class SearchSpace:
 
     Attributes
     ----------
-    max_tp, max_pp, max_cp, max_micro_batch : int
-    min_tp, min_pp, min_cp, min_ep : int
     tp, pp, cp, ep, micro_batch, accumulation_steps : int or None
         Exactly these; None leaves them open.
-    schedules : tuple of Schedule
-    zero_stages : tuple of int
     may_shard_in_nodes : bool
         Hierarchical sharding: state shared by the ranks of one node only.
-    recomputes : tuple of Recompute
     offloads : tuple of str
         What may be moved to host memory.
     swaps : bool

@@ -152,7 +152,6 @@ def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Float
 
     Parameters
     ----------
-    reduction_s : array
     hiding_s : array
         What one micro-batch's backward on all chunks of the device hides.
     """

@@ -68,7 +68,6 @@ def sensitivity(problem: LayoutProblem, layout: Layouts) -> tuple[float, Floats,
 
     Parameters
     ----------
-    problem : LayoutProblem
     layout : Layouts
         Scalar columns.
 
@@ -128,7 +127,6 @@ class OwnRunsFit:
 
     Attributes
     ----------
-    runs : LayoutRuns
     weights : ndarray of shape (cells,)
         Posterior probability of each cell.
     cells : ndarray of shape (cells, 3)

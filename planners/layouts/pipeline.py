@@ -59,7 +59,6 @@ def even_s(
 
     Parameters
     ----------
-    stages, micro_batches, virtual_stages : array-like of int
     stage_s : array-like
         t_f + t_b of one micro-batch on one device. [s]
     """

@@ -67,12 +67,8 @@ class LayoutProblem:
 
     Attributes
     ----------
-    transformer : Transformer
     machines : Machines
         Scalars: one kind of node.
-    software : Software
-    parameters : LayoutParameters
-    memory : MemoryConstants
     layer_table : LayerTable or None
         Times of a layer on the device, where the law of the transformer's shapes does not hold.
     device_factor : float
@@ -253,7 +249,6 @@ class LayoutProblem:
 
         Parameters
         ----------
-        devices, global_batch : int
         device_s : float
             ``least_device_s_per_sample``, which is the same for all machines with the device.
         """

@@ -33,7 +33,6 @@ class RecordedCase:
     ----------
     layout : Layout
         Degrees, ZeRO stage, and what becomes of activations and state.
-    nodes : int
     local : int
         Samples of a step on one data-parallel rank.
     micro_batches : tuple of int

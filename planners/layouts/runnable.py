@@ -47,10 +47,8 @@ def is_runnable(
         Columns that broadcast.
     shapes : Shapes, optional
         Without them, rules about dimensions (heads over tp, ...) are taken as kept.
-    setup : TrainingSetup
     precision : Precision
         Of the large products.
-    frameworks : sequence of str
 
     Returns
     -------

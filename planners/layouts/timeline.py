@@ -25,7 +25,6 @@ class TimedPass:
     ----------
     stage, micro_batch, chunk : int
         From 0.
-    is_backward : bool
     begin, end : float
         In forward passes of a whole stage.
     """

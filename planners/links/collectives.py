@@ -209,11 +209,8 @@ def hierarchical_all_reduce_s(
     ----------
     message_bytes : array-like
         Gradient bytes that every device holds.
-    devices_per_node, nodes : array-like
     intra_bytes_per_s, network_bytes_per_s : array-like
         Nominal bandwidth between two devices of a node, and of a node's network interface.
-    intra_latency_s, network_latency_s : array-like
-    parameters : CollectiveParameters
     has_rdma : array-like of bool, optional
         None means: by the interface's rate.
 

@@ -75,7 +75,6 @@ class Peers:
         Of all peers together while none waits. [1/s]
     parameters_gb : array
         [1e9]
-    peers : array
     link_bytes_per_s : array
         Slowest link between two of their sites; infinite where they are at one. [bytes/s]
     """

@@ -93,7 +93,6 @@ class ScalingFit:
     ----------
     theta : ndarray of shape (terms,)
     covariance : ndarray of shape (terms, terms)
-    applications : int
     known : MeasuredPlacements
         The rows of the fit: their residuals are kriged.
     """
@@ -128,7 +127,6 @@ def fit_cluster(
 
     Parameters
     ----------
-    known : MeasuredPlacements
     gradient_bytes : sequence of float or None, one an application
         Where known, C_a is tied to it; None leaves it free. [bytes]
     cluster_priors, application_priors : mapping of term to (mean, standard deviation)

@@ -45,12 +45,10 @@ def beside_bytes(
     ----------
     work : Work
         With moments.
-    micro_batch : array-like
     gradient_share, update_share : array-like
         Parts of the gradients, and of the parameters that are updated, on one device.
     accumulates : array-like of bool
         Gradients are there at every moment.
-    is_cpu : array-like of bool
     """
     b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
     always = np.asarray(accumulates, bool)

@@ -121,10 +121,8 @@ def training_memory_bytes(
 
     Parameters
     ----------
-    work : Work
     micro_batch : array-like of int
         Samples in one micro-batch.
-    dp, tp, pp : array-like of int
     zero_stage : array-like of int in 0..3
     recompute : {"none", "selective", "full"} or array-like of them
     in_flight : array-like, optional
@@ -137,7 +135,6 @@ def training_memory_bytes(
         Gradients are added up over several micro-batches, so that they are always there.
     is_alone : array-like of bool, optional
         No other device trains with this one; None means where the layout has one device.
-    parameters : MemoryParameters
 
     Raises
     ------

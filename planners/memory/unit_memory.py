@@ -39,12 +39,10 @@ class UnitTable:
 
     Attributes
     ----------
-    names : tuple of str
     parameters, whole_share : arrays
         Parameters, and the part of them that tensor parallelism leaves whole.
     saved_bytes, input_bytes, output_bytes : arrays
         Kept for the backward pass, taken from the unit before, handed on. [bytes/sample]
-    is_block : boolean array
     """
 
     names: tuple[str, ...]

@@ -51,11 +51,6 @@ class AdapterWork:
 def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
     """Return what adapters add to one layer of the model.
 
-    Parameters
-    ----------
-    setup : TrainingSetup
-    model : Transformer
-
     Examples
     --------
     >>> model = Transformer(layers=1, hidden=1024, heads=8, sequence=128, vocabulary=0)

@@ -61,10 +61,8 @@ def calibrate(
         n_measured of them: the host first, further points after.
     measured_device_log_sd : array-like of shape (n_measured,)
         ``StepColumns.log_sd`` of those devices.
-    targets : sequence of Device
     target_log_sd : array-like of shape (n_targets,)
         ``StepColumns.log_sd`` of the targets.
-    parameters : CalibrationParameters
 
     Returns
     -------

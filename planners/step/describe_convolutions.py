@@ -54,7 +54,6 @@ class ConvolutionalNetwork:
         One 3 x 3 convolution; two; or 1 x 1, 3 x 3, 1 x 1 with a quarter of the width inside.
     hidden : tuple of int
         Widths of dense layers between features and classes.
-    classes, channels : int
     """
 
     image: int
@@ -115,7 +114,6 @@ def convolutional_work(
 
     Parameters
     ----------
-    network : ConvolutionalNetwork
     micro_batch : int
         Images.
     precision : Precision

@@ -77,7 +77,6 @@ def update(
     ----------
     parameters : float
         Trained ones.
-    setup : TrainingSetup
     precision : Precision
         Of the job's products.
     tensors : float

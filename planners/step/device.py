@@ -105,7 +105,6 @@ def step_time(
         n_devices of them.
     micro_batches : array-like of shape (n_batches,)
         Samples, positive.
-    parameters : DeviceParameters
 
     Raises
     ------

@@ -31,19 +31,15 @@ class EncoderDecoder:
 
     Attributes
     ----------
-    encoder_layers, decoder_layers, hidden : int
-    encoder_heads, decoder_heads : int
     head_width : int or None
         None means ``hidden / heads``.
     encoder_ffn, decoder_ffn : int
         Inner widths of the feed-forward blocks.
-    vocabulary : int
     source, target : int
         Tokens of a sample that the encoder reads (frames of audio after its convolutions), and
         that the decoder writes.
     activation : {"relu", "gelu", "gated", "gated, written out"}
         Of the feed-forward block; gated ones have three matrices instead of two.
-    has_bias, has_key_bias : bool
     has_root_mean_square : bool
         Normalisation without mean and bias.
     has_embedding_norms, has_final_norms : bool
@@ -93,12 +89,10 @@ def encoder_decoder_work(
 
     Parameters
     ----------
-    model : EncoderDecoder
     micro_batch : int
         Samples: pairs of a source and a target.
     precision : Precision
         Of products and activations.
-    setup : TrainingSetup
 
     Raises
     ------

@@ -50,7 +50,6 @@ class MeasuredRun:
 
     Attributes
     ----------
-    device : Device
     batch : float
         Samples of the step on that device.
     step_s : float
@@ -76,8 +75,6 @@ def work_from_runs(
 
     Parameters
     ----------
-    runs : sequence of MeasuredRun
-    parameters : DeviceParameters
     precision : Precision
         Of the job's products.
     batch : int, optional

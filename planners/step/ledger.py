@@ -28,7 +28,6 @@ class Ledger:
 
     Attributes
     ----------
-    tally : Tally
     batch : int
         Samples.
     """

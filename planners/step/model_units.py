@@ -51,7 +51,6 @@ class Unit:
     ----------
     name : str
         The block's, or the first layer's.
-    layers : tuple of Layer
     is_block : bool
         One of several that are counted in the model (``blocks.0``, ``blocks.1``, ...).
     """
@@ -88,7 +87,6 @@ class TransformerBlocks:
 
     Attributes
     ----------
-    blocks : int
     hidden : int
         Width of the residual stream.
     tokens : int
@@ -180,7 +178,6 @@ def transformer_blocks(
 
     Parameters
     ----------
-    work : Work
     parts : tuple of Unit
         ``units(work)``.
     heads : int, optional

@@ -99,7 +99,6 @@ def kernels_in_call(name: str, shapes: str) -> float:
 
     Parameters
     ----------
-    name : str
     shapes : str
         Of the operands as the collector writes them: first the input, (time steps, batch, ...).
 

@@ -58,8 +58,6 @@ class OtherJobs:
         A tuple for each job.
     known : tuple of MeasuredRun
         Those of the job that is asked for.
-    precision : str
-    parameters : DeviceParameters
     """
 
     runs: tuple[tuple[MeasuredRun, ...], ...]
@@ -139,7 +137,6 @@ def expected_error(at: Floats, seen: JobErrors, usual: float) -> tuple[float, fl
     ----------
     at : ndarray of shape (5,)
         ``features`` of its fitted step.
-    seen : JobErrors
     usual : float
         The mean where nothing is seen. [ln]
     """

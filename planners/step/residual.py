@@ -87,7 +87,6 @@ class SeenErrors:
 
     Attributes
     ----------
-    points : ErrorPoints
     of_peaks, of_rates : ndarray
         e by specifications alone, and with the measured rates of the devices that have any.
     """
@@ -113,7 +112,6 @@ class ResidualParameters:
         Standard deviations of ``ErrorPoints.rates`` over devices.
     spread : float
         By which the deviations are multiplied to cover what was left out.
-    seen : SeenErrors
     """
 
     amplitudes: Mapping[str, float]
@@ -276,7 +274,6 @@ def conditioned(
     ----------
     prior : ExpectedErrors
         Of the targets, then of the places measured.
-    targets : int
     errors, log_sd : ndarray of shape (n_measured,)
         What was found there, and the deviation of the measurement itself.
     """

@@ -91,12 +91,9 @@ def unit_times(
 
     Parameters
     ----------
-    work : Work
     parts : sequence of Unit
         ``model_units.units(work)``; a single one is the whole model.
-    device : Device
     micro_batches : array-like of shape (n_batches,)
-    parameters : DeviceParameters
     host : Device, optional
         Where the layers were measured; None leaves their measured times out.
     gain : float
