@@ -153,12 +153,16 @@ def test_stage_3_holds_so_many_whole_layers_gathered(count: float, tp: int) -> N
             assert states(more, **same, zero_stage=stage) == states(**same, zero_stage=stage)
 
 
-@pytest.mark.parametrize(("stage", "weight"), [(2, 2.0), (3, 2 / 8 + 2.0)])
-def test_stages_keep_gathered_weights_and_whole_gradients(stage: int, weight: float) -> None:
-    """Until their last micro-batch, whatever the ZeRO stage; the optimizer's state is sharded."""
-    same: dict[str, Any] = {"dp": 8, "shard_group": 8, "pp": 4, "accumulation_steps": 4}
-    held = 6 * LAYER + TABLE
-    assert states(**same, zero_stage=stage) == pytest.approx(held * (weight + 4 + 12 / 8))
+@pytest.mark.parametrize(
+    ("steps", "stage", "bytes_"),
+    [(4, 2, 2 + 4 + 12 / 8), (4, 3, 2 / 8 + 2 + 4 + 12 / 8), (1, 2, 2 + 4 / 8 + 12 / 8)],
+)
+def test_stages_keep_gathered_weights_and_whole_gradients(
+    steps: int, stage: int, bytes_: float
+) -> None:
+    """Until their last micro-batch (torchtitan); one alone is scattered as it comes."""
+    found = states(dp=8, shard_group=8, pp=4, accumulation_steps=steps, zero_stage=stage)
+    assert found == pytest.approx(bytes_ * (6 * LAYER + TABLE))
 
 
 # Offload: what leaves the device lies on the host.

@@ -18,7 +18,7 @@ from advisor.planners.asymmetric_pipeline.grouped_pipeline import (
     grouped_pipeline,
 )
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Link, Node, Work
+from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.heterogeneous.uneven_data_parallel import (
     MicroBatchCurve,
     balance,
@@ -207,7 +207,8 @@ def test_no_layout_is_clearly_faster_than_the_chosen_one() -> None:
     work = transformer()
     model, of = model_of(work), machine(work)
     chosen = search_recorded(model, of, 2, 64)
-    for tp, pp, zero, mode in product((1, 2, 4), (1, 2, 4, 8), range(4), ("none", "full")):
+    modes: tuple[Recompute, ...] = ("none", "full")
+    for tp, pp, zero, mode in product((1, 2, 4), (1, 2, 4, 8), range(4), modes):
         space = SearchSpace(tp=tp, pp=pp, zero_stages=(zero,), recomputes=(mode,), offloads=())
         try:
             one = search_recorded(model, of, 2, 64, space=space)

@@ -263,9 +263,9 @@ def test_divisors_divide_and_none_is_missing(number: int) -> None:
 
 def test_no_stage_is_empty_and_every_batch_adds_up() -> None:
     axis = splits(replace(SMALL, layers=7), 8, 24, SearchSpace())
-    assert ((axis.pp - 1) * -(-7 // axis.pp) < 7).all()
-    assert (axis.dp * axis.micro_batch * axis.accumulation_steps == 24).all()
-    assert (axis.dp * axis.tp * axis.pp * axis.cp == 8).all()
+    assert np.all((axis.pp - 1) * -(-7 // axis.pp) < 7)
+    assert np.all(axis.dp * axis.micro_batch * axis.accumulation_steps == 24)
+    assert np.all(axis.dp * axis.tp * axis.pp * axis.cp == 8)
 
 
 def test_a_model_that_fits_nowhere_names_the_nearest_miss() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from advisor.planners.core.tables import select
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+# Beyond these nobody has trained.
+_MOST_STAGES: Final = 512
+_MOST_CP: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,6 @@ class SearchSpace:
     """
 
     max_tp: int = 64
-    max_pp: int = 512
-    max_cp: int = 16
     max_micro_batch: int = 128
     min_tp: int = 1
     min_pp: int = 1
@@ -108,12 +110,12 @@ def degrees(
             continue
         if shape.heads % tp or (kv_heads % tp and tp % kv_heads) or space.tp not in (None, tp):
             continue
-        for pp in divisors(devices // tp, min(space.max_pp, shape.layers)):
+        for pp in divisors(devices // tp, min(_MOST_STAGES, shape.layers)):
             if pp < space.min_pp:
                 continue
             if not fills_stages(shape.layers, pp) or space.pp not in (None, pp):
                 continue
-            for cp in divisors(devices // tp // pp, space.max_cp):
+            for cp in divisors(devices // tp // pp, _MOST_CP):
                 dp = devices // tp // pp // cp
                 if global_batch % dp or (cp > 1 and shape.sequence % (2 * cp)):
                     continue

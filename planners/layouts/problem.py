@@ -158,7 +158,7 @@ class LayoutProblem:
         """Whether any layout fits into memory; no time is computed."""
         axis = splits(self.transformer, devices, global_batch, space)
         recompute, shard = recomputes(space), shards(space)
-        for start in range(0, axis.dp.size, _BLOCK // 16):
+        for start in range(0, np.size(axis.dp), _BLOCK // 16):
             part = axis_part(axis, slice(start, start + _BLOCK // 16))
             layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
@@ -175,9 +175,9 @@ class LayoutProblem:
 
         Returns the least time of each split among those that do not fit. [s]
         """
-        missing_s = np.full(axis.dp.size, np.inf)
+        missing_s = np.full(np.size(axis.dp), np.inf)
         width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
-        for start in range(0, axis.dp.size, width):
+        for start in range(0, np.size(axis.dp), width):
             part = slice(start, start + width)
             missing_s[part] = self._block(axis_part(axis, part), recompute, shard, found)
         return missing_s

@@ -66,7 +66,7 @@ def _accepted(case: Case, framework: Framework) -> Bools:
     """Return what a framework accepts: rules over the same axes first, so that few are dense."""
     by_axes: dict[tuple[int, ...], Bools] = {}
     for rule in RULES[framework]:
-        if case.has_shapes or not rule.of_shapes:
+        if case.shapes is not None or not rule.of_shapes:
             allowed = np.asarray(rule.allows(case), bool)
             before = by_axes.get(allowed.shape)
             by_axes[allowed.shape] = allowed if before is None else before & allowed
@@ -87,7 +87,7 @@ def broken_rule(
     """Return the first rule of a framework that a layout breaks; None where it runs."""
     case = Case(layout_columns(layout), shapes, setup, precision)
     for rule in RULES[framework]:
-        if (case.has_shapes or not rule.of_shapes) and not np.all(rule.allows(case)):
+        if (case.shapes is not None or not rule.of_shapes) and not np.all(rule.allows(case)):
             return rule
     return None
 

@@ -220,7 +220,7 @@ def _nothing_divides(
     model = problem.transformer
     said = {name: _said(name, value) for name, value in space.fixed.items()}
     axis = splits(model, devices, global_batch, space)
-    if axis.dp.size and min(space.zero_stages) > 0 and np.all(axis.shard_group == 1):
+    if np.size(axis.dp) and min(space.zero_stages) > 0 and np.all(axis.shard_group == 1):
         others = " and ".join(word for name, word in said.items() if name != "zero_stages")
         return PlanningError(
             f"{said['zero_stages']} shares state among data-parallel ranks, and "
@@ -263,7 +263,7 @@ def _said(name: str, value: object) -> str:
 def _has_any(problem: LayoutProblem, devices: int, batch: int, space: SearchSpace) -> bool:
     """Whether any layout is valid, whatever it needs of memory."""
     axis = splits(problem.transformer, devices, batch, space)
-    if not axis.dp.size or not recomputes(space)["recompute"].size:
+    if not np.size(axis.dp) or not recomputes(space)["recompute"].size:
         return False
     needs_ranks = all(zero > 0 for zero in space.zero_stages)
     return bool(shards(space)["zero_stage"].size) and (

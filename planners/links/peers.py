@@ -39,6 +39,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core.tables import select
+
 Array = NDArray[np.float64]
 
 _BYTES_PER_GB_PARAMETERS = 2e9  # gradients are averaged in 16 bits
@@ -87,7 +89,7 @@ class Peers:
 
     def take(self, rows: NDArray[np.intp]) -> Peers:
         """Return the chosen rows."""
-        return Peers(**{name: getattr(self, name)[rows] for name in Peers.__slots__})
+        return select(self, rows)
 
     @property
     def ring_gb(self) -> Array:
@@ -128,10 +130,7 @@ class FirstMinutes:
 
     def take(self, rows: NDArray[np.intp]) -> FirstMinutes:
         """Return the chosen rows."""
-        names = [name for name in FirstMinutes.__slots__ if name != "peers"]
-        return FirstMinutes(
-            peers=self.peers.take(rows), **{name: getattr(self, name)[rows] for name in names}
-        )
+        return select(self, rows)
 
 
 def stall_s(peers: Peers, constants: PeerParameters) -> Array:

@@ -214,4 +214,5 @@ def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParamete
     # Frozen layers keep nothing for a backward pass.
     layers = np.ceil(model.layers - work.setup.frozen_layers(model))
     logits = tokens * model.vocabulary * parameters.logit_bytes
-    return layers * layer_activation_bytes(model, tokens, element_bytes=element) + logits
+    kept = layers * layer_activation_bytes(model, tokens, element_bytes=element)
+    return np.asarray(kept + logits)

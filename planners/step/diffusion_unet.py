@@ -18,8 +18,13 @@ from typing import Final
 from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
-from advisor.planners.step.describe_operators import LAYER_NORM, Tally, activation_bytes
-from advisor.planners.step.ledger_blocks import ACTIVATION, BlockLedger
+from advisor.planners.step.describe_operators import (
+    ACTIVATION,
+    LAYER_NORM,
+    Tally,
+    activation_bytes,
+)
+from advisor.planners.step.ledger_blocks import BlockLedger
 
 # The width of the time step's embedding, by that of the first level.
 _TIME: Final = 4

@@ -17,12 +17,14 @@ from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
 from advisor.planners.step.describe_operators import (
+    ACTIVATION,
     FP32_BYTES,
     LOSS,
+    ActivationKind,
     Tally,
     activation_bytes,
 )
-from advisor.planners.step.ledger_blocks import ACTIVATION, ActivationKind, BlockLedger
+from advisor.planners.step.ledger_blocks import BlockLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.tables import concatenate, select
 from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_per_s, runs_as
 
 Floats = NDArray[np.float64]
@@ -68,17 +69,12 @@ class ErrorPoints:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ErrorPoints:
         """Return some of the points."""
-        return ErrorPoints(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return select(self, rows)
 
 
 def joined(first: ErrorPoints, second: ErrorPoints) -> ErrorPoints:
     """Return the points of both."""
-    return ErrorPoints(
-        **{
-            f.name: np.concatenate([getattr(first, f.name), getattr(second, f.name)])
-            for f in fields(ErrorPoints)
-        }
-    )
+    return concatenate([first, second])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
