@@ -1,4 +1,4 @@
-"""What the planners reason about: a job's work, devices, links, clusters and layouts.
+"""Nouns of the planners: a job's work, devices, links, clusters and layouts.
 
 Units stand in the names; sizes are bytes, rates bytes/s and flop/s, times seconds. Nothing here
 knows of prices, files or providers. Thousands of layouts are columns of arrays inside the

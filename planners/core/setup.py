@@ -1,4 +1,4 @@
-"""What the training software does: assumptions that belong to a job and change its numbers.
+"""Training setup of a job: kernels, optimizer, stored weights, adapters, frozen layers.
 
 Bytes of a parameter that is trained, by what is stored and computed in:
 

@@ -1,4 +1,4 @@
-"""What each released framework asks of a layout, with the place where it says so.
+"""Rules of released frameworks about layouts, each with the place where the framework says so.
 
 A rule is a fact about a combination that the framework refuses, or for which it has no switch.
 Rules read columns, so that a search applies the same table to a block of layouts as a command

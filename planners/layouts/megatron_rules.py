@@ -1,4 +1,4 @@
-"""What Megatron-LM's ``pretrain_gpt.py`` asks of a layout (megatron-core 0.16.1).
+"""Rules of Megatron-LM's ``pretrain_gpt.py`` about layouts (megatron-core 0.16.1).
 
 Read: the package's configuration classes, which check themselves when they are made, and
 ``validate_args`` of the repository's ``megatron/training/arguments.py``.

@@ -1,4 +1,4 @@
-r"""What a user's few measured steps say of the layout model, robustly and never for sure.
+r"""Robust calibration of the layout model by a user's few measured steps.
 
 ==========  =======================================================================
 here        meaning

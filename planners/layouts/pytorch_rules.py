@@ -1,4 +1,4 @@
-"""What the Hugging Face Trainer, DeepSpeed and PyTorch's own calls ask of a layout.
+"""Rules of the Hugging Face Trainer, DeepSpeed and PyTorch's own calls about layouts.
 
 Releases read: transformers 5.23, accelerate 1.15, deepspeed 0.19.8, torch 2.13.
 """

@@ -1,4 +1,4 @@
-"""Which layouts a released framework runs, as columns and one by one.
+"""Layouts that a released framework runs, as columns and one by one.
 
 A layout can run if one framework accepts all of it (``planners.layouts.framework_rules``); a
 search that leaves the others out proposes nothing that cannot be started.

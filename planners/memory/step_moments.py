@@ -1,4 +1,4 @@
-"""What a recorded step takes beside weights and optimizer state: its replay at any micro-batch.
+"""Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
 
 | here          | meaning                                                                       |
 |---------------|-------------------------------------------------------------------------------|

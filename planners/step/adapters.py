@@ -1,4 +1,4 @@
-"""What low-rank adapters and quantised weights add to a layer of a transformer.
+"""Work that low-rank adapters and quantised weights add to a transformer layer.
 
 | here          | papers  | meaning                                                            |
 |---------------|---------|--------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""What one measured step says about the others: the job's factor, carried to other devices.
+"""Calibration: the factor by which a job's measured steps differ, carried to other devices.
 
 With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
 with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:

@@ -1,4 +1,4 @@
-"""What the descriptions of models share: operators with their work, forward and backward.
+"""Operators that described models share, with their work forward and backward.
 
 Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
 """

@@ -1,4 +1,4 @@
-"""What an optimizer's update of the parameters costs: one operator a step.
+"""The optimizer's update of the parameters as one operator a step.
 
 | optimizer        | passes over fp32 numbers of a parameter, read off the code named             |
 |------------------|------------------------------------------------------------------------------|

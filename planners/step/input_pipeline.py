@@ -1,4 +1,4 @@
-"""What the host's cores can feed: a job runs no faster than its samples arrive.
+"""Limit of the input pipeline: a job runs no faster than its samples arrive.
 
     throughput <= vcpus x (v / v0) / c,   workers / (c + d)
 

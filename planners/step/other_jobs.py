@@ -1,4 +1,4 @@
-"""What other jobs' runs on a device say of a job that was never on it and is known by its runs.
+"""Evidence of other jobs' runs for a job that is known by its runs and was never on the device.
 
 Every other job j that ran both on the device and where this job ran is asked the same question:
 its step is fitted (``from_runs``) to as many runs, on the same devices and nearest to the same

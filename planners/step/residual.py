@@ -1,4 +1,4 @@
-"""What measured steps say of the device model's error: a Gaussian process over jobs and devices.
+"""Error of the device model as a Gaussian process over jobs and devices, given measured steps.
 
 The error e = ln(T measured / T of the step-time equation) of job j on device g is
 
@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.nouns import Device, Work
-from advisor.planners.core.tables import concatenate, select
+from advisor.planners.core.tables import select
 from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_per_s, runs_as
 
 Floats = NDArray[np.float64]
@@ -70,11 +70,6 @@ class ErrorPoints:
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ErrorPoints:
         """Return some of the points."""
         return select(self, rows)
-
-
-def joined(first: ErrorPoints, second: ErrorPoints) -> ErrorPoints:
-    """Return the points of both."""
-    return concatenate([first, second])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

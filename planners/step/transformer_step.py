@@ -1,4 +1,4 @@
-"""What one layer of a transformer costs one device, as columns.
+"""Time of one transformer layer on one device, as columns.
 
 | here           | papers | meaning                                                              |
 |----------------|--------|----------------------------------------------------------------------|

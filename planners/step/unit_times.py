@@ -1,4 +1,4 @@
-"""What each unit of a recorded model takes on a device: the device's step, shared out.
+"""Times of a recorded model's units on a device: the device's step, shared out.
 
 The device model times whole steps (operators are counted, not placed). A unit's share of a step
 is that of its layers, each timed as one operator by the same roofline, and corrected by what the
