@@ -9,24 +9,20 @@ Layouts that move anything to host memory are looked at only where they could be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.case import LayoutCase
+from advisor.planners.core.case import LayoutCase, LayoutModel
 from advisor.planners.core.columns import (
     Layouts,
-    Machines,
     Shapes,
-    Software,
     device_parameters,
     domain_devices,
     shapes_of,
 )
 from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.layer_table import LayerTable
-from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Layout, Transformer
 from advisor.planners.layouts.grid import (
     Bools,
@@ -55,24 +51,15 @@ _BLOCK: Final = 60_000
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
 
-
-_ONE_DEVICE: Final = Layouts(
-    dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1
-)  # fmt: skip
+_ONE_DEVICE: Final = layout_columns(Layout())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutProblem:
-    """A transformer, the machines it is laid out on, and the constants of the model.
+class LayoutProblem(LayoutModel):
+    """A transformer to be laid out on one kind of node: machines and factor are scalars.
 
     Attributes
     ----------
-    machines : Machines
-        Scalars: one kind of node.
-    layer_table : LayerTable or None
-        Times of a layer on the device, where the law of the transformer's shapes does not hold.
-    device_factor : float
-        What measured steps of the job say of the device.
     trained_share, passed_share : float
         Of the parameters, those that are trained; of the layers, those with a backward pass.
     admits : function of Layouts, optional
@@ -80,12 +67,8 @@ class LayoutProblem:
     """
 
     transformer: Transformer
-    machines: Machines
-    software: Software = field(default_factory=Software)
-    parameters: LayoutParameters = field(default_factory=LayoutParameters)
-    memory: MemoryConstants = field(default_factory=MemoryConstants)
-    layer_table: LayerTable | None = None
     device_factor: float = 1.0
+    memory: MemoryConstants = field(default_factory=MemoryConstants)
     trained_share: float = 1.0
     passed_share: float = 1.0
     admits: Callable[[Layouts], Bools] | None = None
@@ -109,15 +92,8 @@ class LayoutProblem:
 
     def case(self, layouts: Layouts) -> LayoutCase:
         """Return the question of what these layouts take."""
-        return LayoutCase(
-            shapes=self.shapes,
-            layouts=layouts,
-            machines=self.machines,
-            software=self.software,
-            parameters=self.parameters,
-            layer_table=self.layer_table,
-            device_factor=self.device_factor,
-        )
+        same = {one.name: getattr(self, one.name) for one in fields(LayoutModel)}
+        return LayoutCase(shapes=self.shapes, layouts=layouts, **same)
 
     def evaluate(self, layout: Layout) -> PlannedLayout:
         """Return what one layout takes, whether it fits or not."""
