@@ -8,7 +8,7 @@ Layouts that move anything to host memory are looked at only where they could be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -99,14 +99,8 @@ class LayoutProblem(LayoutModel):
         """Return what one layout takes, whether it fits or not."""
         columns = layout_columns(layout)
         on_host = host_bytes(self.shapes, columns, self.machines, self.software)
-        times = self.times(columns)
-        return PlannedLayout(
-            layout=layout,
-            step_s=float(times.step_s),
-            memory_bytes=float(self.used_bytes(columns)),
-            host_bytes=float(on_host),
-            parts_s={part: float(getattr(times, part)) for part in PARTS},
-        )
+        bytes_ = self.used_bytes(columns), on_host
+        return _planned(layout, self.times(columns), bytes_, (), ())
 
     def times(self, layouts: Layouts) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s]."""
@@ -198,7 +192,9 @@ class LayoutProblem(LayoutModel):
         index = np.unravel_index(int(np.argmin(step_s)), shape)
         if float(step_s[index]) < found.least_s:
             found.least_s = float(step_s[index])
-            found.best = _planned(layouts, times, (used, on_host), index, shape)
+            place = tuple(int(i) for i in index)
+            layout = layout_at(layouts, place, shape)
+            found.best = _planned(layout, times, (used, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
 
@@ -271,19 +267,19 @@ def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:
 
 
 def _planned(
-    layouts: Layouts,
+    layout: Layout,
     times: StepTimes,
     bytes_: tuple[Floats, Floats],
-    index: Sequence[np.intp],
+    place: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> PlannedLayout:
-    place = tuple(int(i) for i in index)
+    """Return a layout with its entry of a block of the shape."""
 
     def at(values: np.ndarray) -> float:
         return float(np.broadcast_to(values, shape)[place])
 
     return PlannedLayout(
-        layout=layout_at(layouts, place, shape),
+        layout=layout,
         step_s=at(times.step_s),
         memory_bytes=at(bytes_[0]),
         host_bytes=at(bytes_[1]),
