@@ -21,7 +21,7 @@ from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.links.collectives import reduce_scatter_s
 from advisor.planners.memory.layout_memory import in_flight, layer_activation_bytes
-from advisor.planners.step.transformer_step import layer_times
+from advisor.planners.step.transformer_step import layer_times, products_s
 
 SHAPE = Shapes(
     layers=24,
@@ -230,10 +230,11 @@ def test_low_precision_gains_more_from_wide_products() -> None:
         shapes = replace(SHAPE, hidden=hidden, heads=hidden // 128, kv_heads=hidden // 128,
                          ffn=4 * hidden)  # fmt: skip
         times = [
-            float(layer_times(case(PLAIN, replace(A100, generation=2, precision=code),
-                                   shapes=shapes)).products_s)
+            float(
+                products_s(case(PLAIN, replace(A100, generation=2, precision=code), shapes=shapes))
+            )
             for code in (0, 1)
-        ]  # fmt: skip
+        ]
         return times[0] / times[1]
 
     assert gain(2048) < gain(4096) < gain(16384)

@@ -89,7 +89,7 @@ def transformer_work(
     _check(model, micro_batch)
     if setup.attention == "unfused":
         model = replace(model, has_flash_attention=False)
-    tally = Tally(element=activation_bytes(precision), dtype=precision, setup=setup)
+    tally = Tally.of(precision, setup)
     tokens = micro_batch * model.sequence
     layer = block_operators(tally, model, micro_batch)
     trained = model.layers - setup.frozen_layers(model)

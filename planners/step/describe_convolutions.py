@@ -22,7 +22,6 @@ from advisor.planners.step.describe_operators import (
     LOSS,
     SUM_PASSES,
     Tally,
-    activation_bytes,
 )
 from advisor.planners.step.ledger import Ledger
 
@@ -128,7 +127,7 @@ def convolutional_work(
     """
     _check(network, micro_batch)
     builder = _Builder(
-        tally=Tally(element=activation_bytes(precision), dtype=precision, setup=setup),
+        tally=Tally.of(precision, setup),
         batch=micro_batch,
     )
     side, channels = builder.stem(network)

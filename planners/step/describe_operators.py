@@ -54,6 +54,11 @@ class Tally:
     dtype: Precision
     setup: TrainingSetup = DEFAULT_SETUP
 
+    @classmethod
+    def of(cls, precision: Precision, setup: TrainingSetup) -> Tally:
+        """Return a tally of activations in a precision."""
+        return cls(element=activation_bytes(precision), dtype=precision, setup=setup)
+
     def product(
         self, name: str, rows: float, inner: float, columns: float, *,
         count: float = 1, resident: float = 1, has_bias: bool = False, is_frozen: bool = False,

@@ -22,7 +22,6 @@ from advisor.planners.step.describe_operators import (
     ACTIVATION,
     LAYER_NORM,
     Tally,
-    activation_bytes,
 )
 from advisor.planners.step.ledger_blocks import BlockLedger
 
@@ -86,7 +85,7 @@ def diffusion_work(
     """
     _check(model, micro_batch)
     ledger = _UNetLedger(
-        tally=Tally(element=activation_bytes(precision), dtype=precision, setup=setup),
+        tally=Tally.of(precision, setup),
         batch=micro_batch,
         is_flash=setup.attention == "flash",
         model=model,

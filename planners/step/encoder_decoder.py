@@ -22,7 +22,6 @@ from advisor.planners.step.describe_operators import (
     LOSS,
     ActivationKind,
     Tally,
-    activation_bytes,
 )
 from advisor.planners.step.ledger_blocks import BlockLedger
 
@@ -103,7 +102,7 @@ def encoder_decoder_work(
     """
     _check(model, micro_batch)
     ledger = _EncoderDecoderLedger(
-        tally=Tally(element=activation_bytes(precision), dtype=precision, setup=setup),
+        tally=Tally.of(precision, setup),
         batch=micro_batch,
         is_flash=setup.attention == "flash",
         has_root_mean_square=model.has_root_mean_square,
