@@ -77,18 +77,14 @@ class Machines:
     ----------
     flop_per_s : Column
         Measured rate of large 16-bit matrix products on one device. [flop/s]
-    memory_bytes_per_s, memory_bytes : Column
-        Of one device.
     intra_bytes_per_s : Column
         Between devices of a node, per device and direction.
     network_bytes_per_s : Column
-        Of a node, per direction.
+        Network interface of a node, per direction.
     domain_machines : Column
         Nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack.
     host_bytes_per_s : Column
         Between a device and host memory, per direction.
-    host_memory_bytes : Column
-        Of a node.
     kept_free_bytes : Column
         Of one device's memory, what a layout may not fill.
     generation : Column

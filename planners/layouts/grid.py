@@ -40,8 +40,6 @@ class SearchSpace:
         Exactly these; None leaves them open.
     may_shard_in_nodes : bool
         Hierarchical sharding: state shared by the ranks of one node only.
-    offloads : tuple of str
-        What may be moved to host memory.
     swaps : bool
         Layers may be swapped in from host memory, by peers that average (``planners.swapping``).
     average_every : int or None

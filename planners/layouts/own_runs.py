@@ -166,7 +166,7 @@ class OwnRunsFit:
         device_slope : float
             d of its layout.
         correlations : ndarray of shape (n,)
-            Of its device with those of the runs.
+            rho of its device with those of the runs.
         """
         runs, (a2, tau2, run2) = self.runs, (self.cells**2).T
         of_device = device_slope * correlations * runs.device_slopes

@@ -42,8 +42,6 @@ class Found:
 
     Attributes
     ----------
-    best : PlannedLayout or None
-        The fastest that fits.
     considered, fitting : int
         Valid layouts, and those that fit into memory.
     nearest : (float, Layout) or None

@@ -36,7 +36,7 @@ class RecordedCase:
     local : int
         Samples of a step on one data-parallel rank.
     micro_batches : tuple of int
-        To try, rising.
+        Micro-batches to try, rising.
     """
 
     model: RecordedModel

@@ -26,8 +26,6 @@ class RecordedModel:
 
     Attributes
     ----------
-    blocks : TransformerBlocks or None
-        Tensor parallelism needs them.
     usable_fraction : float
         Share of a device's memory that a layout may fill.
     host_update_bytes_per_s, offload_overlap : float
@@ -70,8 +68,6 @@ class RecordedLayout(PlannedLayout):
 
     Attributes
     ----------
-    stages : tuple of int
-        Units of each stage.
     log_sd : float
         One standard deviation of ln(error).
     """

@@ -47,8 +47,6 @@ def is_runnable(
         Columns that broadcast.
     shapes : Shapes, optional
         Without them, rules about dimensions (heads over tp, ...) are taken as kept.
-    precision : Precision
-        Of the large products.
 
     Returns
     -------

@@ -67,7 +67,7 @@ def search(
     Parameters
     ----------
     machines : Machines
-        Scalars: one kind of node.
+        Scalar columns of one kind of node.
     global_batch : int
         Samples a step.
 

@@ -24,9 +24,9 @@ class TimedPass:
     Attributes
     ----------
     stage, micro_batch, chunk : int
-        From 0.
+        Counted from 0.
     begin, end : float
-        In forward passes of a whole stage.
+        Times in forward passes of a whole stage.
     """
 
     stage: int

@@ -50,8 +50,6 @@ class CollectiveParameters:
 
     Attributes
     ----------
-    launch_s : float
-        Fixed time of one call. [s]
     intra_step_s, network_step_s : float
         Added to the link's own latency in every step inside a node and between nodes. [s]
     intra_efficiency, network_efficiency : float

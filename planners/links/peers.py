@@ -72,11 +72,9 @@ class Peers:
     Attributes
     ----------
     target_samples : array
-        Gathered between two synchronisations.
+        Samples gathered between two synchronisations.
     samples_per_s : array
-        Of all peers together while none waits. [1/s]
-    parameters_gb : array
-        [1e9]
+        Rate of all peers together while none waits. [1/s]
     link_bytes_per_s : array
         Slowest link between two of their sites; infinite where they are at one. [bytes/s]
     """
@@ -107,12 +105,10 @@ class FirstMinutes:
         With the rate at which they were seen to train while none waited.
     seen_stall_s : array
         Of one synchronisation that was seen from begin to end. [s]
-    synchronisations : array
-        Seen.
     stalled_share, stalled_s : array
         Peers that wait at the end of the minute, and since when. [s]
     sent_bytes_per_s : array
-        By those; nan where none waits. [bytes/s]
+        What those peers send; nan where none waits. [bytes/s]
     between_per_s : array
         Samples/s between the first and the last synchronisation; nan with fewer than two. [1/s]
     window_per_s : array

@@ -45,8 +45,6 @@ class Placements:
 
     Attributes
     ----------
-    application : ndarray of int
-        Index of the application.
     nodes, per_node, workers : ndarray
         n, g (the fullest node's), K.
     batch : ndarray

@@ -43,8 +43,6 @@ def beside_bytes(
 
     Parameters
     ----------
-    work : Work
-        With moments.
     gradient_share, update_share : array-like
         Parts of the gradients, and of the parameters that are updated, on one device.
     accumulates : array-like of bool

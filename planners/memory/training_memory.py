@@ -89,10 +89,6 @@ def training_memory_bytes(
 
     Parameters
     ----------
-    micro_batch : array-like of int
-        Samples in one micro-batch.
-    dp : array-like of int
-        Workers.
     zero_stage : array-like of int in 0..3
     is_cpu : array-like of bool
         The process's own memory takes the place of the accelerator's context.

@@ -67,8 +67,6 @@ def transformer_work(
     model : Transformer
         Encoders (``is_causal`` false) and decoders; gated models take root-mean-square
         normalisation and rotated positions, as Llama does, the others layer normalisation.
-    micro_batch : int
-        Samples (sequences).
     precision : Precision
         Of products and activations; ``setup`` says what weights and moments are stored in.
     setup : TrainingSetup

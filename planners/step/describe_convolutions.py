@@ -111,15 +111,6 @@ def convolutional_work(
 ) -> Work:  # fmt: skip
     """Return what a training step of the network with AdamW computes on one device.
 
-    Parameters
-    ----------
-    micro_batch : int
-        Images.
-    precision : Precision
-        Of products and activations.
-    setup : TrainingSetup
-        Kernels and the like.
-
     Raises
     ------
     PlanningError

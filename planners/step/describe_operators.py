@@ -69,8 +69,6 @@ class Tally:
         ----------
         rows, inner, columns : float
             (rows, inner) times (inner, columns).
-        count : float
-            How often; all arguments are of one call.
         resident : float
             Weights of this size that are read in all: the experts of a mixture.
         is_frozen : bool
@@ -133,7 +131,7 @@ class Tally:
         pairs : float
             Queries times the keys that each looks at, of all samples.
         width : int
-            Of all heads together.
+            All heads together.
         streamed : float
             Entries of queries and keys together; results and values have as many.
         seen : float

@@ -75,10 +75,6 @@ def update(
 
     Parameters
     ----------
-    parameters : float
-        Trained ones.
-    precision : Precision
-        Of the job's products.
     tensors : float
         How many the parameters are spread over: some optimizers start kernels for each.
 

@@ -101,8 +101,6 @@ def step_time(
     ----------
     work : Work
         Operators of one optimizer step over ``work.micro_batch`` samples.
-    devices : sequence of Device
-        n_devices of them.
     micro_batches : array-like of shape (n_batches,)
         Samples, positive.
 

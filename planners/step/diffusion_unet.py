@@ -38,18 +38,12 @@ class DiffusionUNet:
     ----------
     side : int
         Of the square input: the latent's, an eighth of the picture's. [cells]
-    channels, out_channels : int
-        Of input and output.
-    widths : tuple of int
-        Channels of each level.
     blocks : int
         Residual blocks of a level on the way down; one more on the way up.
     transformers : tuple of int
         Transformer layers after each residual block of a level; 0 for none.
     middle_transformers : int
-        At the bottom.
-    heads : tuple of int
-        Attention heads of each level.
+        Transformer layers at the bottom.
     text_tokens, text_width : int
         What the picture is conditioned on.
     condition_width : int

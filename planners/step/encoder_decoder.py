@@ -34,8 +34,6 @@ class EncoderDecoder:
     ----------
     head_width : int or None
         None means ``hidden / heads``.
-    encoder_ffn, decoder_ffn : int
-        Inner widths of the feed-forward blocks.
     source, target : int
         Tokens of a sample that the encoder reads (frames of audio after its convolutions), and
         that the decoder writes.
@@ -87,13 +85,6 @@ def encoder_decoder_work(
     setup: TrainingSetup = DEFAULT_SETUP,
 ) -> Work:
     """Return what a training step of an encoder-decoder computes on one device.
-
-    Parameters
-    ----------
-    micro_batch : int
-        Samples: pairs of a source and a target.
-    precision : Precision
-        Of products and activations.
 
     Raises
     ------

@@ -50,12 +50,8 @@ class MeasuredRun:
 
     Attributes
     ----------
-    batch : float
-        Samples of the step on that device.
     step_s : float
-        Without what it waits for others. [s]
-    workers : int
-        Devices that shared the step of the job.
+        Waiting for other devices is left out. [s]
     """
 
     device: Device
@@ -72,8 +68,6 @@ def work_from_runs(
 
     Parameters
     ----------
-    precision : Precision
-        Of the job's products.
     batch : int, optional
         Micro-batch of the result; the median of the runs by default.
 

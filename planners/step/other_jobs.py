@@ -50,15 +50,7 @@ _LEAST: Final = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OtherJobs:
-    """Runs of other jobs, and what is known of the one that is asked for.
-
-    Attributes
-    ----------
-    runs : tuple of tuple of MeasuredRun
-        A tuple for each job.
-    known : tuple of MeasuredRun
-        Those of the job that is asked for.
-    """
+    """Runs of other jobs, and what is known of the one that is asked for."""
 
     runs: tuple[tuple[MeasuredRun, ...], ...]
     known: tuple[MeasuredRun, ...]

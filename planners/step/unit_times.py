@@ -41,11 +41,9 @@ class UnitTimes:
     Attributes
     ----------
     micro_batches : array of shape (n_batches,)
-        Rising. [samples]
+        They rise. [samples]
     forward_s, backward_s : arrays of shape (n_batches, n_units)
-        Of one micro-batch. [s]
-    optimizer_s : float
-        Update of all parameters. [s]
+        Times of one micro-batch. [s]
     log_sd : float
         One standard deviation of ln(error) of the whole step, calibrated.
     """
