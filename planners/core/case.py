@@ -17,7 +17,7 @@ STREAM_SHARE: Final = 0.856
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutModel:
+class LayoutConditions:
     """Machines, the software on them, and the constants of the layout model.
 
     Attributes
@@ -36,7 +36,7 @@ class LayoutModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutCase(LayoutModel):
+class LayoutCase(LayoutConditions):
     """Columns of a question to the model; all of them broadcast."""
 
     shapes: Shapes

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.case import LayoutCase, LayoutModel
+from advisor.planners.core.case import LayoutCase, LayoutConditions
 from advisor.planners.core.columns import (
     Layouts,
     Shapes,
@@ -55,7 +55,7 @@ _ONE_DEVICE: Final = layout_columns(Layout())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutProblem(LayoutModel):
+class LayoutProblem(LayoutConditions):
     """A transformer to be laid out on one kind of node: machines and factor are scalars.
 
     Attributes
@@ -92,7 +92,7 @@ class LayoutProblem(LayoutModel):
 
     def case(self, layouts: Layouts) -> LayoutCase:
         """Return the question of what these layouts take."""
-        same = {one.name: getattr(self, one.name) for one in fields(LayoutModel)}
+        same = {one.name: getattr(self, one.name) for one in fields(LayoutConditions)}
         return LayoutCase(shapes=self.shapes, layouts=layouts, **same)
 
     def evaluate(self, layout: Layout) -> PlannedLayout:
