@@ -16,6 +16,7 @@ from advisor.planners.core.transformer import Transformer
 from advisor.planners.layouts.framework_rules import Framework
 from advisor.planners.layouts.grid import (
     SearchSpace,
+    axis_part,
     block,
     layout_at,
     recomputes,
@@ -57,7 +58,7 @@ def random_layouts(
     space = SearchSpace()
     axis = splits(transformer, devices, 64, space)
     recompute, shard = recomputes(space), shards(space)
-    layouts, valid = block(axis.columns(slice(None)), recompute, shard, devices_per_node=8)
+    layouts, valid = block(axis_part(axis, slice(None)), recompute, shard, devices_per_node=8)
     shape = np.broadcast_shapes(valid.shape, np.shape(layouts.recompute))
     places = np.argwhere(np.broadcast_to(valid, shape))
     for _ in range(count):

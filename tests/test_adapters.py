@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import Layouts, Machines, device_parameters
+from advisor.planners.core.columns import Layouts, Machines, device_parameters, shapes_of
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import TrainingSetup, Transformer, Work
 from advisor.planners.core.transformer import transformer_parameters
 from advisor.planners.layouts.layout_time import step_times
-from advisor.planners.layouts.problem import shapes_of
-from advisor.planners.memory.layout_memory import MemoryConstants, host_bytes, memory_bytes
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import host_bytes, memory_bytes
 from advisor.planners.step.adapters import adapter_work
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.transformer_step import layer_times

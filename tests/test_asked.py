@@ -12,7 +12,7 @@ from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.nouns import DEFAULT_SETUP, Transformer
 from advisor.planners.layouts.grid import SearchSpace
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import memory_bytes as planned_bytes
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor

@@ -12,7 +12,7 @@ import pytest
 
 from advisor.errors import ModelError
 from advisor.measurements import BLACKWELL, FINETUNE
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import columns_of, joined
 from advisor.train.layout_model import predicted_s

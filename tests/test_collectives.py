@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from advisor.planners.links.collectives import (
     CollectiveParameters,
-    all_gather_s,
     hierarchical_all_reduce_s,
     hierarchical_reduce_scatter_s,
     network_rate,
@@ -79,14 +78,6 @@ def test_ring_closed_form_equals_its_simulation(ranks: int, rate: float, alpha: 
     assert float(closed) == pytest.approx(simulated, rel=1e-9)
 
 
-@given(m=sizes, p=st.integers(1, 4096), rate=rates, alpha=latencies)
-def test_all_reduce_is_reduce_scatter_then_all_gather(
-    m: float, p: int, rate: float, alpha: float
-) -> None:
-    halves = reduce_scatter_s(m, p, rate, alpha) + all_gather_s(m, p, rate, alpha)
-    assert float(ring_all_reduce_s(m, p, rate, alpha)) == pytest.approx(float(halves))
-
-
 @given(m=sizes, rate=rates)
 def test_without_latency_the_ring_tends_to_two_messages_over_the_bandwidth(
     m: float, rate: float
@@ -103,7 +94,7 @@ def test_empty_messages_cost_latency_only(p: int, alpha: float) -> None:
 
 @given(m=sizes, rate=rates, alpha=latencies)
 def test_one_rank_costs_nothing(m: float, rate: float, alpha: float) -> None:
-    for collective in (ring_all_reduce_s, tree_all_reduce_s, reduce_scatter_s, all_gather_s):
+    for collective in (ring_all_reduce_s, tree_all_reduce_s, reduce_scatter_s):
         assert float(collective(m, 1, rate, alpha)) == 0.0
     assert float(hierarchical_all_reduce_s(m, 1, 1, rate, alpha, rate, alpha, REAL)) == 0.0
 

@@ -18,9 +18,9 @@ from launch_cases import (
     random_layouts,
 )
 
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.runnable import broken_rule
-from advisor.planners.layouts.search import shapes_of
 from advisor.ways.launch.megatron import megatron_arguments
 
 

@@ -22,14 +22,14 @@ from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import TrainingSetup, Transformer
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
     host_bytes,
     in_flight,
     kept_bytes,
     layer_activation_bytes,
+    layout_state_bytes,
     memory_bytes,
-    state_bytes,
 )
 from advisor.planners.step.describe import transformer_work
 from advisor.ways.laws import software_of
@@ -70,7 +70,7 @@ def states(
     constants: MemoryConstants = NOTHING_ELSE, shapes: Shapes = SHAPE, *,
     software: Software = SOFTWARE, layers: float = 6.0, embeddings: float = 1.0, **more: Any,
 ) -> float:  # fmt: skip
-    found = state_bytes(
+    found = layout_state_bytes(
         shapes=shapes, layouts=layout(**more), software=software, constants=constants,
         layers=np.asarray(layers), embeddings=embeddings,
     )  # fmt: skip
@@ -151,6 +151,18 @@ def test_stage_3_holds_so_many_whole_layers_gathered(count: float, tp: int) -> N
         assert light == pytest.approx(count * 0.5 * LAYER / tp)
         for stage in (0, 1, 2):
             assert states(more, **same, zero_stage=stage) == states(**same, zero_stage=stage)
+
+
+@pytest.mark.parametrize(
+    ("steps", "stage", "bytes_"),
+    [(4, 2, 2 + 4 + 12 / 8), (4, 3, 2 / 8 + 2 + 4 + 12 / 8), (1, 2, 2 + 4 / 8 + 12 / 8)],
+)
+def test_stages_keep_gathered_weights_and_whole_gradients(
+    steps: int, stage: int, bytes_: float
+) -> None:
+    """Until their last micro-batch (torchtitan); one alone is scattered as it comes."""
+    found = states(dp=8, shard_group=8, pp=4, accumulation_steps=steps, zero_stage=stage)
+    assert found == pytest.approx(bytes_ * (6 * LAYER + TABLE))
 
 
 # Offload: what leaves the device lies on the host.

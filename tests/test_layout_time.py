@@ -13,7 +13,6 @@ from advisor.planners.core.columns import (
     Machines,
     Shapes,
     Software,
-    device_parameters,
     layer_parameters,
 )
 from advisor.planners.core.layout_parameters import LayoutParameters
@@ -21,13 +20,8 @@ from advisor.planners.layouts.layout_time import ring_bytes_per_s, ring_latency_
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.links.collectives import reduce_scatter_s
-from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
-    in_flight,
-    layer_activation_bytes,
-    memory_bytes,
-)
-from advisor.planners.step.transformer_step import layer_times
+from advisor.planners.memory.layout_memory import in_flight, layer_activation_bytes
+from advisor.planners.step.transformer_step import layer_times, products_s
 
 SHAPE = Shapes(
     layers=24,
@@ -95,45 +89,6 @@ def test_activations_follow_korthikanti() -> None:
     # Equation 4, with sequence parallelism everything is divided.
     found = layer_activation_bytes(SHAPE, replace(PLAIN, tp=8, is_sequence_parallel=1), software)
     assert float(found) == pytest.approx(2048 * 4 * 2048 * (34 + 5 * 16 * 2048 / 2048) / 8)
-
-
-def test_states_follow_zero() -> None:
-    # Adam in mixed precision: 18, 6 + 12/d, 2 + 16/d bytes a parameter with fp32 gradients.
-    base = {stage: _states(stage) for stage in range(3)}
-    n = float(device_parameters(SHAPE, PLAIN))
-    assert base[0] - base[1] == pytest.approx(1.11 * 12 * n * 7 / 8)
-    assert base[1] - base[2] == pytest.approx(1.11 * 4 * n * 7 / 8)
-
-
-def _states(stage: int) -> float:
-    return float(memory_bytes(SHAPE, replace(PLAIN, zero_stage=stage), Software()))
-
-
-@pytest.mark.parametrize(("zero", "weights", "gradients"), [(2, 2.0, 1.0), (3, 1.0, 1.0)])
-def test_a_pipelines_stages_keep_gathered_weights_and_whole_gradients(
-    zero: int, weights: float, gradients: float
-) -> None:
-    # torchtitan's schedules: no resharding and no reduction before the last micro-batch, so that a
-    # stage holds 2 + 4 whole bytes a parameter beside its share of the sharded state.
-    staged = replace(PLAIN, pp=4, dp=8, zero_stage=zero, accumulation_steps=8)
-    n, d = float(device_parameters(SHAPE, staged)), 8
-    whole = 4 * gradients + (2 if zero == 3 else 0)
-    sharded = (12 + (2 if zero == 3 else 0)) / d + (0 if zero == 3 else weights)
-    constants = MemoryConstants(context_bytes=0.0, slack=1.0)
-    activations = float(
-        memory_bytes(replace(SHAPE, trained_share=0.0), replace(staged, zero_stage=0), Software(),
-                     replace(constants))
-    ) - 2 * n  # fmt: skip
-    used = float(memory_bytes(SHAPE, staged, Software(), constants))
-    assert used - activations == pytest.approx((whole + sharded) * n)
-    # One micro-batch is scattered as it comes; without a pipeline only two layers are gathered.
-    alone = replace(staged, accumulation_steps=1)
-    assert float(memory_bytes(SHAPE, alone, Software(), constants)) < used - 3 * n
-    assert _states_of(replace(staged, pp=1)) < _states_of(replace(staged, pp=1, zero_stage=1))
-
-
-def _states_of(layouts: Layouts) -> float:
-    return float(memory_bytes(SHAPE, layouts, Software()))
 
 
 def test_a_pipelines_stages_gather_once_a_step() -> None:
@@ -275,10 +230,11 @@ def test_low_precision_gains_more_from_wide_products() -> None:
         shapes = replace(SHAPE, hidden=hidden, heads=hidden // 128, kv_heads=hidden // 128,
                          ffn=4 * hidden)  # fmt: skip
         times = [
-            float(layer_times(case(PLAIN, replace(A100, generation=2, precision=code),
-                                   shapes=shapes)).products_s)
+            float(
+                products_s(case(PLAIN, replace(A100, generation=2, precision=code), shapes=shapes))
+            )
             for code in (0, 1)
-        ]  # fmt: skip
+        ]
         return times[0] / times[1]
 
     assert gain(2048) < gain(4096) < gain(16384)

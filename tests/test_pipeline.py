@@ -13,7 +13,6 @@ from advisor.planners.layouts.pipeline import (
     even_s,
     in_flight,
     replay_s,
-    uneven_s,
 )
 
 
@@ -83,7 +82,6 @@ def test_even_stages_follow_the_bubble_law(
     for schedule in ("gpipe", "1f1b"):
         found = replay_s([forward] * p, [backward] * p, m, schedule=schedule)
         assert float(found) == pytest.approx(float(expected))
-    assert float(uneven_s([forward + backward] * p, m)) == pytest.approx(float(expected))
 
 
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(2, 4), times)

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from recorded_models import convolutions, transformer
 
+from advisor.planners.core.columns import Offload
 from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
-from advisor.planners.layouts.recorded_case import RecordedCase, Split
-from advisor.planners.layouts.recorded_layout import (
-    Offload,
-    RecordedMachine,
-    RecordedModel,
-    Way,
-)
+from advisor.planners.layouts.recorded_case import RecordedCase
+from advisor.planners.layouts.recorded_layout import RecordedMachine, RecordedModel
 from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.planners.memory.unit_memory import UnitTable, offloaded_bytes, unit_state_bytes
 from advisor.planners.step.model_units import units
@@ -122,7 +118,12 @@ LATENCIES = 1e-5, 5e-5
 
 
 def case(
-    *, nodes: int = 1, dp: int = 1, tp: int = 1, pp: int = 2, offload: Offload = frozenset()
+    *,
+    nodes: int = 1,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 2,
+    offload: frozenset[Offload] = frozenset(),
 ) -> RecordedCase:
     device = Device(
         name="card", vendor="maker", architecture="made up", kind="gpu", memory_bytes=24e9,
@@ -144,9 +145,9 @@ def case(
     return RecordedCase(
         model=model,
         machine=RecordedMachine(node=node, times={}),
-        split=Split(nodes=nodes, dp=dp, tp=tp, pp=pp, local=8),
-        way=Way("kept", offload),
-        zero=0,
+        layout=Layout(dp=dp, tp=tp, pp=pp, offload=offload),
+        nodes=nodes,
+        local=8,
     )
 
 
@@ -173,7 +174,7 @@ def test_a_machines_network_carries_the_streams_of_all_its_replicas(
 
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_a_machine_holds_what_all_its_devices_offload(pp: int) -> None:
-    every: Offload = frozenset({"optimizer", "parameters", "activations"})
+    every: frozenset[Offload] = frozenset({"optimizer", "parameters", "activations"})
     for u in (1, 3):
         kept = u * float(TABLE.saved_bytes.sum())
         # fp32 weights twice (a copy, and those updated), gradients and Adam's moments: 16 bytes.
@@ -184,8 +185,8 @@ def test_a_machine_holds_what_all_its_devices_offload(pp: int) -> None:
 
 
 def test_a_case_is_described_with_what_it_offloads() -> None:
-    offload: Offload = frozenset({"optimizer"})
-    found = case(dp=2, offload=offload).described(3, 5)
+    offload: frozenset[Offload] = frozenset({"optimizer"})
+    found = case(dp=2, offload=offload).described(3)
     assert found == Layout(
-        dp=2, pp=2, micro_batch=3, accumulation_steps=5, recompute="none", offload=offload
+        dp=2, pp=2, micro_batch=3, accumulation_steps=3, recompute="none", offload=offload
     )

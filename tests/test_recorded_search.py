@@ -18,19 +18,15 @@ from advisor.planners.asymmetric_pipeline.grouped_pipeline import (
     grouped_pipeline,
 )
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Link, Node, Work
+from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.heterogeneous.uneven_data_parallel import (
     MicroBatchCurve,
     balance,
     balance_pairs,
 )
+from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.pipeline import replay_s
-from advisor.planners.layouts.recorded_layout import (
-    RecordedMachine,
-    RecordedModel,
-    RecordedSpace,
-    Way,
-)
+from advisor.planners.layouts.recorded_layout import RecordedMachine, RecordedModel
 from advisor.planners.layouts.recorded_search import search_recorded
 from advisor.planners.links.data_parallel import data_parallel_step
 from advisor.planners.memory.training_memory import training_memory_bytes
@@ -185,7 +181,7 @@ def slow_search(model: RecordedModel, of: RecordedMachine, batch: int, pp: int) 
             columns = data_parallel_step(
                 micro_batch_s=through, backward_s=backward[slice(*slow)].sum(),
                 optimizer_s=times.optimizer_s * share, accumulation_steps=1,
-                gradient_bytes=model.gradient_bytes * share, nodes=1, devices_per_node=dp,
+                gradient_bytes=model.work.gradient_bytes * share, nodes=1, devices_per_node=dp,
                 intra_bytes_per_s=of.node.intra.bytes_per_s,
                 intra_latency_s=of.node.intra.latency_s,
                 network_bytes_per_s=of.node.network.bytes_per_s,
@@ -199,9 +195,9 @@ def slow_search(model: RecordedModel, of: RecordedMachine, batch: int, pp: int) 
 @pytest.mark.parametrize("make", [transformer, convolutions])
 def test_no_cut_or_micro_batch_is_better_than_the_found_one(make, pp: int) -> None:  # type: ignore[no-untyped-def]
     work = make()
-    space = RecordedSpace(pp=pp, tp=1, zero_stages=(0,), ways=(Way("kept"),))
+    space = SearchSpace(pp=pp, tp=1, zero_stages=(0,), recomputes=("none",), offloads=())
     model, of = model_of(work), machine(work)
-    found = search_recorded(model, of, 1, 32, space=space).best[0]
+    found = search_recorded(model, of, 1, 32, space=space)
     assert found.step_s <= slow_search(model, of, 32, pp) * (1 + 1e-9)
     assert sum(found.stages) == len(model.table.names)
     assert sum(found.parts_s.values()) == pytest.approx(found.step_s)
@@ -210,36 +206,31 @@ def test_no_cut_or_micro_batch_is_better_than_the_found_one(make, pp: int) -> No
 def test_no_layout_is_clearly_faster_than_the_chosen_one() -> None:
     work = transformer()
     model, of = model_of(work), machine(work)
-    chosen = search_recorded(model, of, 2, 64).best[0]
-    for tp, pp, zero, way in product((1, 2, 4), (1, 2, 4, 8), (0, 1, 2, 3), RecordedSpace().ways):
-        space = RecordedSpace(tp=tp, pp=pp, zero_stages=(zero,), ways=(way,))
+    chosen = search_recorded(model, of, 2, 64)
+    modes: tuple[Recompute, ...] = ("none", "full")
+    for tp, pp, zero, mode in product((1, 2, 4), (1, 2, 4, 8), range(4), modes):
+        space = SearchSpace(tp=tp, pp=pp, zero_stages=(zero,), recomputes=(mode,), offloads=())
         try:
-            one = search_recorded(model, of, 2, 64, space=space).best[0]
+            one = search_recorded(model, of, 2, 64, space=space)
         except PlanningError:
             continue
-        if not way.offload:
-            assert one.step_s * 1.03 >= chosen.step_s * (1 - 1e-9)
+        assert one.step_s * 1.03 >= chosen.step_s * (1 - 1e-9)
 
 
 def test_layouts_use_their_devices_and_keep_the_batch() -> None:
     work = transformer()
     model, of = model_of(work), machine(work)
-    result = search_recorded(model, of, 4, 96, may_use_fewer=True)
-    assert result.fitting <= result.considered
-    for one in result.best:
-        assert one.layout.devices % 4 == 0
-        assert 96 <= one.layout.global_batch < 96 + one.layout.dp * one.layout.accumulation_steps
-        assert one.memory_bytes <= of.node.device.memory_bytes
-    front = result.front
-    assert [x.step_s for x in front] == sorted(x.step_s for x in front)
-    assert [x.device_s for x in front] == sorted((x.device_s for x in front), reverse=True)
+    one = search_recorded(model, of, 4, 96)
+    assert one.layout.devices == 16
+    assert 96 <= one.layout.global_batch < 96 + one.layout.dp * one.layout.accumulation_steps
+    assert one.memory_bytes <= of.node.device.memory_bytes
 
 
 def test_what_does_not_fit_whole_is_sharded_recomputed_or_offloaded() -> None:
     work = transformer(blocks=12, hidden=1024)
     model = model_of(work)
     tight = machine(work, memory_bytes=4.5e9)
-    found = search_recorded(model, tight, 1, 32).best[0]
+    found = search_recorded(model, tight, 1, 32)
     layout = found.layout
     assert found.memory_bytes <= 4.5e9
     assert layout.zero_stage or layout.pp > 1 or layout.tp > 1 or layout.offload
@@ -252,7 +243,7 @@ def test_what_does_not_fit_whole_is_sharded_recomputed_or_offloaded() -> None:
 def test_offloading_needs_host_memory() -> None:
     work = transformer(blocks=12, hidden=1024)
     model, of = model_of(work), machine(work, count=1, memory_bytes=4.8e9)
-    assert search_recorded(model, of, 1, 4).best[0].layout.offload
+    assert search_recorded(model, of, 1, 4).layout.offload
     poor = replace(of, node=replace(of.node, memory_bytes=1e8))
     with pytest.raises(PlanningError):
         search_recorded(model, poor, 1, 4)

@@ -11,13 +11,17 @@ import pytest
 
 from advisor.jobs.described import described_job, model_work
 from advisor.jobs.files import read_job, write_job
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Transformer, Work
+from advisor.planners.core.nouns import Layout, Transformer, Work
 from advisor.planners.core.setup import DEFAULT_SETUP, Optimizer, Precision, TrainingSetup
+from advisor.planners.layouts.runnable import layout_columns
+from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters, training_memory_bytes
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.describe_updates import update
+from advisor.ways.laws import software_of
 
 MEMORY = MemoryParameters(
     context_bytes=0.5e9, alone_context_bytes=0.4e9, process_bytes=0.0, slack=1.1, cpu_slack=1.0,
@@ -142,9 +146,10 @@ def _described(setup: TrainingSetup = DEFAULT_SETUP, **changes: Any) -> Work:
 def test_full_fine_tuning_of_8b_fits_one_80_gb_card_in_pure_bf16_with_8_bit_adam() -> None:
     """What torchtune's full_finetune_single_device recipes do; 18 bytes a parameter do not fit."""
     slim = _described(TrainingSetup(weights="bf16", optimizer="adamw-8bit"))
+    layouts = layout_columns(Layout(recompute="full"))
     for work, fits in ((slim, True), (_described(), False)):
         states = work.parameter_bytes + work.gradient_bytes + work.optimizer_state_bytes
-        memory = training_memory_bytes(work, 1, recompute="full", parameters=MEMORY)
+        memory = memory_bytes(shapes_of(LLAMA_3_8B), layouts, software_of(work), MEMORY)
         assert states < memory
         assert (float(memory) < 80e9) == fits
 

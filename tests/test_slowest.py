@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
 from advisor.planners.links.data_parallel import expected_maximum
-from advisor.planners.links.slowest import (
-    expected_slowest,
-    expected_slowest_together,
-    loss_to_slowest,
-)
+from advisor.planners.links.slowest import expected_slowest, loss_to_slowest
 
 workers = st.lists(st.lists(st.floats(0.01, 1e3), min_size=1, max_size=4), min_size=1, max_size=4)
 
@@ -43,15 +39,6 @@ def test_equal_normal_workers_are_those_of_the_closed_form(count: int) -> None:
     assert expected_slowest([one] * count) == pytest.approx(
         1.0 + 0.1 * float(expected_maximum(count)), rel=2e-4
     )
-
-
-@given(st.lists(st.floats(0.01, 1e3), min_size=2, max_size=9), st.integers(1, 5))
-def test_workers_slow_at_the_same_time_cost_less_than_independent_ones(
-    one: list[float], count: int
-) -> None:
-    together = expected_slowest_together(np.repeat(np.array(one)[:, None], count, axis=1))
-    assert together == pytest.approx(float(np.mean(one)))
-    assert together <= expected_slowest([one] * count) * (1 + 1e-12)
 
 
 def test_the_loss_is_what_the_median_worker_waits() -> None:

@@ -8,9 +8,9 @@ from typing import Final
 
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.layouts.framework_rules import Framework
 from advisor.planners.layouts.runnable import broken_rule
-from advisor.planners.layouts.search import shapes_of
 from advisor.ways.answer import Command
 from advisor.ways.launch import NAMES
 from advisor.ways.launch.trainer import deepspeed_command, trainer_command

@@ -13,8 +13,8 @@ from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError, Target
 from advisor.export.torchrun import MASTER, on_every, shell_script
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.layouts.runnable import broken_rule
-from advisor.planners.layouts.search import shapes_of
 from advisor.ways.launch.megatron import command_line
 
 _FILE: Final = "megatron.sh"

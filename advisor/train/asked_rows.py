@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
+from advisor.planners.core.columns import Layouts, Machines, Shapes, Software, shapes_of
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
-from advisor.planners.layouts.problem import shapes_of
 from advisor.planners.layouts.runnable import layout_columns
 from advisor.planners.step.describe import transformer_work
 from advisor.train.layout_rows import LayoutRows, known_part

@@ -23,10 +23,9 @@ from typing import Any, Final
 
 from advisor.errors import ModelError
 from advisor.measurements import FINETUNE
-from advisor.planners.core.columns import layer_parameters
+from advisor.planners.core.columns import layer_parameters, shapes_of
 from advisor.planners.core.nouns import Layout, TrainingSetup, Transformer
 from advisor.planners.core.units import bytes_per_s
-from advisor.planners.layouts.problem import shapes_of
 from advisor.train.asked_rows import AskedRun
 from advisor.train.layout_rows import known_part
 

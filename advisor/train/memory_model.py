@@ -19,7 +19,8 @@ from advisor import data as packaged
 from advisor.errors import ModelError
 from advisor.measurements import LAYOUTS, reads
 from advisor.planners.core.units import GIB
-from advisor.planners.memory.layout_memory import MemoryConstants, memory_bytes
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.train import model_folder
 from advisor.train.layout_rows import STATED, LayoutRows, from_frame

@@ -23,7 +23,8 @@ from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Precision, Transformer
 from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.memory.layout_memory import MemoryConstants, StageAsked
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import StageAsked
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
 from advisor.train.layout_rows import LayoutRows, known_part, take_columns

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.train import blackwell_rows
 from advisor.train.asked_rows import columns_of
 from advisor.validation.asked_layouts import measured_layouts, memory_bytes

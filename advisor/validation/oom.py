@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.planners.core.units import GIB
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.train.layout_rows import LayoutRows
 from advisor.train.memory_model import MemoryRows, fit_constants, read_memory
 from advisor.validation.asked_layouts import memory_bytes

@@ -8,7 +8,6 @@ from functools import cache
 from advisor.machines import devices
 from advisor.machines.residuals import residual_parameters
 from advisor.planners.links.data_parallel import ScalingParameters
-from advisor.planners.memory.layout_memory import MemoryConstants
 from advisor.planners.memory.training_memory import MemoryParameters
 from advisor.planners.step.calibration import CalibrationParameters
 from advisor.planners.step.device_parameters import DeviceParameters
@@ -28,15 +27,6 @@ class Constants:
     scaling: ScalingParameters
     memory: MemoryParameters
     layout: LayoutModel
-
-    @property
-    def layout_memory(self) -> MemoryConstants:
-        """The memory model's constants as the layouts of transformers take them."""
-        fitted = self.memory
-        return MemoryConstants(
-            context_bytes=fitted.context_bytes, slack=fitted.slack, logit_bytes=fitted.logit_bytes,
-            alone_context_bytes=fitted.alone_context_bytes,
-        )  # fmt: skip
 
     def with_spread(self, spread: RankSpread | None) -> Constants:
         """Return the constants of a job whose ranks were seen: the one place of stragglers.

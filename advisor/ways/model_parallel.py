@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.domain import REACH_90, Bottleneck
-from advisor.planners.core.columns import Layouts, Machines
+from advisor.planners.core.columns import Layouts, Machines, shapes_of
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.layout_time import calibrated
-from advisor.planners.layouts.planned import PlannedLayout
-from advisor.planners.layouts.problem import Found, LayoutProblem, shapes_of
+from advisor.planners.layouts.planned import Found, PlannedLayout
+from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.layouts.runnable import is_runnable, layout_columns
 from advisor.planners.step.device import step_time
 from advisor.planners.step.transformer_step import head_s, layer_times
@@ -164,7 +164,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         machines=_machines(case, row, law[1] if law else 0),
         software=software_of(work),
         parameters=constants.layout.parameters,
-        memory=constants.layout_memory,
+        memory=constants.memory,
         layer_table=None if known is not None else operator_table(work, timed, float(factor[0])),
         device_factor=float(np.exp(factor[0])) if known is not None else 1.0,
         trained_share=trained_share(work),

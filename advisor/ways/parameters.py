@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,8 +80,9 @@ def _read(path: Path, command: str) -> dict[str, Any]:
 
 def _record(kind: type[Record], values: dict[str, Any], path: Path) -> Record:
     names = {field.name for field in fields(kind)}
-    if names != set(values):
-        odd = ", ".join(sorted(names ^ set(values)))
+    fitted = {field.name for field in fields(kind) if field.default is MISSING}
+    odd = ", ".join(sorted((fitted - set(values)) | (set(values) - names)))
+    if odd:
         raise _unusable(path, f"missing or unknown: {odd}", f"advisor train {path.parent.name}")
     try:
         return kind(**values)

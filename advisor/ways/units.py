@@ -23,7 +23,6 @@ from advisor.planners.layouts.recorded_layout import (
     RecordedLayout,
     RecordedMachine,
     RecordedModel,
-    RecordedResult,
 )
 from advisor.planners.layouts.recorded_search import search_recorded
 from advisor.planners.layouts.runnable import layout_columns
@@ -35,7 +34,6 @@ from advisor.ways.case import StepCase
 from advisor.ways.columns import CODE, STATUSES, WAYS, TimeColumns, shares_of
 from advisor.ways.fitting import host_fits, kept_free_bytes
 from advisor.ways.unit_bounds import least_pipelined_s
-from advisor.ways.unit_space import unit_space
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -184,11 +182,9 @@ class UnitModel:
         )  # fmt: skip
         if key not in self._found:
             try:
-                result = self._search(row, count)
+                self._found[key] = self._search(row, count)
             except PlanningError:
                 self._found[key] = None
-            else:
-                self._found[key] = result.best[0]
         return self._found[key]
 
     def refusal(self, row: int, count: int) -> PlanningError | None:
@@ -199,11 +195,11 @@ class UnitModel:
             return error
         return None
 
-    def _search(self, row: int, count: int) -> RecordedResult:
+    def _search(self, row: int, count: int) -> RecordedLayout:
         case = self.case
         return search_recorded(
             self.model(row), self.machine(row), count, case.job.global_batch,
-            space=unit_space(case.space),
+            space=case.space,
         )  # fmt: skip
 
     def model(self, row: int) -> RecordedModel:

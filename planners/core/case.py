@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -17,25 +17,30 @@ STREAM_SHARE: Final = 0.856
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutCase:
-    """Columns of a question and the model's constants; all columns broadcast.
+class LayoutConditions:
+    """Machines, the software on them, and the constants of the layout model.
 
     Attributes
     ----------
-    shapes, layouts, machines, software, parameters : records of columns
     layer_table : LayerTable or None
         Times of a layer by micro-batch, where another law than that of the shapes gives them.
     device_factor : Column
         What measured steps of the job say of the model's times on the device: a factor.
     """
 
-    shapes: Shapes
-    layouts: Layouts
     machines: Machines
-    software: Software
-    parameters: LayoutParameters
+    software: Software = field(default_factory=Software)
+    parameters: LayoutParameters = field(default_factory=LayoutParameters)
     layer_table: LayerTable | None = None
     device_factor: Column = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutCase(LayoutConditions):
+    """Columns of a question to the model; all of them broadcast."""
+
+    shapes: Shapes
+    layouts: Layouts
 
     @property
     def tokens(self) -> Floats:

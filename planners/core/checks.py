@@ -28,7 +28,7 @@ def check_positive(subject: str, **amounts: ArrayLike | None) -> None:
     subject : str
         What they belong to, as it is called in the message.
     **amounts : array-like or None
-        By name; None is not known, and not checked.
+        None is unknown, and not checked.
 
     Raises
     ------

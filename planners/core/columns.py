@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.layer_latency import Floats
+from advisor.planners.core.transformer import Transformer
 
 Column = Floats | NDArray[np.int64] | NDArray[np.bool_] | float | int
 
@@ -43,7 +44,6 @@ class Shapes:
         [l, h, a, -, f, s, V]
     matrices : Column
         Feed-forward matrices: 2, or 3 where gated.
-    experts, experts_per_token : Column
     trained_share : Column
         Share of the parameters that is trained: 0 where only low-rank adapters are, so that no
         weight gradients are computed, reduced or kept.
@@ -77,19 +77,14 @@ class Machines:
     ----------
     flop_per_s : Column
         Measured rate of large 16-bit matrix products on one device. [flop/s]
-    memory_bytes_per_s, memory_bytes : Column
-        Of one device.
     intra_bytes_per_s : Column
         Between devices of a node, per device and direction.
     network_bytes_per_s : Column
-        Of a node, per direction.
-    devices_per_node : Column
+        Network interface of a node, per direction.
     domain_machines : Column
         Nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack.
     host_bytes_per_s : Column
         Between a device and host memory, per direction.
-    host_memory_bytes : Column
-        Of a node.
     kept_free_bytes : Column
         Of one device's memory, what a layout may not fill.
     generation : Column
@@ -188,10 +183,8 @@ class Layouts:
 
     Attributes
     ----------
-    dp, tp, pp, cp, ep, micro_batch, accumulation_steps, virtual_stages, zero_stage : Column
     recompute : Column
         Index into ``RECOMPUTES``.
-    is_sequence_parallel : Column
     shard_group : Column
         Data-parallel ranks that share one copy of the sharded state: dp, or fewer where ZeRO is
         hierarchical.
@@ -199,7 +192,6 @@ class Layouts:
         1 where ZeRO-3 frees gathered parameters after the forward pass.
     holds_all : Column
         1 for GPipe: every micro-batch in flight.
-    offloads_optimizer, offloads_parameters, offloads_activations : Column
     average_every : Column
         Steps between two averagings of the data-parallel ranks: 1 is synchronous SGD.
     """
@@ -222,6 +214,27 @@ class Layouts:
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
     average_every: Column = 1
+
+
+def shapes_of(
+    transformer: Transformer, *, trained_share: float = 1.0, passed_share: float = 1.0
+) -> Shapes:
+    """Return a transformer as (scalar) columns."""
+    return Shapes(
+        layers=transformer.layers,
+        hidden=transformer.hidden,
+        heads=transformer.heads,
+        kv_heads=transformer.kv_heads or transformer.heads,
+        ffn=transformer.ffn or 4 * transformer.hidden,
+        matrices=3 if transformer.is_gated else 2,
+        sequence=transformer.sequence,
+        vocabulary=transformer.vocabulary,
+        experts=transformer.experts,
+        experts_per_token=transformer.experts_per_token,
+        trained_share=trained_share,
+        passed_share=passed_share,
+        tables=2 if transformer.has_head and not transformer.has_tied_embeddings else 1,
+    )
 
 
 def domain_devices(machines: Machines) -> Floats:

@@ -8,10 +8,6 @@ class PlanningError(Exception):
 
     Parameters
     ----------
-    message : str
-        What is wrong, with the value received.
-    hint : str
-        What to do about it.
     exit_code : int, default 1
         What the command line returns: 2 for a value that makes no sense, 3 where nothing
         satisfies the constraints.

@@ -17,7 +17,7 @@ class LayerTable:
     Attributes
     ----------
     micro_batches : array of shape (n,)
-        Rising. [samples]
+        They rise. [samples]
     forward_s, backward_s : arrays of shape (n,)
         Of one micro-batch, starting kernels included. [s]
     launch_s : pair of float

@@ -62,7 +62,7 @@ class LayoutParameters:
         Share of the intra-node link that an all-reduce reaches; per doubling of the ranks [s];
         what is left of it in stacks that overlap.
     pp_efficiency, pp_latency_s, pp_exposed : float
-        Sending between stages.
+        Constants of sends between stages.
     dp_intra_efficiency, dp_network_efficiency, dp_overlap, fsdp_overlap, fsdp_exposed : float
         Rings over NVLink and over the network; how much of a backward pass hides the reduction;
         how much computing hides gathering; what of it is never hidden.

@@ -1,4 +1,4 @@
-"""What the planners reason about: a job's work, devices, links, clusters and layouts.
+"""Nouns of the planners: a job's work, devices, links, clusters and layouts.
 
 Units stand in the names; sizes are bytes, rates bytes/s and flop/s, times seconds. Nothing here
 knows of prices, files or providers. Thousands of layouts are columns of arrays inside the
@@ -45,12 +45,8 @@ class Operator:
     ----------
     name : str
         The framework's name, e.g. ``"aten::mm"``.
-    kind : OperatorKind
-        The class whose efficiency applies.
     phase : Phase
         Forward and backward grow with the micro-batch; the optimizer's share does not.
-    count : float
-        Calls in the step.
     flop : float
         Floating-point operations of all calls together. [flop]
     bytes : float
@@ -91,10 +87,6 @@ class Layer:
 
     Attributes
     ----------
-    name : str
-    parameters : int
-    forward_flop_per_sample, backward_flop_per_sample : float
-        [flop]
     output_bytes_per_sample, saved_bytes_per_sample : float
         Activation handed to the next layer, and activations kept for the backward pass. [bytes]
     forward_s, backward_s : float or None
@@ -134,16 +126,12 @@ class Work:
 
     Attributes
     ----------
-    operators : tuple of Operator
     micro_batch : int
         Samples that the operators processed.
-    parameters, trainable_parameters : int
     parameter_bytes, optimizer_state_bytes : float
-        As the job stores them. [bytes]
+        Sizes as the job stores them.
     saved_bytes_per_sample : float
         Activations kept for the backward pass. [bytes/sample]
-    input_bytes_per_sample : float
-        [bytes/sample]
     layers : tuple of Layer
         In forward order; empty where unknown.
     precision : Precision
@@ -205,15 +193,11 @@ class Device:
 
     Attributes
     ----------
-    name, vendor, architecture : str
     kind : {"gpu", "tpu", "accelerator", "cpu"}
-    memory_bytes : float
-    memory_bytes_per_s : float
-        Memory bandwidth. [bytes/s]
     fp32_flop_per_s, ..., fp8_flop_per_s : float or None
-        Dense peaks. [flop/s]
+        Dense peaks of the datasheet.
     sustained_fp32_flop_per_s, sustained_fp16_flop_per_s : float or None
-        Measured; fp16 stands for bf16 too. [flop/s]
+        Measured rates; fp16 stands for bf16 too.
     best_fp16_flop_per_s : float or None
         The fastest product that anybody measured, over all sizes: none of a job's runs faster, and
         most run slower. [flop/s]
@@ -221,8 +205,6 @@ class Device:
         CPUs: virtual CPUs of the machine.
     core_speed : float or None
         CPUs: CoreMark per virtual CPU. [1/s]
-    tdp_w : float or None
-        Power limit of the board. [W]
     release_year : float or None
         Of the first card of its chip family: what a joule buys is the process's, so that an H200
         computes as an H100 of the same power does.
@@ -273,7 +255,7 @@ class Link:
     bytes_per_s : float
         Nominal bandwidth per direction. [bytes/s]
     latency_s : float
-        Per message. [s]
+        Time of an empty message. [s]
     """
 
     name: str
@@ -296,21 +278,14 @@ class Node:
 
     Attributes
     ----------
-    name : str
-    device : Device
-    devices : int
-        Devices in the machine.
     intra : Link
         Between two devices of the machine.
     network : Link
         The machine's network interface, shared by its devices.
     host : Link or None
         Between host memory and one device; None for CPUs.
-    vcpus : int
     core_speed : float or None
         CoreMark per virtual CPU: feeds the input-pipeline limit. [1/s]
-    memory_bytes : float
-        Host memory.
     domain_machines : int
         Machines among which ``intra`` joins all devices: 1, or 18 in an NVL72 rack.
     """

@@ -1,4 +1,4 @@
-"""What the training software does: assumptions that belong to a job and change its numbers.
+"""Training setup of a job: kernels, optimizer, stored weights, adapters, frozen layers.
 
 Bytes of a parameter that is trained, by what is stored and computed in:
 
@@ -72,8 +72,6 @@ class TrainingSetup:
         As accumulated and reduced; never wider than the stored weights.
     adapter_rank : int or None
         Rank of LoRA's adapters; None trains the weights themselves.
-    adapter_targets : {"all-linear", "attention", "query-value"}
-        The matrices that have adapters.
     base_bits : {16, 8, 4}
         Bits of a frozen weight beside adapters (QLoRA: 4).
     frozen_fraction : float

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 Record = TypeVar("Record")
 
 
-def select(record: Record, rows: NDArray[Any]) -> Record:
+def select(record: Record, rows: NDArray[Any] | tuple[slice | NDArray[Any] | None, ...]) -> Record:
     """Return some rows of a record.
 
     Parameters
     ----------
     record : dataclass of arrays of shape (n, ...)
     rows : integer or boolean array
-        Places among the n, in the order wanted.
+        Places among the n, in the order wanted; or any other index of an array.
     """
     some: Record = _mapped(lambda parts: parts[0][rows], [record])
     return some

@@ -21,7 +21,6 @@ class Transformer:
         Inner width of the feed-forward block; None means 4 h.
     is_gated : bool
         Three feed-forward matrices (SwiGLU) instead of two.
-    is_causal, has_flash_attention, has_tied_embeddings : bool
     experts, experts_per_token : int
         Mixture of experts; 1 and 1 for a dense model.
     head_width : int or None

@@ -1,4 +1,4 @@
-"""How a model is laid out over equal devices.
+"""Layouts of a model over equal devices.
 
 Step time of every combination of data, tensor, pipeline, context and expert parallelism, the
 search over them, cutting layers into stages, and pipeline schedules.

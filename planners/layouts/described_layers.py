@@ -23,12 +23,6 @@ from advisor.planners.step.describe_operators import activation_bytes
 def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> tuple[Layer, ...]:
     """Return the layers of a transformer in forward order; nothing of them is measured.
 
-    Parameters
-    ----------
-    model : Transformer
-    precision : Precision
-        Of the activations.
-
     Raises
     ------
     PlanningError

@@ -1,4 +1,4 @@
-"""What each released framework asks of a layout, with the place where it says so.
+"""Rules of released frameworks about layouts, each with the place where the framework says so.
 
 A rule is a fact about a combination that the framework refuses, or for which it has no switch.
 Rules read columns, so that a search applies the same table to a block of layouts as a command
@@ -19,7 +19,7 @@ deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -43,41 +43,17 @@ class Case:
     Fields of ``Layouts`` and ``Shapes`` are attributes of the same names.
     """
 
-    setup: TrainingSetup
-    precision: Precision
-    has_shapes: bool
-
-    dp: Numbers
-    tp: Numbers
-    pp: Numbers
-    cp: Numbers
-    ep: Numbers
-    accumulation_steps: Numbers
-    virtual_stages: Numbers
-    zero_stage: Numbers
-    recompute: Numbers
-    is_sequence_parallel: Numbers
-    shard_group: Numbers
-    holds_all: Numbers
-    offloads_optimizer: Numbers
-    offloads_parameters: Numbers
-    offloads_activations: Numbers
-    layers: Numbers
-    hidden: Numbers
-    heads: Numbers
-    kv_heads: Numbers
-    ffn: Numbers
-    sequence: Numbers
-    experts: Numbers
-
     def __init__(
         self, layouts: Layouts, shapes: Shapes | None, setup: TrainingSetup, precision: Precision
     ) -> None:
+        self.layouts, self.shapes = layouts, shapes
         self.setup, self.precision = setup, precision
-        self.has_shapes = shapes is not None
-        for record in (layouts, shapes):
-            for field in fields(record) if record is not None else ():
-                setattr(self, field.name, np.asarray(getattr(record, field.name)))
+
+    def __getattr__(self, name: str) -> Numbers:
+        record = self.layouts if name in Layouts.__slots__ else self.shapes
+        column = np.asarray(getattr(record, name))
+        setattr(self, name, column)
+        return column
 
     @property
     def ranks(self) -> Numbers:
@@ -106,39 +82,23 @@ class Case:
         return np.asarray(self.recompute != SELECTIVE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FrameworkRule:
     """What one framework asks of a layout.
 
     Attributes
     ----------
-    framework : str
-    allows : callable
-        From a case to which of its layouts are accepted.
     reason : str
         What is asked, as a sentence.
     source : str
         Where the framework says so: file and function.
+    allows : callable
+        From a case to which of its layouts are accepted.
     of_shapes : bool
         The rule needs the model's dimensions.
     """
 
-    framework: Framework
-    allows: Callable[[Case], Bools | bool]
     reason: str
     source: str
+    allows: Callable[[Case], Bools | bool]
     of_shapes: bool = False
-
-
-def rule(
-    framework: Framework,
-    reason: str,
-    source: str,
-    allows: Callable[[Case], Bools | bool],
-    *,
-    of_shapes: bool = False,
-) -> FrameworkRule:
-    """Return a rule, its words first."""
-    return FrameworkRule(
-        framework=framework, allows=allows, reason=reason, source=source, of_shapes=of_shapes
-    )

@@ -11,18 +11,23 @@ sequence outside their products (sequence parallelism): the same bytes travel, l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts, Offload
 from advisor.planners.core.nouns import Layout, Recompute, Schedule, Transformer
+from advisor.planners.core.tables import select
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+# Beyond these nobody has trained.
+_MOST_STAGES: Final = 512
+_MOST_CP: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +36,10 @@ class SearchSpace:
 
     Attributes
     ----------
-    max_tp, max_pp, max_cp, max_micro_batch : int
-    min_tp, min_pp, min_cp, min_ep : int
     tp, pp, cp, ep, micro_batch, accumulation_steps : int or None
         Exactly these; None leaves them open.
-    schedules : tuple of Schedule
-    zero_stages : tuple of int
     may_shard_in_nodes : bool
         Hierarchical sharding: state shared by the ranks of one node only.
-    recomputes : tuple of Recompute
-    offloads : tuple of str
-        What may be moved to host memory.
     swaps : bool
         Layers may be swapped in from host memory, by peers that average (``planners.swapping``).
     average_every : int or None
@@ -49,8 +47,6 @@ class SearchSpace:
     """
 
     max_tp: int = 64
-    max_pp: int = 512
-    max_cp: int = 16
     max_micro_batch: int = 128
     min_tp: int = 1
     min_pp: int = 1
@@ -77,32 +73,6 @@ class SearchSpace:
         names = ("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
                  "zero_stages", "recomputes", "offloads")  # fmt: skip
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(default, n)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
-    """Axis 0 as arrays of shape (n,): one row a valid choice of degrees, batch and schedule."""
-
-    dp: Ints
-    tp: Ints
-    pp: Ints
-    cp: Ints
-    ep: Ints
-    micro_batch: Ints
-    accumulation_steps: Ints
-    virtual_stages: Ints
-    holds_all: Bools
-    is_sequence_parallel: Ints
-
-    def __len__(self) -> int:
-        return self.dp.size
-
-    def columns(self, part: slice | Ints) -> dict[str, Ints]:
-        """Return a part of the axis, shaped (k, 1, 1)."""
-        return {
-            name: getattr(self, name)[part, None, None]
-            for name in self.__slots__  # a frozen record of arrays: its slots are its columns
-        }
 
 
 def divisors(number: int, limit: int | None = None) -> list[int]:
@@ -138,12 +108,12 @@ def degrees(
             continue
         if shape.heads % tp or (kv_heads % tp and tp % kv_heads) or space.tp not in (None, tp):
             continue
-        for pp in divisors(devices // tp, min(space.max_pp, shape.layers)):
+        for pp in divisors(devices // tp, min(_MOST_STAGES, shape.layers)):
             if pp < space.min_pp:
                 continue
             if not fills_stages(shape.layers, pp) or space.pp not in (None, pp):
                 continue
-            for cp in divisors(devices // tp // pp, space.max_cp):
+            for cp in divisors(devices // tp // pp, _MOST_CP):
                 dp = devices // tp // pp // cp
                 if global_batch % dp or (cp > 1 and shape.sequence % (2 * cp)):
                     continue
@@ -155,8 +125,8 @@ def degrees(
 
 
 @lru_cache(maxsize=256)
-def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpace) -> Splits:
-    """Return axis 0: every valid choice of degrees, micro-batch and schedule.
+def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpace) -> Layouts:
+    """Return axis 0, columns of shape (n,): every valid choice of degrees, batch and schedule.
 
     Kept for the next question: machines with as many devices share it.
     """
@@ -167,18 +137,25 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
         for v, holds_all in _schedules(shape.layers, pp, global_batch // dp // micro, space)
     ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 9)
-    return Splits(
-        dp=table[:, 0],
-        tp=table[:, 1],
-        pp=table[:, 2],
-        cp=table[:, 3],
-        ep=table[:, 4],
-        micro_batch=table[:, 5],
-        accumulation_steps=table[:, 6],
-        virtual_stages=table[:, 7],
-        holds_all=table[:, 8].astype(bool),
-        is_sequence_parallel=(table[:, 1] > 1).astype(np.int64),
+    dp, tp, pp, cp, ep, micro_batch, steps, virtual_stages, holds_all = table.T
+    return Layouts(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        micro_batch=micro_batch,
+        accumulation_steps=steps,
+        virtual_stages=virtual_stages,
+        holds_all=holds_all.astype(bool),
+        is_sequence_parallel=(tp > 1).astype(np.int64),
+        shard_group=dp * cp,
     )
+
+
+def axis_part(axis: Layouts, rows: slice | Ints) -> Layouts:
+    """Return some rows of axis 0, shaped (k, 1, 1)."""
+    return select(axis, (rows, None, None))
 
 
 def _micro_batches(local: int, space: SearchSpace) -> list[int]:
@@ -231,7 +208,7 @@ def shards(space: SearchSpace) -> dict[str, Ints]:
 
 
 def block(
-    part: dict[str, Ints],
+    part: Layouts,
     recompute: dict[str, Ints],
     shard: dict[str, Ints],
     devices_per_node: int,
@@ -240,15 +217,11 @@ def block(
 
     A repetition: sharding over one rank, or a node's share that is all ranks.
     """
-    ranks = part["dp"] * part["cp"]
-    in_node = np.maximum(np.minimum(devices_per_node // (part["tp"]), ranks), 1)
+    ranks = np.asarray(part.dp * part.cp)
+    in_node = np.maximum(np.minimum(devices_per_node // np.asarray(part.tp), ranks), 1)
     group = np.where(shard["in_node"], in_node, ranks)
-    layouts = Layouts(
-        **part,
-        **recompute,
-        shard_group=group,
-        **{name: column for name, column in shard.items() if name != "in_node"},
-    )
+    moved = {name: column for name, column in shard.items() if name != "in_node"}
+    layouts = replace(part, **recompute, **moved, shard_group=group)
     is_sharded = (shard["zero_stage"] == 0) | (group > 1)
     is_hierarchical = (shard["in_node"] == 0) | ((group < ranks) & (ranks % group == 0))
     return layouts, is_sharded & is_hierarchical
@@ -267,14 +240,10 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
     elif at("holds_all") and pp > 1:
         schedule = "gpipe"
     ranks, group, zero = at("dp") * at("cp"), at("shard_group"), at("zero_stage")
+    same = ("dp", "tp", "cp", "ep", "micro_batch", "accumulation_steps")
     return Layout(
-        dp=at("dp"),
-        tp=at("tp"),
+        **{name: at(name) for name in same},
         pp=pp,
-        cp=at("cp"),
-        ep=at("ep"),
-        micro_batch=at("micro_batch"),
-        accumulation_steps=at("accumulation_steps"),
         virtual_stages=v,
         schedule=schedule,
         zero_stage=zero,

@@ -35,7 +35,7 @@ from advisor.planners.links.tensor_parallel import (
     expert_parallel_s,
     tensor_parallel_s,
 )
-from advisor.planners.memory.layout_memory import accumulates_whole, kept_bytes
+from advisor.planners.memory.layout_memory import accumulates_whole, kept_bytes, shard_ranks
 from advisor.planners.step.transformer_step import LayerTimes, head_s, launch_s, layer_times
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
@@ -106,8 +106,7 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     """
     shapes, layouts = case.shapes, case.layouts
     software, parameters = case.software, case.parameters
-    d = np.asarray(layouts.dp) * np.asarray(layouts.cp, float)
-    group = np.minimum(np.asarray(layouts.shard_group, float), d)
+    d, group = np.asarray(layouts.dp) * np.asarray(layouts.cp, float), shard_ranks(layouts)
     held = device_parameters(shapes, layouts)
     ring = ring_bytes_per_s(case, d)
     group_ring = ring_bytes_per_s(case, group)
@@ -152,7 +151,6 @@ def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Float
 
     Parameters
     ----------
-    reduction_s : array
     hiding_s : array
         What one micro-batch's backward on all chunks of the device hides.
     """
@@ -166,23 +164,19 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     """Return the exposed transfers to host memory and the host's optimizer update [s]."""
     shapes, layouts, machines = case.shapes, case.layouts, case.machines
     software, parameters = case.software, case.parameters
-    held = device_parameters(shapes, layouts)
-    d = np.asarray(layouts.dp) * np.asarray(layouts.cp, float)
-    group = np.minimum(np.asarray(layouts.shard_group, float), d)
-    zero = np.asarray(layouts.zero_stage)
+    held, updated = device_parameters(shapes, layouts), _updated_parameters(case)
     link = np.asarray(machines.host_bytes_per_s)
     m = np.asarray(layouts.accumulation_steps)
-    updated = np.where(zero >= 1, held / group, held)
     # Gradients go down, parameters come back; the CPUs of a node update the state and gradients of
     # every parameter of its devices (16 bytes in mixed precision with AdamW).
-    updated = updated * np.asarray(shapes.trained_share, float)
     weight = np.asarray(software.weight_bytes, float)
     moved = weight + software.gradient_bytes
     touched = moved + software.optimizer_state_bytes - weight
     update = moved * updated / link + np.asarray(machines.devices_per_node) * touched * updated / (
         parameters.host_update_bytes_per_s
     )
-    fetched = m * 2 * weight * np.where(zero == 3, held / group, held) / link
+    fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
+    fetched = m * 2 * weight * fetched / link
     per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     passed = per_stage * passed_layers_share(shapes, layouts)
     kept = m * 2 * passed * kept_bytes(shapes, layouts, software) / link
@@ -192,6 +186,14 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     return np.asarray(
         np.asarray(layouts.offloads_optimizer) * update + np.maximum(moved - hidden, 0.0)
     )
+
+
+def _updated_parameters(case: LayoutCase) -> Floats:
+    """Return the trained parameters that one device updates: its share where they are sharded."""
+    held = device_parameters(case.shapes, case.layouts)
+    is_sharded = np.asarray(case.layouts.zero_stage) >= 1
+    updated = np.where(is_sharded, held / shard_ranks(case.layouts), held)
+    return np.asarray(updated * np.asarray(case.shapes.trained_share, float))
 
 
 def step_times(case: LayoutCase) -> StepTimes:
@@ -262,16 +264,10 @@ def _sends_s(case: LayoutCase) -> Floats:
 
 def _optimizer_s(case: LayoutCase) -> Floats:
     """Return the optimizer's update on the device and the step's fixed time [s]."""
-    shapes, layouts, parameters = case.shapes, case.layouts, case.parameters
-    held = device_parameters(shapes, layouts)
-    d = np.asarray(layouts.dp) * np.asarray(layouts.cp, float)
-    group = np.minimum(np.asarray(layouts.shard_group, float), d)
-    updated = np.where(np.asarray(layouts.zero_stage) >= 1, held / group, held)
-    updated = updated * np.asarray(shapes.trained_share, float)
-    updated = updated * (1 - np.asarray(layouts.offloads_optimizer))
+    software, parameters = case.software, case.parameters
+    updated = _updated_parameters(case) * (1 - np.asarray(case.layouts.offloads_optimizer))
     memory = case.stream_bytes_per_s
     # The constant was fitted where weights, gradients and AdamW's state are 18 bytes.
-    software = case.software
     kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
     share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory

@@ -9,7 +9,7 @@
 Every choice of D, tp per group, micro-batch, recomputation, ZeRO 0 or 1 and order of the groups is
 a column; layers are apportioned in ``planners.layouts.mixed_stages``. step = sum of the stages
 and sends +
-(m-1) x the slowest + the slowest group's reduction and optimizer: ``pipeline.uneven_s``. One kind
+(m-1) x the slowest + the slowest group's reduction and optimizer, as ``stage_partition``. One kind
 of machine is ``planners.layouts.search``'s case.
 """
 
@@ -70,7 +70,6 @@ class MixedPlan:
         Of each group in pipeline order; ``pp`` counts the group's own stages.
     layers : tuple of int
         Of every stage in pipeline order.
-    step_s : float
     stage_s : tuple of float
         One micro-batch on every stage. [s]
     memory_bytes : tuple of float
@@ -98,7 +97,6 @@ def search_mixed(
     ----------
     groups : sequence of MachineGroup
         Of the same transformer; dense: experts are not spread over unlike machines.
-    global_batch : int
     same_tp : bool, default False
         One tensor-parallel degree for all groups: what Megatron-LM can run.
 

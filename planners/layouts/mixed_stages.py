@@ -162,7 +162,6 @@ def apportion(
 
     Parameters
     ----------
-    layers : int
     stages : by group, arrays of shape (n,)
         Stages of the group.
     layer_s, most : by group, arrays of shape (n,)

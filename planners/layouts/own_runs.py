@@ -1,4 +1,4 @@
-r"""What a user's few measured steps say of the layout model, robustly and never for sure.
+r"""Robust calibration of the layout model by a user's few measured steps.
 
 ==========  =======================================================================
 here        meaning
@@ -68,7 +68,6 @@ def sensitivity(problem: LayoutProblem, layout: Layouts) -> tuple[float, Floats,
 
     Parameters
     ----------
-    problem : LayoutProblem
     layout : Layouts
         Scalar columns.
 
@@ -128,7 +127,6 @@ class OwnRunsFit:
 
     Attributes
     ----------
-    runs : LayoutRuns
     weights : ndarray of shape (cells,)
         Posterior probability of each cell.
     cells : ndarray of shape (cells, 3)
@@ -168,7 +166,7 @@ class OwnRunsFit:
         device_slope : float
             d of its layout.
         correlations : ndarray of shape (n,)
-            Of its device with those of the runs.
+            rho of its device with those of the runs.
         """
         runs, (a2, tau2, run2) = self.runs, (self.cells**2).T
         of_device = device_slope * correlations * runs.device_slopes

@@ -59,29 +59,11 @@ def even_s(
 
     Parameters
     ----------
-    stages, micro_batches, virtual_stages : array-like of int
     stage_s : array-like
         t_f + t_b of one micro-batch on one device. [s]
     """
     ideal = np.asarray(micro_batches, float) * np.asarray(stage_s, float)
     return np.asarray(ideal * (1 + bubble_fraction(stages, micro_batches, virtual_stages)))
-
-
-def uneven_s(stage_s: ArrayLike, micro_batches: ArrayLike, *, send_s: ArrayLike = 0.0) -> Floats:
-    """Return sum of the stages + (m-1) x the slowest: the form of Metis, AMP and Alpa [s].
-
-    Sending blocks its stage: a stage takes ``stage_s + 2 send_s``. Equal to ``replay_s`` for GPipe
-    and 1F1B where stages are even and sending is free; a good first look elsewhere.
-
-    Parameters
-    ----------
-    stage_s : array-like of shape (..., p)
-        t_f + t_b. [s]
-    micro_batches : array-like of shape (...)
-    send_s : array-like, broadcastable to (..., p)
-    """
-    stage = np.asarray(stage_s, float) + 2 * np.asarray(send_s, float)
-    return np.asarray(stage.sum(-1) + (np.asarray(micro_batches) - 1) * stage.max(-1))
 
 
 def in_flight(

@@ -1,8 +1,7 @@
-"""A layout with what the model says of it, and fronts of such layouts."""
+"""A layout with what the model says of it, and what a search saw."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +23,10 @@ class PlannedLayout:
 
     Attributes
     ----------
-    layout : Layout
-    step_s : float
-        [s]
     memory_bytes, host_bytes : float
         On the fullest device; on a node for offload. [bytes]
     parts_s : dict of str to float
-        What the step is made of (``PARTS``). [s]
+        What the step is made of (``PARTS`` of a transformer); they sum to it. [s]
     """
 
     layout: Layout
@@ -39,21 +35,28 @@ class PlannedLayout:
     host_bytes: float
     parts_s: dict[str, float]
 
-    @property
-    def device_s(self) -> float:
-        """Device-seconds of a step: money up to the price of a device."""
-        return self.step_s * self.layout.devices
 
-    @property
-    def bottleneck(self) -> str:
-        """The largest part of the step."""
-        return max(self.parts_s, key=lambda part: self.parts_s[part]).removesuffix("_s")
+@dataclass(slots=True)
+class Found:
+    """What one search saw.
 
+    Attributes
+    ----------
+    considered, fitting : int
+        Valid layouts, and those that fit into memory.
+    nearest : (float, Layout) or None
+        The layout that misses by the fewest bytes where none fits.
+    least_s : float
+        The fastest step that was seen to fit. [s]
+    """
 
-def pareto(layouts: Iterable[PlannedLayout]) -> list[PlannedLayout]:
-    """Return the layouts that no other beats in both time and device-seconds."""
-    front: list[PlannedLayout] = []
-    for layout in sorted(layouts, key=lambda x: (x.step_s, x.device_s)):
-        if not front or layout.device_s < front[-1].device_s:
-            front.append(layout)
-    return front
+    best: PlannedLayout | None = None
+    considered: int = 0
+    fitting: int = 0
+    nearest: tuple[float, Layout] | None = None
+    least_s: float = float("inf")
+
+    def misses(self, excess_bytes: float, layout: Layout) -> None:
+        """Keep a layout that does not fit if none misses by less."""
+        if self.nearest is None or excess_bytes < self.nearest[0]:
+            self.nearest = excess_bytes, layout

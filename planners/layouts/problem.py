@@ -8,30 +8,27 @@ Layouts that move anything to host memory are looked at only where they could be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.case import LayoutCase
+from advisor.planners.core.case import LayoutCase, LayoutConditions
 from advisor.planners.core.columns import (
     Layouts,
-    Machines,
     Shapes,
-    Software,
     device_parameters,
     domain_devices,
+    shapes_of,
 )
 from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.layer_table import LayerTable
-from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Layout, Transformer
 from advisor.planners.layouts.grid import (
     Bools,
     Ints,
     SearchSpace,
-    Splits,
+    axis_part,
     block,
     layout_at,
     recomputes,
@@ -43,14 +40,10 @@ from advisor.planners.layouts.layout_time import (
     calibrated,
     step_times,
 )
-from advisor.planners.layouts.planned import PARTS, PlannedLayout
+from advisor.planners.layouts.planned import PARTS, Found, PlannedLayout
 from advisor.planners.layouts.runnable import layout_columns
-from advisor.planners.memory.layout_memory import (
-    MemoryConstants,
-    StageAsked,
-    host_bytes,
-    memory_bytes,
-)
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import StageAsked, host_bytes, memory_bytes
 from advisor.planners.step.transformer_step import layer_times
 
 # Entries of a block: its temporaries stay in the processor's cache.
@@ -58,69 +51,15 @@ _BLOCK: Final = 60_000
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
 
-
-def shapes_of(
-    transformer: Transformer, *, trained_share: float = 1.0, passed_share: float = 1.0
-) -> Shapes:
-    """Return a transformer as (scalar) columns."""
-    return Shapes(
-        layers=transformer.layers,
-        hidden=transformer.hidden,
-        heads=transformer.heads,
-        kv_heads=transformer.kv_heads or transformer.heads,
-        ffn=transformer.ffn or 4 * transformer.hidden,
-        matrices=3 if transformer.is_gated else 2,
-        sequence=transformer.sequence,
-        vocabulary=transformer.vocabulary,
-        experts=transformer.experts,
-        experts_per_token=transformer.experts_per_token,
-        trained_share=trained_share,
-        passed_share=passed_share,
-        tables=2 if transformer.has_head and not transformer.has_tied_embeddings else 1,
-    )
-
-
-_ONE_DEVICE: Final = Layouts(
-    dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1
-)  # fmt: skip
-
-
-@dataclass(slots=True)
-class Found:
-    """What one search saw.
-
-    Attributes
-    ----------
-    best : PlannedLayout or None
-        The fastest that fits.
-    considered, fitting : int
-        Valid layouts, and those that fit into memory.
-    nearest : (float, Layout) or None
-        The layout that misses by the fewest bytes where none fits.
-    """
-
-    best: PlannedLayout | None = None
-    considered: int = 0
-    fitting: int = 0
-    nearest: tuple[float, Layout] | None = None
+_ONE_DEVICE: Final = layout_columns(Layout())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutProblem:
-    """A transformer, the machines it is laid out on, and the constants of the model.
+class LayoutProblem(LayoutConditions):
+    """A transformer to be laid out on one kind of node: machines and factor are scalars.
 
     Attributes
     ----------
-    transformer : Transformer
-    machines : Machines
-        Scalars: one kind of node.
-    software : Software
-    parameters : LayoutParameters
-    memory : MemoryConstants
-    layer_table : LayerTable or None
-        Times of a layer on the device, where the law of the transformer's shapes does not hold.
-    device_factor : float
-        What measured steps of the job say of the device.
     trained_share, passed_share : float
         Of the parameters, those that are trained; of the layers, those with a backward pass.
     admits : function of Layouts, optional
@@ -128,12 +67,8 @@ class LayoutProblem:
     """
 
     transformer: Transformer
-    machines: Machines
-    software: Software = field(default_factory=Software)
-    parameters: LayoutParameters = field(default_factory=LayoutParameters)
-    memory: MemoryConstants = field(default_factory=MemoryConstants)
-    layer_table: LayerTable | None = None
     device_factor: float = 1.0
+    memory: MemoryConstants = field(default_factory=MemoryConstants)
     trained_share: float = 1.0
     passed_share: float = 1.0
     admits: Callable[[Layouts], Bools] | None = None
@@ -157,28 +92,15 @@ class LayoutProblem:
 
     def case(self, layouts: Layouts) -> LayoutCase:
         """Return the question of what these layouts take."""
-        return LayoutCase(
-            shapes=self.shapes,
-            layouts=layouts,
-            machines=self.machines,
-            software=self.software,
-            parameters=self.parameters,
-            layer_table=self.layer_table,
-            device_factor=self.device_factor,
-        )
+        same = {one.name: getattr(self, one.name) for one in fields(LayoutConditions)}
+        return LayoutCase(shapes=self.shapes, layouts=layouts, **same)
 
     def evaluate(self, layout: Layout) -> PlannedLayout:
         """Return what one layout takes, whether it fits or not."""
         columns = layout_columns(layout)
         on_host = host_bytes(self.shapes, columns, self.machines, self.software)
-        times = self.times(columns)
-        return PlannedLayout(
-            layout=layout,
-            step_s=float(times.step_s),
-            memory_bytes=float(self.used_bytes(columns)),
-            host_bytes=float(on_host),
-            parts_s={part: float(getattr(times, part)) for part in PARTS},
-        )
+        bytes_ = self.used_bytes(columns), on_host
+        return _planned(layout, self.times(columns), bytes_, (), ())
 
     def times(self, layouts: Layouts) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s]."""
@@ -206,8 +128,8 @@ class LayoutProblem:
         """Whether any layout fits into memory; no time is computed."""
         axis = splits(self.transformer, devices, global_batch, space)
         recompute, shard = recomputes(space), shards(space)
-        for start in range(0, len(axis), _BLOCK // 16):
-            part = axis.columns(slice(start, start + _BLOCK // 16))
+        for start in range(0, np.size(axis.dp), _BLOCK // 16):
+            part = axis_part(axis, slice(start, start + _BLOCK // 16))
             layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
                 valid = valid & self.admits(layouts)
@@ -217,21 +139,21 @@ class LayoutProblem:
         return False
 
     def _stay(
-        self, axis: Splits, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found
+        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found
     ) -> Floats:
         """Look at all layouts with nothing in host memory.
 
         Returns the least time of each split among those that do not fit. [s]
         """
-        missing_s = np.full(len(axis), np.inf)
+        missing_s = np.full(np.size(axis.dp), np.inf)
         width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
-        for start in range(0, len(axis), width):
+        for start in range(0, np.size(axis.dp), width):
             part = slice(start, start + width)
-            missing_s[part] = self._block(axis.columns(part), recompute, shard, found)
+            missing_s[part] = self._block(axis_part(axis, part), recompute, shard, found)
         return missing_s
 
     def _move(
-        self, axis: Splits, recompute: dict[str, Ints], shard: dict[str, Ints], missing_s: Floats,
+        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], missing_s: Floats,
         found: Found,
     ) -> None:  # fmt: skip
         """Look at layouts with something in host memory, the most promising splits first."""
@@ -240,14 +162,13 @@ class LayoutProblem:
         width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
         for start in range(0, len(order), width):
             rows = np.sort(order[start : start + width])
-            if found.best is not None:
-                rows = rows[missing_s[rows] < found.best.step_s]
+            rows = rows[missing_s[rows] < found.least_s]
             if not rows.size:
                 return
-            self._block(axis.columns(rows), recompute, shard, found)
+            self._block(axis_part(axis, rows), recompute, shard, found)
 
     def _block(
-        self, part: dict[str, Ints], recompute: dict[str, Ints], shard: dict[str, Ints],
+        self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints],
         found: Found,
     ) -> Floats:  # fmt: skip
         """Look at a block; return the least time of each split that does not fit [s]."""
@@ -269,9 +190,11 @@ class LayoutProblem:
         times = self.times(layouts)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
-        least = float(step_s[index])
-        if least < (np.inf if found.best is None else found.best.step_s):
-            found.best = _planned(layouts, times, (used, on_host), index, shape)
+        if float(step_s[index]) < found.least_s:
+            found.least_s = float(step_s[index])
+            place = tuple(int(i) for i in index)
+            layout = layout_at(layouts, place, shape)
+            found.best = _planned(layout, times, (used, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
 
@@ -286,9 +209,9 @@ class LayoutProblem:
         excess = np.where(valid, used - self.capacity_bytes, np.inf)
         excess = np.broadcast_to(excess, shape)
         index = np.unravel_index(int(np.argmin(excess)), shape)
-        least = float(excess[index])
-        if np.isfinite(least) and (found.nearest is None or least < found.nearest[0]):
-            found.nearest = least, layout_at(layouts, tuple(int(i) for i in index), shape)
+        if np.isfinite(excess[index]):
+            place = tuple(int(i) for i in index)
+            found.misses(float(excess[index]), layout_at(layouts, place, shape))
 
     def least_step_s(self, devices: int, global_batch: int, device_s: float) -> float:
         """Return a bound from below on the step in any layout; inf where none can fit [s].
@@ -298,7 +221,6 @@ class LayoutProblem:
 
         Parameters
         ----------
-        devices, global_batch : int
         device_s : float
             ``least_device_s_per_sample``, which is the same for all machines with the device.
         """
@@ -345,19 +267,19 @@ def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:
 
 
 def _planned(
-    layouts: Layouts,
+    layout: Layout,
     times: StepTimes,
     bytes_: tuple[Floats, Floats],
-    index: Sequence[np.intp],
+    place: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> PlannedLayout:
-    place = tuple(int(i) for i in index)
+    """Return a layout with its entry of a block of the shape."""
 
     def at(values: np.ndarray) -> float:
         return float(np.broadcast_to(values, shape)[place])
 
     return PlannedLayout(
-        layout=layout_at(layouts, place, shape),
+        layout=layout,
         step_s=at(times.step_s),
         memory_bytes=at(bytes_[0]),
         host_bytes=at(bytes_[1]),

@@ -1,4 +1,4 @@
-"""Which layouts a released framework runs, as columns and one by one.
+"""Layouts that a released framework runs, as columns and one by one.
 
 A layout can run if one framework accepts all of it (``planners.layouts.framework_rules``); a
 search that leaves the others out proposes nothing that cannot be started.
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import RECOMPUTES, Layouts, Shapes
+from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts, Shapes
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
 from advisor.planners.layouts.framework_rules import Bools, Case, Framework, FrameworkRule
@@ -47,10 +47,6 @@ def is_runnable(
         Columns that broadcast.
     shapes : Shapes, optional
         Without them, rules about dimensions (heads over tp, ...) are taken as kept.
-    setup : TrainingSetup
-    precision : Precision
-        Of the large products.
-    frameworks : sequence of str
 
     Returns
     -------
@@ -68,7 +64,7 @@ def _accepted(case: Case, framework: Framework) -> Bools:
     """Return what a framework accepts: rules over the same axes first, so that few are dense."""
     by_axes: dict[tuple[int, ...], Bools] = {}
     for rule in RULES[framework]:
-        if case.has_shapes or not rule.of_shapes:
+        if case.shapes is not None or not rule.of_shapes:
             allowed = np.asarray(rule.allows(case), bool)
             before = by_axes.get(allowed.shape)
             by_axes[allowed.shape] = allowed if before is None else before & allowed
@@ -89,30 +85,20 @@ def broken_rule(
     """Return the first rule of a framework that a layout breaks; None where it runs."""
     case = Case(layout_columns(layout), shapes, setup, precision)
     for rule in RULES[framework]:
-        if (case.has_shapes or not rule.of_shapes) and not np.all(rule.allows(case)):
+        if (case.shapes is not None or not rule.of_shapes) and not np.all(rule.allows(case)):
             return rule
     return None
 
 
 def layout_columns(layout: Layout) -> Layouts:
     """Return one layout as scalar columns."""
-    ranks = layout.dp * layout.cp
+    same = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps", "virtual_stages",
+            "zero_stage", "average_every")  # fmt: skip
     return Layouts(
-        dp=layout.dp,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        ep=layout.ep,
-        micro_batch=layout.micro_batch,
-        accumulation_steps=layout.accumulation_steps,
-        virtual_stages=layout.virtual_stages,
-        zero_stage=layout.zero_stage,
+        **{name: getattr(layout, name) for name in same},
         recompute=RECOMPUTES.index(layout.recompute),
         is_sequence_parallel=int(layout.is_sequence_parallel),
-        shard_group=layout.shard_group or ranks,
+        shard_group=layout.shard_group or layout.dp * layout.cp,
         holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
-        offloads_optimizer=int("optimizer" in layout.offload),
-        offloads_parameters=int("parameters" in layout.offload),
-        offloads_activations=int("activations" in layout.offload),
-        average_every=layout.average_every,
+        **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
     )

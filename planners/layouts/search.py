@@ -1,13 +1,12 @@
-"""All valid layouts of a transformer on a cluster: the fastest, the cheapest and the front.
+"""The fastest of all valid layouts of a transformer on a cluster, and why there is none.
 
-The front is over (step time, device-seconds): fewer devices are slower and cheaper. What is said
-where nothing fits names the nearest miss, or the constraint that leaves nothing.
+What is said where nothing fits names the nearest miss, or the constraint that leaves nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -17,9 +16,8 @@ from advisor.planners.core.checks import (
     check_not_negative,
     check_positive,
 )
-from advisor.planners.core.columns import Machines, Software
+from advisor.planners.core.columns import Machines
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.core.units import GIB
 from advisor.planners.layouts.grid import (
@@ -30,11 +28,8 @@ from advisor.planners.layouts.grid import (
     shards,
     splits,
 )
-from advisor.planners.layouts.planned import PARTS, PlannedLayout, pareto
-from advisor.planners.layouts.problem import Found, LayoutProblem, shapes_of
-from advisor.planners.memory.layout_memory import MemoryConstants
-
-__all__ = ["PARTS", "PlannedLayout", "SearchResult", "pareto", "search", "shapes_of"]
+from advisor.planners.layouts.planned import Found
+from advisor.planners.layouts.problem import LayoutProblem
 
 # A batch farther off than this is another job: none is proposed.
 _FARTHEST_BATCH: Final = 256
@@ -52,31 +47,6 @@ _WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What a search found.
-
-    Attributes
-    ----------
-    fastest, cheapest : PlannedLayout
-        Least step time; least device-seconds.
-    front : tuple of PlannedLayout
-        Not dominated in (step time, device-seconds), by rising step time.
-    considered, fitting : int
-        Valid layouts, and those that fit into memory.
-    """
-
-    fastest: PlannedLayout
-    cheapest: PlannedLayout
-    front: tuple[PlannedLayout, ...]
-    considered: int
-    fitting: int
-
-    def best(self, objective: Literal["time", "cost"]) -> PlannedLayout:
-        """Return the best layout for an objective."""
-        return self.fastest if objective == "time" else self.cheapest
-
-
 def node_counts(nodes: int) -> list[int]:
     """Return how many nodes a smaller layout may use: powers of two, and all."""
     return sorted({2**i for i in range(nodes.bit_length()) if 2**i <= nodes} | {nodes})
@@ -88,25 +58,18 @@ def search(
     nodes: int,
     global_batch: int,
     *,
-    software: Software | None = None,
-    parameters: LayoutParameters | None = None,
-    memory: MemoryConstants | None = None,
     space: SearchSpace | None = None,
-    may_use_fewer: bool = False,
-) -> SearchResult:
-    """Evaluate every valid layout and return the best and the front.
+) -> Found:
+    """Return the fastest of all valid layouts on equal machines, with what was looked at.
+
+    The constants are those that ``LayoutProblem`` starts from; fitted ones are handed to it.
 
     Parameters
     ----------
-    transformer : Transformer
     machines : Machines
-        Scalars: one kind of node.
-    nodes : int
+        Scalar columns of one kind of node.
     global_batch : int
         Samples a step.
-    software, parameters, memory, space : optional
-    may_use_fewer : bool, default False
-        Layouts on fewer nodes are candidates too (``node_counts``).
 
     Raises
     ------
@@ -114,32 +77,13 @@ def search(
         If sizes make no sense, nothing divides, or nothing fits; the message names the nearest
         miss and what would make it fit.
     """
-    problem = LayoutProblem(
-        transformer=transformer,
-        machines=machines,
-        software=software or Software(),
-        parameters=parameters or LayoutParameters(),
-        memory=memory or MemoryConstants(),
-    )
-    per_node = int(machines.devices_per_node)
-    check(problem, nodes * per_node, global_batch, space or SearchSpace())
-    results = [
-        problem.search(count * per_node, global_batch, space or SearchSpace())
-        for count in (node_counts(nodes) if may_use_fewer else [nodes])
-    ]
-    found = [result.best for result in results if result.best is not None]
-    if not found:
-        raise nothing_fits(
-            problem, results[-1], nodes * per_node, global_batch, space or SearchSpace()
-        )
-    front = pareto(found)
-    return SearchResult(
-        fastest=front[0],
-        cheapest=front[-1],
-        front=tuple(front),
-        considered=sum(result.considered for result in results),
-        fitting=sum(result.fitting for result in results),
-    )
+    problem = LayoutProblem(transformer=transformer, machines=machines)
+    space, devices = space or SearchSpace(), nodes * int(machines.devices_per_node)
+    check(problem, devices, global_batch, space)
+    found = problem.search(devices, global_batch, space)
+    if found.best is None:
+        raise nothing_fits(problem, found, devices, global_batch, space)
+    return found
 
 
 def check(problem: LayoutProblem, devices: int, global_batch: int, space: SearchSpace) -> None:
@@ -276,7 +220,7 @@ def _nothing_divides(
     model = problem.transformer
     said = {name: _said(name, value) for name, value in space.fixed.items()}
     axis = splits(model, devices, global_batch, space)
-    if len(axis) and min(space.zero_stages) > 0 and np.all(axis.dp * axis.cp == 1):
+    if np.size(axis.dp) and min(space.zero_stages) > 0 and np.all(axis.shard_group == 1):
         others = " and ".join(word for name, word in said.items() if name != "zero_stages")
         return PlanningError(
             f"{said['zero_stages']} shares state among data-parallel ranks, and "
@@ -319,11 +263,11 @@ def _said(name: str, value: object) -> str:
 def _has_any(problem: LayoutProblem, devices: int, batch: int, space: SearchSpace) -> bool:
     """Whether any layout is valid, whatever it needs of memory."""
     axis = splits(problem.transformer, devices, batch, space)
-    if not len(axis) or not recomputes(space)["recompute"].size:
+    if not np.size(axis.dp) or not recomputes(space)["recompute"].size:
         return False
     needs_ranks = all(zero > 0 for zero in space.zero_stages)
     return bool(shards(space)["zero_stage"].size) and (
-        not needs_ranks or bool(np.any(axis.dp * axis.cp > 1))
+        not needs_ranks or bool(np.any(axis.shard_group > 1))
     )
 
 

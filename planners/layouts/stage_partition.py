@@ -52,8 +52,6 @@ def partition(
     ----------
     layer_s : array-like of shape (L,) or (stages, L)
         Per micro-batch; the second form where the stages' devices differ. [s]
-    micro_batches : int
-    stages : int
     send_s : array-like, broadcastable to (L,)
         Both ways over the cut behind each layer; paid by the stage before the cut. [s]
     state_bytes, activation_bytes : array-like, broadcastable to (L,)

@@ -24,10 +24,9 @@ class TimedPass:
     Attributes
     ----------
     stage, micro_batch, chunk : int
-        From 0.
-    is_backward : bool
+        Counted from 0.
     begin, end : float
-        In forward passes of a whole stage.
+        Times in forward passes of a whole stage.
     """
 
     stage: int

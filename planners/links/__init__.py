@@ -1,4 +1,4 @@
-"""How long communication between devices takes.
+"""Time of communication between devices.
 
 Collectives, data, tensor, context and expert parallelism, and how measured clusters scale.
 """

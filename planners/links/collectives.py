@@ -7,8 +7,7 @@ here                       paper       meaning
                                        vector that is scattered or gathered
 ``ranks``                  p, n        processes that take part
 ``bytes_per_s``            1 / beta    nominal bandwidth of the link, per direction [bytes/s]
-``latency_s``              alpha       time of an empty message on the link [s]
-``step_s``                 alpha'      what the library adds to every step of a schedule [s]
+``latency_s``              alpha       time of an empty message, with what the library adds [s]
 ``efficiency``             (none)      share of the nominal bandwidth that large messages reach
 ``launch_s``               (none)      one call: kernel launch and rendezvous of the ranks [s]
 =========================  ==========  =========================================================
@@ -51,8 +50,6 @@ class CollectiveParameters:
 
     Attributes
     ----------
-    launch_s : float
-        Fixed time of one call. [s]
     intra_step_s, network_step_s : float
         Added to the link's own latency in every step inside a node and between nodes. [s]
     intra_efficiency, network_efficiency : float
@@ -86,12 +83,13 @@ def reduce_scatter_s(
     bytes_per_s: ArrayLike,
     latency_s: ArrayLike = 0.0,
     *,
-    step_s: ArrayLike = 0.0,
     efficiency: ArrayLike = 1.0,
 ) -> Array:
     r"""Return the time of a ring reduce-scatter of ``message_bytes`` over ``ranks`` [s].
 
-    .. math:: (p - 1) (\alpha + \alpha' + m / (p\, e\, B)) \quad [1]_, \text{4.4}
+    A ring all-gather is the same run backwards ([1]_, 4.1).
+
+    .. math:: (p - 1) (\alpha + m / (p\, e\, B)) \quad [1]_, \text{4.4}
 
     Raises
     ------
@@ -104,23 +102,7 @@ def reduce_scatter_s(
     3.0
     """
     m, p, rate = _checked(message_bytes, ranks, bytes_per_s, efficiency)
-    step = np.asarray(latency_s, float) + np.asarray(step_s, float) + m / (p * rate)
-    return np.asarray((p - 1.0) * step)
-
-
-def all_gather_s(
-    message_bytes: ArrayLike,
-    ranks: ArrayLike,
-    bytes_per_s: ArrayLike,
-    latency_s: ArrayLike = 0.0,
-    *,
-    step_s: ArrayLike = 0.0,
-    efficiency: ArrayLike = 1.0,
-) -> Array:
-    """Return the time of a ring all-gather: the reduce-scatter run backwards [s] ([1]_, 4.1)."""
-    return reduce_scatter_s(
-        message_bytes, ranks, bytes_per_s, latency_s, step_s=step_s, efficiency=efficiency
-    )
+    return np.asarray((p - 1.0) * (np.asarray(latency_s, float) + m / (p * rate)))
 
 
 def ring_all_reduce_s(
@@ -129,12 +111,11 @@ def ring_all_reduce_s(
     bytes_per_s: ArrayLike,
     latency_s: ArrayLike = 0.0,
     *,
-    step_s: ArrayLike = 0.0,
     efficiency: ArrayLike = 1.0,
 ) -> Array:
     r"""Return the time of a ring all-reduce: reduce-scatter, then all-gather [s].
 
-    .. math:: 2 (p - 1) (\alpha + \alpha' + m / (p\, e\, B)) \quad [1]_, \text{4.5}
+    .. math:: 2 (p - 1) (\alpha + m / (p\, e\, B)) \quad [1]_, \text{4.5}
 
     Examples
     --------
@@ -142,7 +123,7 @@ def ring_all_reduce_s(
     2.0
     """
     return 2.0 * reduce_scatter_s(
-        message_bytes, ranks, bytes_per_s, latency_s, step_s=step_s, efficiency=efficiency
+        message_bytes, ranks, bytes_per_s, latency_s, efficiency=efficiency
     )
 
 
@@ -151,22 +132,18 @@ def tree_all_reduce_s(
     ranks: ArrayLike,
     bytes_per_s: ArrayLike,
     latency_s: ArrayLike = 0.0,
-    *,
-    step_s: ArrayLike = 0.0,
-    efficiency: ArrayLike = 1.0,
 ) -> Array:
     r"""Return the time of a pipelined two-tree all-reduce: reduce up, broadcast down [s].
 
-    .. math:: 2 \left(\sqrt{m / (e B)} + \sqrt{\lceil\log_2 p\rceil (\alpha + \alpha')}\right)^2
+    .. math:: 2 \left(\sqrt{m / B} + \sqrt{\lceil\log_2 p\rceil \alpha}\right)^2
 
     Each direction sends ``m`` in k blocks through ``ceil(log2 p)`` levels, ``(k + levels) (alpha +
     m / (k B))`` ([2]_, section 3); the best k gives the square. Better than the ring for small
     messages on many ranks.
     """
-    m, p, rate = _checked(message_bytes, ranks, bytes_per_s, efficiency)
-    alpha = np.asarray(latency_s, float) + np.asarray(step_s, float)
+    m, p, rate = _checked(message_bytes, ranks, bytes_per_s, 1.0)
     levels = np.ceil(np.log2(p))
-    one_way = np.square(np.sqrt(m / rate) + np.sqrt(levels * alpha))
+    one_way = np.square(np.sqrt(m / rate) + np.sqrt(levels * np.asarray(latency_s, float)))
     return np.asarray(np.where(p > 1.0, 2.0 * one_way, 0.0))
 
 
@@ -209,11 +186,8 @@ def hierarchical_all_reduce_s(
     ----------
     message_bytes : array-like
         Gradient bytes that every device holds.
-    devices_per_node, nodes : array-like
     intra_bytes_per_s, network_bytes_per_s : array-like
         Nominal bandwidth between two devices of a node, and of a node's network interface.
-    intra_latency_s, network_latency_s : array-like
-    parameters : CollectiveParameters
     has_rdma : array-like of bool, optional
         None means: by the interface's rate.
 

@@ -53,7 +53,6 @@ class ScalingParameters:
 
     Attributes
     ----------
-    collectives : CollectiveParameters
     bucket_bytes : float
         Gradients exchanged in one call while backward runs. [bytes]
     overlap_fraction : float
@@ -132,11 +131,8 @@ def data_parallel_step(
     micro_batch_s, backward_s, optimizer_s : array-like
         Forward and backward of one micro-batch; its backward part; the whole optimizer update on
         one device (ZeRO stages shard it here). [s]
-    accumulation_steps, gradient_bytes : array-like
-    nodes, devices_per_node : array-like of int
     intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s : array-like
         Nominal links: between two devices of a node, and the node's network interface.
-    parameters : ScalingParameters
     zero_stage : array-like of int in 0..3, default 0
     overlaps : array-like of bool, default True
         False where nothing runs beside the backward pass (e.g. all cores are busy computing).

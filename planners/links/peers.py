@@ -39,6 +39,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core.tables import select
+
 Array = NDArray[np.float64]
 
 _BYTES_PER_GB_PARAMETERS = 2e9  # gradients are averaged in 16 bits
@@ -70,12 +72,9 @@ class Peers:
     Attributes
     ----------
     target_samples : array
-        Gathered between two synchronisations.
+        Samples gathered between two synchronisations.
     samples_per_s : array
-        Of all peers together while none waits. [1/s]
-    parameters_gb : array
-        [1e9]
-    peers : array
+        Rate of all peers together while none waits. [1/s]
     link_bytes_per_s : array
         Slowest link between two of their sites; infinite where they are at one. [bytes/s]
     """
@@ -88,7 +87,7 @@ class Peers:
 
     def take(self, rows: NDArray[np.intp]) -> Peers:
         """Return the chosen rows."""
-        return Peers(**{name: getattr(self, name)[rows] for name in Peers.__slots__})
+        return select(self, rows)
 
     @property
     def ring_gb(self) -> Array:
@@ -106,12 +105,10 @@ class FirstMinutes:
         With the rate at which they were seen to train while none waited.
     seen_stall_s : array
         Of one synchronisation that was seen from begin to end. [s]
-    synchronisations : array
-        Seen.
     stalled_share, stalled_s : array
         Peers that wait at the end of the minute, and since when. [s]
     sent_bytes_per_s : array
-        By those; nan where none waits. [bytes/s]
+        What those peers send; nan where none waits. [bytes/s]
     between_per_s : array
         Samples/s between the first and the last synchronisation; nan with fewer than two. [1/s]
     window_per_s : array
@@ -129,10 +126,7 @@ class FirstMinutes:
 
     def take(self, rows: NDArray[np.intp]) -> FirstMinutes:
         """Return the chosen rows."""
-        names = [name for name in FirstMinutes.__slots__ if name != "peers"]
-        return FirstMinutes(
-            peers=self.peers.take(rows), **{name: getattr(self, name)[rows] for name in names}
-        )
+        return select(self, rows)
 
 
 def stall_s(peers: Peers, constants: PeerParameters) -> Array:

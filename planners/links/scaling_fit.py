@@ -93,7 +93,6 @@ class ScalingFit:
     ----------
     theta : ndarray of shape (terms,)
     covariance : ndarray of shape (terms, terms)
-    applications : int
     known : MeasuredPlacements
         The rows of the fit: their residuals are kriged.
     """
@@ -117,21 +116,13 @@ class ScalingFit:
         return np.exp(log_step + correction), np.sqrt(variance + left + NOISE**2)
 
 
-def fit_cluster(
-    known: MeasuredPlacements,
-    gradient_bytes: Sequence[float | None],
-    *,
-    cluster_priors: Mapping[str, tuple[float, float]] = CLUSTER_PRIORS,
-    application_priors: Mapping[str, tuple[float, float]] = APPLICATION_PRIORS,
-) -> ScalingFit:
+def fit_cluster(known: MeasuredPlacements, gradient_bytes: Sequence[float | None]) -> ScalingFit:
     """Fit the law to the measured rows of one cluster.
 
     Parameters
     ----------
-    known : MeasuredPlacements
     gradient_bytes : sequence of float or None, one an application
         Where known, C_a is tied to it; None leaves it free. [bytes]
-    cluster_priors, application_priors : mapping of term to (mean, standard deviation)
 
     Raises
     ------
@@ -144,7 +135,7 @@ def fit_cluster(
     rows = np.bincount(known.placements.application, minlength=count)
     if rows.size != count or not rows.all() or not np.all(known.step_s > 0):
         raise ValueError(f"rows of each application: {rows.tolist()}; step times must be positive")
-    mean, sd = _priors(known, gradient_bytes, cluster_priors, application_priors)
+    mean, sd = _priors(known, gradient_bytes)
     # An application with many rows does not outvote the others; none counts for more than it has.
     weight = np.sqrt(np.minimum(1.0, rows.mean() / rows))[known.placements.application]
     weight = weight / known.noise
@@ -217,13 +208,10 @@ def _jacobian(theta: Array, applications: int, placements: Placements) -> Array:
 
 
 def _priors(
-    known: MeasuredPlacements,
-    gradient_bytes: Sequence[float | None],
-    cluster_priors: Mapping[str, tuple[float, float]],
-    application_priors: Mapping[str, tuple[float, float]],
+    known: MeasuredPlacements, gradient_bytes: Sequence[float | None]
 ) -> tuple[Array, Array]:
     """Means and standard deviations of theta; scales come from each application's median row."""
-    table = [cluster_priors[name] for name in CLUSTER]
+    table = [CLUSTER_PRIORS[name] for name in CLUSTER]
     for index, size in enumerate(gradient_bytes):
         own = known.placements.application == index
         typical, batch = np.median(known.step_s[own]), np.median(known.placements.batch[own])
@@ -233,7 +221,7 @@ def _priors(
             "per_sample_s": (float(np.log(0.7 * typical / batch)), UNKNOWN_SD),
             "gradients_gb": (float(volume), UNKNOWN_SD if size is None else KNOWN_GRADIENTS_SD),
         }
-        table += [(dict(application_priors) | particular)[name] for name in APPLICATION]
+        table += [(dict(APPLICATION_PRIORS) | particular)[name] for name in APPLICATION]
     mean, sd = np.array(table).T
     return mean, sd
 

@@ -34,6 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core.tables import select
+
 Array = NDArray[np.float64]
 
 
@@ -43,8 +45,6 @@ class Placements:
 
     Attributes
     ----------
-    application : ndarray of int
-        Index of the application.
     nodes, per_node, workers : ndarray
         n, g (the fullest node's), K.
     batch : ndarray
@@ -59,13 +59,7 @@ class Placements:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int_]) -> Placements:
         """Return the chosen rows."""
-        return Placements(
-            application=self.application[rows],
-            nodes=self.nodes[rows],
-            per_node=self.per_node[rows],
-            workers=self.workers[rows],
-            batch=self.batch[rows],
-        )
+        return select(self, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +172,7 @@ def _compute_s(
     cluster: ClusterTerms, applications: ApplicationTerms, placements: Placements
 ) -> Array:
     a = placements.application
-    contention = np.stack(
-        [
-            applications.contention_1,
-            applications.contention_2,
-            applications.contention_3,
-            applications.contention_4,
-        ]
-    )
+    contention = np.stack([getattr(applications, f"contention_{k}") for k in (1, 2, 3, 4)])
     on_node = np.minimum(placements.per_node, 4.0).astype(int) - 1
     beyond = cluster.contention_doubling * _doublings_beyond_four(placements.per_node)
     alone = (

@@ -10,9 +10,8 @@ here                meaning, unit
     E[max_i t_i] = integral of (1 - product_i F_i(x)) dx, from the least value on
 
 for workers that are slow independently of one another: exact for the values given, in
-O(N log N), no draw and no normal curve. Workers that are slow together are slow at the same time:
-``expected_slowest_together`` takes their values moment by moment. ``links.data_parallel`` has the
-same of equal normal workers (``expected_maximum``), in closed form.
+O(N log N), no draw and no normal curve. ``links.data_parallel`` has the same of equal normal
+workers (``expected_maximum``), in closed form.
 """
 
 from __future__ import annotations
@@ -56,24 +55,6 @@ def expected_slowest(times: Sequence[ArrayLike]) -> float:
     for one in workers:
         below *= np.searchsorted(np.sort(one), values, side="right") / one.size
     return float(values[0] + np.dot(1.0 - below[:-1], np.diff(values)))
-
-
-def expected_slowest_together(times: ArrayLike) -> float:
-    """Return the mean time of the slowest worker, where their values belong to the same moments.
-
-    Parameters
-    ----------
-    times : array-like of shape (moments, workers)
-        [s]
-
-    Raises
-    ------
-    PlanningError
-        If there is no worker, or one has no time or one that is no number.
-    """
-    together = np.atleast_2d(np.asarray(times, float))
-    _checked(list(together.T))
-    return float(together.max(axis=1).mean())
 
 
 def loss_to_slowest(times: Sequence[ArrayLike]) -> float:

@@ -1,4 +1,4 @@
-"""How much device and host memory training needs.
+"""Device and host memory of training.
 
 Parameters, gradients and optimizer state by ZeRO stage, activations by recomputation, offload.
 """

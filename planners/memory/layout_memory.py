@@ -23,7 +23,6 @@ equations 1-6), Rajbhandari et al. (ZeRO, 2020).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -41,62 +40,35 @@ from advisor.planners.core.columns import (
     stage_tables,
 )
 from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.units import GB, MIB
+from advisor.planners.memory.equations import (
+    MemoryConstants,
+    device_bytes,
+    state_bytes,
+    token_activation_bytes,
+)
 
 # Whose memory is asked for: the device's that has most, or the first stage's.
 StageAsked = Literal["fullest", "first"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryConstants:
-    """What a run takes besides its tensors; fitted on printed nvidia-smi readings.
-
-    Attributes
-    ----------
-    context_bytes : float
-        CUDA context, libraries, communication buffers. [bytes]
-    slack : float
-        Allocator fragmentation and buffers, over all tensors; on a device that trains alone over
-        those that come and go: nothing is flattened, padded or received there.
-    alone_context_bytes : float
-        Of a device that trains alone: no communicators. BigScience's reading of an A100 that
-        computed nothing, 1,573 MiB (V100: 1,113). [bytes]
-    logit_bytes : float
-        Per token and vocabulary entry on the last stage, by Megatron's loss. [bytes]
-    gathered_layers : float
-        Layers whose parameters ZeRO-3 holds gathered.
-    """
-
-    context_bytes: float = 3.0 * GB
-    slack: float = 1.11
-    alone_context_bytes: float = 1573.0 * MIB
-    logit_bytes: float = 8.0
-    gathered_layers: float = 2.0
-
-
 def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     """Return what one layer keeps of one micro-batch without recomputation [bytes]."""
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    h, tp = np.asarray(shapes.hidden, float), np.asarray(layouts.tp, float)
-    # Inputs of two norms and two products: 8; the 2020-2022 stacks keep two dropout masks besides.
-    width = np.where(np.asarray(software.is_launch_heavy), 10.0, 8.0)
-    outside = width * h / np.where(np.asarray(layouts.is_sequence_parallel), tp, 1.0)
-    kv = np.asarray(shapes.kv_heads) / shapes.heads
-    wide = np.where(np.asarray(shapes.matrices) == 3, 6, 4) * np.asarray(shapes.ffn, float)
-    # Values are a view of the joint product's output, which Megatron keeps whole for them beside
-    # the rotated queries and keys.
-    is_rotated = _is_megatron_core(software) & (np.asarray(shapes.matrices) == 3)
-    rotated = np.where(is_rotated, 2 + 2 * kv, 0.0)
-    inside = (4 + 4 * kv + rotated) * h + wide * np.asarray(shapes.experts_per_token)
-    scores = 5 * np.asarray(shapes.heads, float) * shapes.sequence
-    scores = np.where(np.asarray(software.attention) == 0, scores, 0.0)
-    # Selective recomputation keeps no scores.
-    scores = np.where(np.asarray(layouts.recompute) == 0, scores, 0.0)
+    recompute, skipped = np.asarray(layouts.recompute), np.asarray(software.selective_gemm)
+    per_token = token_activation_bytes(
+        shapes,
+        tp=layouts.tp,
+        is_sequence_parallel=np.asarray(layouts.is_sequence_parallel, bool),
+        # Selective recomputation keeps no scores.
+        keeps_scores=(np.asarray(software.attention) == 0) & (recompute == 0),
+        # The stacks of 2020-2022 keep two dropout masks; today's models drop nothing.
+        mask_bytes=np.where(np.asarray(software.is_launch_heavy), 2.0, 0.0),
+        # Values are a view of the joint product's output, which Megatron keeps whole for them.
+        keeps_joint_product=_is_megatron_core(software) & (np.asarray(shapes.matrices) == 3),
+    )
     # torchtitan's selective recomputation keeps every second product's output.
-    every_second = (np.asarray(layouts.recompute) == 1) & (np.asarray(software.selective_gemm) > 0)
-    kept = np.where(every_second, 1 - np.asarray(software.selective_gemm), 1.0)
-    per_token = (outside + (inside + scores) / tp) * kept
-    return np.asarray(tokens * per_token * software.activation_scale)
+    kept = np.where((recompute == 1) & (skipped > 0), 1 - skipped, 1.0)
+    return np.asarray(tokens * (per_token * kept) * software.activation_scale)
 
 
 def in_flight(layouts: Layouts) -> Floats:
@@ -111,7 +83,7 @@ def in_flight(layouts: Layouts) -> Floats:
     return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
 
 
-def state_bytes(
+def layout_state_bytes(
     shapes: Shapes,
     layouts: Layouts,
     software: Software,
@@ -124,32 +96,37 @@ def state_bytes(
 
     Parameters
     ----------
-    layers : array
-        Layers of the stage.
-    embeddings : array
-        Embedding or head matrices of the stage.
+    layers, embeddings : array
+        Layers of the stage, and its embedding or head matrices.
     """
     attention, ffn = layer_parameters(shapes)
     one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
-    tp = np.asarray(layouts.tp, float)
     held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
-    d = np.minimum(np.asarray(layouts.shard_group, float), layouts.dp * np.asarray(layouts.cp))
-    zero = np.asarray(layouts.zero_stage)
+    d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
     stored = np.asarray(software.weight_bytes, float)
-    weight = stored * np.where(zero >= 3, 1 / d, 1.0)
-    accumulates = accumulates_whole(layouts)
-    is_whole = (zero < 2) | accumulates
-    gradient = np.asarray(software.gradient_bytes) * np.where(is_whole, 1.0, 1 / d)
-    optimizer = np.asarray(software.optimizer_state_bytes) * np.where(zero >= 1, 1 / d, 1.0)
-    optimizer = optimizer * (1 - np.asarray(layouts.offloads_optimizer, float))
-    weight = weight * (1 - np.asarray(layouts.offloads_parameters, float))
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
-    layer = np.minimum(constants.gathered_layers * one_layer / tp, held)
+    on_device = 1 - np.asarray(layouts.offloads_optimizer, float)
+    per_parameter = state_bytes(
+        stored * (1 - np.asarray(layouts.offloads_parameters, float)),
+        trained * software.gradient_bytes,
+        trained * software.optimizer_state_bytes * on_device,
+        dp=d,
+        zero_stage=zero,
+        keeps_gradients=accumulates_whole(layouts),
+    )
+    layer = np.minimum(constants.gathered_layers * one_layer / np.asarray(layouts.tp, float), held)
     gathered = np.where(np.asarray(layouts.pp) > 1, held, layer)
     gathered = np.where((zero >= 3) & (d > 1), stored * gathered, 0.0)
-    states = held * (weight + trained * (gradient + optimizer)) + gathered
-    return np.asarray(states + _kept_by_deepspeed(held, zero, d, software))
+    return np.asarray(
+        held * per_parameter + gathered + _kept_by_deepspeed(held, zero, d, software)
+    )
+
+
+def shard_ranks(layouts: Layouts) -> Floats:
+    """Return the ranks that share one copy of the sharded state."""
+    ranks = np.asarray(layouts.dp, float) * np.asarray(layouts.cp)
+    return np.asarray(np.minimum(np.asarray(layouts.shard_group, float), ranks))
 
 
 def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
@@ -188,21 +165,13 @@ def memory_bytes(
     """
     fixed = constants or MemoryConstants()
     layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
-    states = state_bytes(
+    states = layout_state_bytes(
         shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
     )
     first, last = _passing_bytes(shapes, layouts, software, fixed, layers)
     of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
-    passing = fixed.slack * np.maximum(first, of_last)
-    shared = fixed.context_bytes + fixed.slack * states
-    alone = min(fixed.alone_context_bytes, fixed.context_bytes) + states
-    return np.asarray(np.where(devices_of(layouts) == 1, alone, shared) + passing)
-
-
-def devices_of(layouts: Layouts) -> Floats:
-    """Return the devices that a layout takes."""
-    inside = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp
-    return np.asarray(inside * layouts.dp)
+    is_alone = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1
+    return device_bytes(states, np.maximum(first, of_last), fixed, is_alone=is_alone)
 
 
 def _passing_bytes(
@@ -257,18 +226,16 @@ def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: S
     """Return the host memory that offloading takes on one node [bytes]."""
     layers = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     held = device_parameters(shapes, layouts)
-    d = np.minimum(np.asarray(layouts.shard_group, float), layouts.dp * np.asarray(layouts.cp))
-    zero = np.asarray(layouts.zero_stage)
     # The host keeps the optimizer's state and the gradients it updates with.
     touched = np.asarray(software.optimizer_state_bytes, float) + software.gradient_bytes
-    trained = held * np.asarray(shapes.trained_share, float)
-    optimizer = touched * trained * np.where(zero >= 1, 1 / d, 1.0)
-    weights = software.weight_bytes * held * np.where(zero >= 3, 1 / d, 1.0)
+    states = state_bytes(
+        np.asarray(layouts.offloads_parameters) * software.weight_bytes * held,
+        0.0,
+        np.asarray(layouts.offloads_optimizer) * touched * held * shapes.trained_share,
+        dp=shard_ranks(layouts),
+        zero_stage=layouts.zero_stage,
+    )
     kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
     activations = layers * in_flight(layouts) * kept
-    per_device = (
-        np.asarray(layouts.offloads_optimizer) * optimizer
-        + np.asarray(layouts.offloads_parameters) * weights
-        + np.asarray(layouts.offloads_activations) * activations
-    )
-    return np.asarray(per_device * machines.devices_per_node)
+    activations = np.asarray(layouts.offloads_activations) * activations
+    return np.asarray((states + activations) * machines.devices_per_node)

@@ -1,4 +1,4 @@
-"""What a recorded step takes beside weights and optimizer state: its replay at any micro-batch.
+"""Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
 
 | here          | meaning                                                                       |
 |---------------|-------------------------------------------------------------------------------|
@@ -43,14 +43,10 @@ def beside_bytes(
 
     Parameters
     ----------
-    work : Work
-        With moments.
-    micro_batch : array-like
     gradient_share, update_share : array-like
         Parts of the gradients, and of the parameters that are updated, on one device.
     accumulates : array-like of bool
         Gradients are there at every moment.
-    is_cpu : array-like of bool
     """
     b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
     always = np.asarray(accumulates, bool)

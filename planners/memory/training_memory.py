@@ -1,26 +1,9 @@
-r"""Memory of training on one device: what is kept, and the largest micro-batch that fits.
+"""Memory of data-parallel training of recorded or described work, and the largest micro-batch.
 
-======================  =========  ========================================================
-here                    paper      meaning
-======================  =========  ========================================================
-``tokens``              s b        tokens of one micro-batch on one device
-``hidden``, ``heads``   h, a       of the transformer
-``ffn``                 f          inner width of the feed-forward block (4 h in [1]_)
-``tp``, ``pp``, ``dp``  t, p, d    tensor-, pipeline- and data-parallel degree
-``in_flight``           (none)     micro-batches whose activations a stage keeps at once
-======================  =========  ========================================================
-
-Device memory = context + slack x (parameters + gradients + optimizer state, by ZeRO stage [2]_
-+ activations, by recompute mode [1]_ + logits + communication buckets + gathered layers).
-
-References
-----------
-.. [1] V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models,"
-   MLSys 2023, arXiv:2205.05198. Section 4: activations per layer, equations (1) to (6).
-.. [2] S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-   Models," SC'20. Section 5: states by stage.
-.. [3] T. Chen et al., "Training Deep Nets with Sublinear Memory Cost," 2016, arXiv:1604.06174.
-   Section 4: sqrt(n) checkpoints.
+Device memory = context + slack x (parameters + gradients + optimizer state, by ZeRO stage
++ activations + logits + communication buckets + gathered layers), as ``equations`` has it; a
+recorded step is replayed (``step_moments``). A model that is split over devices is
+``layout_memory``'s where it is a transformer, ``unit_memory``'s where it is recorded.
 """
 
 from __future__ import annotations
@@ -31,31 +14,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.nouns import PRECISION_BYTES, Moment, Transformer, Work
+from advisor.planners.memory.equations import (
+    MemoryConstants,
+    device_bytes,
+    state_bytes,
+    token_activation_bytes,
+)
 from advisor.planners.memory.step_moments import excess_bytes, rounding_bytes
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParameters:
+class MemoryParameters(MemoryConstants):
     """Fitted constants of the memory model (``advisor train memory``).
 
     Attributes
     ----------
-    context_bytes : float
-        The accelerator's runtime and libraries before the first tensor. [bytes]
     process_bytes : float
         Resident memory of a training process on a CPU without its tensors. [bytes]
-    alone_context_bytes : float
-        The same of an accelerator that trains alone, without communicators. [bytes]
-    slack : float
-        Allocated over needed: fragmentation, workspaces, temporaries; at least 1. On an
-        accelerator that trains alone, over what comes and goes.
     cpu_slack : float
-        The same for the C library's allocator on a CPU.
-    logit_bytes : float
-        Kept per logit on the last stage: low precision and fp32 copies. [bytes]
+        ``slack`` of the C library's allocator on a CPU.
     bucket_fraction : float
         Communication buckets as a share of the gradients, where workers are several.
     log_sd : float
@@ -76,62 +57,19 @@ class MemoryParameters:
             raise ValueError(f"impossible memory parameters: {self}")
 
 
-def state_bytes(
-    parameter_bytes: ArrayLike,
-    gradient_bytes: ArrayLike,
-    optimizer_bytes: ArrayLike,
-    *,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-) -> Array:
-    """Return parameters, gradients and optimizer state on one device [bytes].
-
-    Stage 1 shards the optimizer state over ``dp`` workers, 2 the gradients too, 3 also the
-    parameters ([2]_, section 5).
-
-    Examples
-    --------
-    >>> [float(state_bytes(2, 2, 12, dp=4, zero_stage=z)) for z in range(4)]
-    [16.0, 7.0, 5.5, 4.0]
-    """
-    d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
-    if not (np.all(d >= 1) and np.all((stage >= 0) & (stage <= 3))):
-        raise ValueError(f"need dp >= 1 and a ZeRO stage of 0 to 3, got {dp!r} and {zero_stage!r}")
-    return np.asarray(
-        np.asarray(parameter_bytes, float) / np.where(stage >= 3, d, 1.0)
-        + np.asarray(gradient_bytes, float) / np.where(stage >= 2, d, 1.0)
-        + np.asarray(optimizer_bytes, float) / np.where(stage >= 1, d, 1.0)
-    )
-
-
 def layer_activation_bytes(
-    model: Transformer,
-    tokens: ArrayLike,
-    *,
-    tp: ArrayLike = 1,
-    is_sequence_parallel: ArrayLike = False,
-    is_selective: ArrayLike = False,
-    element_bytes: float = 2.0,
+    model: Transformer, tokens: ArrayLike, *, element_bytes: float = 2.0
 ) -> Array:
-    r"""Return what one transformer layer keeps for its backward pass [bytes].
+    """Return what one transformer layer keeps for its backward pass [bytes].
 
-    .. math:: s b h \left(10 + \frac{24}{t} + \frac{5 a s}{h t}\right)
-
-    for two-byte elements ([1]_, equations 2 and 4), generalised to any ``ffn``, gated blocks and
-    grouped key/value heads. The ten unsharded bytes (layer inputs, norms, dropout masks) are
-    divided by ``tp`` under sequence parallelism; the quadratic term is gone with flash attention
-    or selective recompute.
+    Nothing is known here of the software, so that both dropout masks count, as in the published
+    formula; and the width of one expert, since the constants were fitted with that.
     """
-    h, a = float(model.hidden), float(model.heads)
-    f = float(model.ffn or 4 * model.hidden)
-    kv = (model.kv_heads or model.heads) / a
-    t, e = np.asarray(tp, float), element_bytes
-    common = e * h * 4.0 + 2.0 * h
-    matrices = e * (2.0 * h + 2.0 * kv * h) + e * f * (3.0 if model.is_gated else 2.0)
-    quadratic = (2.0 * e + 1.0) * a * model.sequence
-    keeps_scores = ~(np.asarray(is_selective, bool) | model.has_flash_attention)
-    sharded = matrices + quadratic * keeps_scores
-    per_token = common / np.where(is_sequence_parallel, t, 1.0) + sharded / t
+    per_token = token_activation_bytes(
+        replace(shapes_of(model), experts_per_token=1),
+        keeps_scores=not model.has_flash_attention,
+        element_bytes=element_bytes,
+    )
     return np.asarray(np.asarray(tokens, float) * per_token)
 
 
@@ -141,74 +79,48 @@ def training_memory_bytes(
     *,
     dp: ArrayLike = 1,
     zero_stage: ArrayLike = 0,
-    recompute: ArrayLike = "none",
-    tp: ArrayLike = 1,
-    pp: ArrayLike = 1,
-    in_flight: ArrayLike | None = None,
-    is_sequence_parallel: ArrayLike = False,
     is_cpu: ArrayLike = False,
     offload: AbstractSet[str] = frozenset(),
     accumulates: ArrayLike = True,
     is_alone: ArrayLike | None = None,
     parameters: MemoryParameters,
 ) -> Array:
-    """Return the memory that training takes on the fullest device [bytes].
-
-    A recorded step is replayed where its model is whole on the device (``step_moments``).
+    """Return the memory that a data-parallel worker takes [bytes].
 
     Parameters
     ----------
-    work : Work
-    micro_batch : array-like of int
-        Samples in one micro-batch.
-    dp, tp, pp : array-like of int
     zero_stage : array-like of int in 0..3
-    recompute : {"none", "selective", "full"} or array-like of them
-    in_flight : array-like, optional
-        Micro-batches whose activations the stage keeps; None means 1F1B's first stage, ``pp``.
-    is_sequence_parallel, is_cpu : array-like of bool
-        On a CPU the process's own memory takes the place of the accelerator's context.
-    offload : set of {"optimizer", "parameters", "activations"}
+    is_cpu : array-like of bool
+        The process's own memory takes the place of the accelerator's context.
+    offload : set of {"optimizer", "parameters"}
         What lies in host memory instead; two layers of it stay on the device at a time.
     accumulates : array-like of bool
         Gradients are added up over several micro-batches, so that they are always there.
     is_alone : array-like of bool, optional
-        No other device trains with this one; None means where the layout has one device.
-    parameters : MemoryParameters
+        No other device trains with this one; None means where there is one worker.
 
     Raises
     ------
     ValueError
-        If a count is below one or a stage or mode is unknown.
+        If a count is below one or a stage is unknown.
     """
-    b, stages = np.asarray(micro_batch, float), np.asarray(pp, float)
+    b, d, stage = (
+        np.asarray(micro_batch, float),
+        np.asarray(dp, float),
+        np.asarray(zero_stage, int),
+    )
     if not np.all(b >= 1):
         raise ValueError(f"micro_batch must be at least 1, got {micro_batch!r}")
-    states = _work_state_bytes(work, dp, zero_stage, tp, pp, offload, parameters)
-    live = stages if in_flight is None else np.asarray(in_flight, float)
-    activations = _activation_bytes(work, b, recompute, tp, pp, is_sequence_parallel, live)
-    if "activations" in offload:
-        activations = activations * np.minimum(1.0, 2.0 * stages / max(1, _depth(work)))
-    passing = activations + b * work.input_bytes_per_sample
-    passing = passing + _logits_bytes(work, b, tp, parameters)
-    beside = np.zeros(())
-    if np.all(np.asarray(recompute) == "none") and "activations" not in offload:
-        d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
-        beside = excess_bytes(
-            work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
-            update_share=np.where(stage >= 1, 1 / d, 1.0), accumulates=accumulates, is_cpu=is_cpu,
-        )  # fmt: skip
-        beside = np.where((stages > 1) | (np.asarray(tp) > 1), 0.0, beside)
-    if is_alone is None:
-        is_alone = np.asarray(dp, float) * np.asarray(tp, float) * stages == 1
-    fixed, slack = parameters, parameters.slack
-    on_cpu = fixed.process_bytes + fixed.cpu_slack * (states + passing + beside)
-    shared = fixed.context_bytes + slack * (states + passing + beside)
-    # Gradients that are not there yet leave no more than themselves.
-    alone = min(fixed.alone_context_bytes, fixed.context_bytes) + states + np.minimum(beside, 0)
-    alone = alone + slack * (passing + np.maximum(beside, 0))
-    on_device = rounding_bytes(work) + np.where(is_alone, alone, shared)
-    return np.asarray(np.where(is_cpu, on_cpu, on_device))
+    states = _work_state_bytes(work, d, stage, offload, parameters)
+    passing = _activation_bytes(work, b, parameters) + b * work.input_bytes_per_sample
+    excess = excess_bytes(
+        work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
+        update_share=np.where(stage >= 1, 1 / d, 1.0), accumulates=accumulates, is_cpu=is_cpu,
+    )  # fmt: skip
+    on_cpu = parameters.process_bytes + parameters.cpu_slack * (states + passing + excess)
+    is_alone = d == 1 if is_alone is None else is_alone
+    on_device = device_bytes(states, passing, parameters, is_alone=is_alone, excess=excess)
+    return np.asarray(np.where(is_cpu, on_cpu, rounding_bytes(work) + on_device))
 
 
 def largest_micro_batch(
@@ -217,17 +129,11 @@ def largest_micro_batch(
     *,
     largest: int = 65_536,
     margin_fraction: ArrayLike = 0.0,
-    parameters: MemoryParameters,
     dp: ArrayLike = 1,
     zero_stage: ArrayLike = 0,
-    recompute: ArrayLike = "none",
-    tp: ArrayLike = 1,
-    pp: ArrayLike = 1,
-    in_flight: ArrayLike | None = None,
-    is_sequence_parallel: ArrayLike = False,
     is_cpu: ArrayLike = False,
-    offload: AbstractSet[str] = frozenset(),
     accumulates: ArrayLike = True,
+    parameters: MemoryParameters,
 ) -> NDArray[np.int64]:
     """Return the largest micro-batch that fits, at most ``largest``; 0 where not even one does.
 
@@ -237,20 +143,9 @@ def largest_micro_batch(
 
     def needed(micro_batch: int, moments: tuple[Moment, ...]) -> Array:
         return training_memory_bytes(
-            replace(work, moments=moments),
-            micro_batch,
-            dp=dp,
-            zero_stage=zero_stage,
-            recompute=recompute,
-            tp=tp,
-            pp=pp,
-            in_flight=in_flight,
-            is_sequence_parallel=is_sequence_parallel,
-            is_cpu=is_cpu,
-            offload=offload,
-            accumulates=accumulates,
-            parameters=parameters,
-        )
+            replace(work, moments=moments), micro_batch, dp=dp, zero_stage=zero_stage,
+            is_cpu=is_cpu, accumulates=accumulates, parameters=parameters,
+        )  # fmt: skip
 
     room = np.asarray(device_memory_bytes, float) * (1.0 - np.asarray(margin_fraction))
     apart: list[tuple[Moment, ...]] = [(moment,) for moment in work.moments] or [()]
@@ -272,112 +167,48 @@ def _last_that_fits(room: Array, one: Array, most: Array, largest: int) -> NDArr
 
 def _work_state_bytes(
     work: Work,
-    dp: ArrayLike,
-    zero_stage: ArrayLike,
-    tp: ArrayLike,
-    pp: ArrayLike,
+    d: Array,
+    stage: NDArray[np.int_],
     offload: AbstractSet[str],
     parameters: MemoryParameters,
 ) -> Array:
     """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
-    d, stage = np.asarray(dp, float), np.asarray(zero_stage, int)
-    share = _stage_share(work, pp) / np.asarray(tp, float)
-    gradients = share * work.gradient_bytes
-    weights, casts = share * work.parameter_bytes, share * _cast_bytes(work)
+    casts = _cast_bytes(work)
     kept = state_bytes(
-        0.0 if "parameters" in offload else weights,
-        gradients,
-        0.0 if "optimizer" in offload else share * work.optimizer_state_bytes,
+        0.0 if "parameters" in offload else work.parameter_bytes,
+        work.gradient_bytes,
+        0.0 if "optimizer" in offload else work.optimizer_state_bytes,
         dp=d,
         zero_stage=stage,
     )
-    # Stages of a pipeline keep what ZeRO-3 gathered and gradients whole to the last micro-batch.
-    is_pipeline, is_sharded = np.asarray(pp, float) > 1, (stage == 3) & (d > 1)
-    whole_gradients = np.where((stage >= 2) & is_pipeline, (1 - 1 / d) * gradients, 0.0)
-    at_once = np.where(is_sharded & is_pipeline, 1.0, min(1.0, 2.0 / max(1, _depth(work))))
+    layers = work.transformer.layers if work.transformer else len(work.layers)
+    at_once = min(1.0, parameters.gathered_layers / max(1, layers))
     # What is gathered is what computes: the low-precision copy where there is one.
-    computes = casts if _cast_bytes(work) else weights
-    fetches = is_sharded | ("parameters" in offload)
-    gathered = np.where(fetches, at_once * computes, casts)
-    buckets = np.where((stage < 2) & (d > 1), parameters.bucket_fraction * gradients, 0.0)
-    return np.asarray(kept + whole_gradients + gathered + buckets)
+    fetches = ((stage == 3) & (d > 1)) | ("parameters" in offload)
+    gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
+    bucket = parameters.bucket_fraction * work.gradient_bytes
+    buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
+    return np.asarray(kept + gathered + buckets)
 
 
 def _cast_bytes(work: Work) -> float:
     """Weights that autocast keeps in low precision beside stored fp32 ones [bytes]."""
     low = PRECISION_BYTES[work.precision]
-    stored, cast = _ratio(work.parameter_bytes, work.parameters), work.parameters
+    stored, cast = work.parameter_bytes / max(work.parameters, 1), work.parameters
     if work.setup.has_adapters:  # the frozen base is loaded in low precision
         stored, cast = work.setup.stored_bytes(work.precision), work.trainable_parameters
     return float(low * cast) if low < min(stored, 4.0) else 0.0
 
 
-def _activation_bytes(
-    work: Work,
-    micro_batch: Array,
-    recompute: ArrayLike,
-    tp: ArrayLike,
-    pp: ArrayLike,
-    is_sequence_parallel: ArrayLike,
-    in_flight: Array,
-) -> Array:
-    mode, stages = np.asarray(recompute), np.asarray(pp, float)
-    if not np.all(np.isin(mode, ("none", "selective", "full"))):
-        raise ValueError(f"unknown recompute mode in {recompute!r}")
+def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParameters) -> Array:
+    """Activations, and logits with their gradient, which measured activations already hold."""
     model = work.transformer
     if model is None or work.saved_bytes_per_sample > 0:
-        saved = micro_batch * work.saved_bytes_per_sample / (np.asarray(tp, float) * stages)
-        # Chen et al. [3]_: sqrt(n) checkpoints and one segment between two of them.
-        full = saved * min(1.0, 2.0 / np.sqrt(max(1, _depth(work))))
-        return np.asarray(np.where(mode == "full", full, saved) * in_flight)
-    element = float(min(PRECISION_BYTES[work.precision], 4))
-    element = max(element, 2.0)
+        return np.asarray(micro_batch * work.saved_bytes_per_sample)
+    element = max(float(min(PRECISION_BYTES[work.precision], 4)), 2.0)
     tokens = micro_batch * model.sequence
     # Frozen layers keep nothing for a backward pass.
-    layers = np.ceil((model.layers - work.setup.frozen_layers(model)) / stages)
-    layer = layer_activation_bytes(
-        model,
-        tokens,
-        tp=tp,
-        is_sequence_parallel=is_sequence_parallel,
-        is_selective=mode == "selective",
-        element_bytes=element,
-    )
-    boundary = tokens * model.hidden * element
-    boundary = boundary / np.where(is_sequence_parallel, np.asarray(tp, float), 1.0)
-    full = layers * boundary * in_flight + layer
-    return np.where(mode == "full", full, layers * layer * in_flight)
-
-
-def _logits_bytes(
-    work: Work, micro_batch: Array, tp: ArrayLike, parameters: MemoryParameters
-) -> Array:
-    """Logits and their gradient; measured activations already hold them."""
-    model = work.transformer
-    if model is None or work.saved_bytes_per_sample > 0:
-        return np.zeros_like(micro_batch)
-    tokens = micro_batch * model.sequence
-    kept = tokens * model.vocabulary * parameters.logit_bytes
-    return np.asarray(kept / np.asarray(tp, float))
-
-
-def _stage_share(work: Work, pp: ArrayLike) -> Array:
-    """Largest share of the parameters on a pipeline stage: its layers and one embedding."""
-    stages = np.asarray(pp, float)
-    model = work.transformer
-    if model is None:
-        return 1.0 / stages
-    embedding = min(0.5, model.vocabulary * model.hidden / work.parameters)
-    tables = 1.0 if model.has_tied_embeddings else 2.0
-    layers = max(0.0, 1.0 - tables * embedding)
-    share = layers * np.ceil(model.layers / stages) / model.layers + embedding
-    return np.where(stages > 1, np.minimum(1.0, share), 1.0)
-
-
-def _depth(work: Work) -> int:
-    """Layers between which checkpoints can lie."""
-    return work.transformer.layers if work.transformer else len(work.layers)
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    layers = np.ceil(model.layers - work.setup.frozen_layers(model))
+    logits = tokens * model.vocabulary * parameters.logit_bytes
+    kept = layers * layer_activation_bytes(model, tokens, element_bytes=element)
+    return np.asarray(kept + logits)

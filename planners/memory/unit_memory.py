@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Work
+from advisor.planners.memory.equations import state_bytes
 from advisor.planners.memory.step_moments import excess_bytes, rounding_bytes
 from advisor.planners.memory.training_memory import MemoryParameters, training_memory_bytes
 from advisor.planners.step.model_units import Unit
@@ -38,12 +39,10 @@ class UnitTable:
 
     Attributes
     ----------
-    names : tuple of str
     parameters, whole_share : arrays
         Parameters, and the part of them that tensor parallelism leaves whole.
     saved_bytes, input_bytes, output_bytes : arrays
         Kept for the backward pass, taken from the unit before, handed on. [bytes/sample]
-    is_block : boolean array
     """
 
     names: tuple[str, ...]
@@ -139,12 +138,13 @@ def offloaded_bytes(
 ) -> float:
     """Return the host memory that one device's offloading takes, all units on it [bytes]."""
     share = float(table.held_parameters(tp).sum()) / max(work.parameters, 1)
-    shards = dp if zero_stage else 1
-    found = 0.0
-    if "optimizer" in offload:
-        found += (work.optimizer_state_bytes + work.parameter_bytes) * share / shards
-    if "parameters" in offload:
-        found += work.parameter_bytes * share / (dp if zero_stage == 3 else 1)
-    if "activations" in offload:
-        found += kept_bytes
-    return found
+    states = state_bytes(
+        work.parameter_bytes * share if "parameters" in offload else 0.0,
+        0.0,
+        (work.optimizer_state_bytes + work.parameter_bytes) * share
+        if "optimizer" in offload
+        else 0.0,
+        dp=dp,
+        zero_stage=zero_stage,
+    )
+    return float(states) + (kept_bytes if "activations" in offload else 0.0)

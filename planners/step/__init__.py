@@ -1,4 +1,4 @@
-"""How long a micro-batch takes on one device.
+"""Time of a training step on one device.
 
 Models are described from a few numbers or a recording as operators; their rates on a device come
 from a roofline, or from the shapes of a transformer's layers, and are calibrated on measured

@@ -1,4 +1,4 @@
-"""What low-rank adapters and quantised weights add to a layer of a transformer.
+"""Work that low-rank adapters and quantised weights add to a transformer layer.
 
 | here          | papers  | meaning                                                            |
 |---------------|---------|--------------------------------------------------------------------|
@@ -50,11 +50,6 @@ class AdapterWork:
 
 def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
     """Return what adapters add to one layer of the model.
-
-    Parameters
-    ----------
-    setup : TrainingSetup
-    model : Transformer
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What one measured step says about the others: the job's factor, carried to other devices.
+"""Calibration: the factor by which a job's measured steps differ, carried to other devices.
 
 With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
 with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
@@ -61,10 +61,8 @@ def calibrate(
         n_measured of them: the host first, further points after.
     measured_device_log_sd : array-like of shape (n_measured,)
         ``StepColumns.log_sd`` of those devices.
-    targets : sequence of Device
     target_log_sd : array-like of shape (n_targets,)
         ``StepColumns.log_sd`` of the targets.
-    parameters : CalibrationParameters
 
     Returns
     -------

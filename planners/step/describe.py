@@ -38,10 +38,10 @@ from advisor.planners.core.transformer import (
     transformer_parameters,
 )
 from advisor.planners.step.describe_operators import (
+    ACTIVATIONS,
     FP32_BYTES,
     LAYER_NORM,
     LOSS,
-    MASKED_SOFTMAX,
     ROOT_MEAN_SQUARE,
     SUM_PASSES,
     Tally,
@@ -67,8 +67,6 @@ def transformer_work(
     model : Transformer
         Encoders (``is_causal`` false) and decoders; gated models take root-mean-square
         normalisation and rotated positions, as Llama does, the others layer normalisation.
-    micro_batch : int
-        Samples (sequences).
     precision : Precision
         Of products and activations; ``setup`` says what weights and moments are stored in.
     setup : TrainingSetup
@@ -89,7 +87,7 @@ def transformer_work(
     _check(model, micro_batch)
     if setup.attention == "unfused":
         model = replace(model, has_flash_attention=False)
-    tally = Tally(element=activation_bytes(precision), dtype=precision, setup=setup)
+    tally = Tally.of(precision, setup)
     tokens = micro_batch * model.sequence
     layer = block_operators(tally, model, micro_batch)
     trained = model.layers - setup.frozen_layers(model)
@@ -188,7 +186,10 @@ def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operat
         *tally.product("query", tokens, h, width, has_bias=has_bias),
         *tally.product("key", tokens, h, kv, has_bias=has_bias),
         *tally.product("value", tokens, h, kv, has_bias=has_bias),
-        *_attention(tally, model, tokens, batch),
+        *tally.attention(
+            float(tokens) * model.sequence, model.heads, width, tokens * (width + kv),
+            is_fused=model.has_flash_attention, seen=0.5 if model.is_causal else 1.0,
+        ),
         *tally.product("projection", tokens, width, h, has_bias=has_bias),
         *_feed_forward(tally, model, tokens),
         *_normalisations(tally, model, tokens, 2),
@@ -196,7 +197,7 @@ def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operat
         *tally.pointwise(
             "add", "elementwise", tokens * h, (2 * SUM_PASSES, 4 * SUM_PASSES), (2, 4)
         ),
-    ]
+    ]  # fmt: skip
     if model.is_gated:
         made += tally.pointwise("rotate", "elementwise", tokens * (width + kv), *ROTATION)
     return made
@@ -214,32 +215,11 @@ def _normalisations(
     )  # fmt: skip
 
 
-def _attention(tally: Tally, model: Transformer, tokens: float, batch: float) -> list[Operator]:
-    """Return the products of queries, keys and values; backward recomputes the scores if fused."""
-    width, kv, e = head_width(model) * model.heads, key_value_width(model), tally.element
-    flop = 4.0 * tokens * model.sequence * width
-    if model.has_flash_attention:
-        flop *= 0.5 if model.is_causal else 1.0
-        moved = e * tokens * (2.0 * width + 2.0 * kv)
-        return [
-            tally.operator("attention", "attention", "forward", 1, flop, moved),
-            tally.operator("attention", "attention", "backward", 1, 2.5 * flop, 2 * moved),
-        ]
-    scores = batch * model.heads * float(model.sequence) ** 2
-    moved = 2.0 * e * (scores + tokens * (width + kv) / 2)
-    products = [
-        tally.operator("scores", "matmul", "forward", 2, flop, moved),
-        tally.operator("scores", "matmul", "backward", 4, 2 * flop, 2 * moved),
-    ]
-    return products + tally.pointwise("softmax", "reduction", scores, *MASKED_SOFTMAX)
-
-
 def _feed_forward(tally: Tally, model: Transformer, tokens: float) -> list[Operator]:
     h, f = model.hidden, model.ffn or 4 * model.hidden
     met = tokens * model.experts_per_token
     has_bias = not model.is_gated
-    # (reads and writes of the activation function, and of its product with the gate)
-    passes, calls = ((5.0, 9.0), (2.0, 3.0)) if model.is_gated else ((2.0, 3.0), (1.0, 1.0))
+    passes, calls, _ = ACTIVATIONS["gated" if model.is_gated else "relu"]
     count = 2 if model.is_gated else 1
     made = [
         *tally.product("up", met, h, f, count=count, resident=model.experts, has_bias=has_bias),

@@ -74,8 +74,6 @@ def read_config(
 
     Parameters
     ----------
-    config : mapping
-        The content of ``config.json``.
     sequence : int, optional
         Tokens of a sample (of source and target for an encoder-decoder); as long as the model
         allows where not given, at most 8,192 for a single stack.

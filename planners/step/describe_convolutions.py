@@ -22,7 +22,6 @@ from advisor.planners.step.describe_operators import (
     LOSS,
     SUM_PASSES,
     Tally,
-    activation_bytes,
 )
 from advisor.planners.step.ledger import Ledger
 
@@ -54,7 +53,6 @@ class ConvolutionalNetwork:
         One 3 x 3 convolution; two; or 1 x 1, 3 x 3, 1 x 1 with a quarter of the width inside.
     hidden : tuple of int
         Widths of dense layers between features and classes.
-    classes, channels : int
     """
 
     image: int
@@ -113,16 +111,6 @@ def convolutional_work(
 ) -> Work:  # fmt: skip
     """Return what a training step of the network with AdamW computes on one device.
 
-    Parameters
-    ----------
-    network : ConvolutionalNetwork
-    micro_batch : int
-        Images.
-    precision : Precision
-        Of products and activations.
-    setup : TrainingSetup
-        Kernels and the like.
-
     Raises
     ------
     PlanningError
@@ -130,7 +118,7 @@ def convolutional_work(
     """
     _check(network, micro_batch)
     builder = _Builder(
-        tally=Tally(element=activation_bytes(precision), dtype=precision, setup=setup),
+        tally=Tally.of(precision, setup),
         batch=micro_batch,
     )
     side, channels = builder.stem(network)

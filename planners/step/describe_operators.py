@@ -1,4 +1,4 @@
-"""What the descriptions of models share: operators with their work, forward and backward.
+"""Operators that described models share, with their work forward and backward.
 
 Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
 """
@@ -6,7 +6,7 @@ Traffic is what the collector counts in PyTorch's eager mode: operands read plus
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import (
@@ -19,6 +19,7 @@ from advisor.planners.core.nouns import (
     TrainingSetup,
 )
 
+Pair = tuple[float, float]
 FP32_BYTES: Final = 4
 # Passes over a tensor of (forward, backward), and calls of each.
 LOSS: Final = ((3, 5), (2, 2))  # log-softmax and the likelihood of the labels
@@ -28,6 +29,16 @@ MASKED_SOFTMAX: Final = ((7, 5), (3, 2))  # scale, mask, softmax over written-ou
 SUM_PASSES: Final = 3  # c = a + b
 # An adapter's output is scaled and added; backward scales its gradient and adds the input's.
 ADAPTER_SUM: Final = ((2 + SUM_PASSES, 2 + SUM_PASSES), (2, 2))
+ACTIVATION: Final = ((2.0, 3.0), (1.0, 1.0))
+# Passes, calls, and tensors that are kept besides the product's input, by activation.
+ActivationKind = Literal["relu", "gelu", "gated", "gated, written out"]
+ACTIVATIONS: Final[dict[ActivationKind, tuple[Pair, Pair, int]]] = {
+    "relu": (*ACTIVATION, 0),
+    "gelu": (*ACTIVATION, 1),
+    "gated": ((5.0, 9.0), (2.0, 3.0), 3),  # and the product with the gate
+    # transformers' "gelu_new": eight elementwise operators before the product with the gate.
+    "gated, written out": ((21.0, 33.0), (9.0, 15.0), 6),
+}
 ELEMENT_FLOP: Final = 1.0  # a pointwise operator counts one operation an element
 
 
@@ -43,6 +54,11 @@ class Tally:
     dtype: Precision
     setup: TrainingSetup = DEFAULT_SETUP
 
+    @classmethod
+    def of(cls, precision: Precision, setup: TrainingSetup) -> Tally:
+        """Return a tally of activations in a precision."""
+        return cls(element=activation_bytes(precision), dtype=precision, setup=setup)
+
     def product(
         self, name: str, rows: float, inner: float, columns: float, *,
         count: float = 1, resident: float = 1, has_bias: bool = False, is_frozen: bool = False,
@@ -53,8 +69,6 @@ class Tally:
         ----------
         rows, inner, columns : float
             (rows, inner) times (inner, columns).
-        count : float
-            How often; all arguments are of one call.
         resident : float
             Weights of this size that are read in all: the experts of a mixture.
         is_frozen : bool
@@ -105,6 +119,38 @@ class Tally:
                 (count * calls, count * backward_calls),
             ),
         ]  # fmt: skip
+
+    def attention(
+        self, pairs: float, heads: int, width: int, streamed: float, *, is_fused: bool,
+        seen: float = 1.0,
+    ) -> list[Operator]:  # fmt: skip
+        """Return the products of queries, keys and values; backward recomputes fused scores.
+
+        Parameters
+        ----------
+        pairs : float
+            Queries times the keys that each looks at, of all samples.
+        width : int
+            All heads together.
+        streamed : float
+            Entries of queries and keys together; results and values have as many.
+        seen : float
+            Share of the pairs that a fused kernel computes: half of them behind a causal mask.
+        """
+        flop = 4.0 * pairs * width
+        if is_fused:
+            flop, moved = seen * flop, 2.0 * self.element * streamed
+            return [
+                self.operator("attention", "attention", "forward", 1, flop, moved),
+                self.operator("attention", "attention", "backward", 1, 2.5 * flop, 2 * moved),
+            ]
+        scores = heads * pairs
+        moved = 2.0 * self.element * (scores + streamed / 2)
+        return [
+            self.operator("scores", "matmul", "forward", 2, flop, moved),
+            self.operator("scores", "matmul", "backward", 4, 2 * flop, 2 * moved),
+            *self.pointwise("softmax", "reduction", scores, *MASKED_SOFTMAX),
+        ]
 
     def pointwise(
         self, name: str, kind: OperatorKind, elements: float,

@@ -1,4 +1,4 @@
-"""What an optimizer's update of the parameters costs: one operator a step.
+"""The optimizer's update of the parameters as one operator a step.
 
 | optimizer        | passes over fp32 numbers of a parameter, read off the code named             |
 |------------------|------------------------------------------------------------------------------|
@@ -75,11 +75,6 @@ def update(
 
     Parameters
     ----------
-    parameters : float
-        Trained ones.
-    setup : TrainingSetup
-    precision : Precision
-        Of the job's products.
     tensors : float
         How many the parameters are spread over: some optimizers start kernels for each.
 

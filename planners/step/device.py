@@ -1,4 +1,4 @@
-"""What one training step takes on a device: a roofline over the operators of the step.
+"""Time of one training step on a device: a roofline over the operators of the step.
 
 Every operator takes the larger of its arithmetic and its memory traffic, plus the part of the
 smaller one that the kernel cannot hide; the device starts kernels no faster than the host hands
@@ -101,11 +101,8 @@ def step_time(
     ----------
     work : Work
         Operators of one optimizer step over ``work.micro_batch`` samples.
-    devices : sequence of Device
-        n_devices of them.
     micro_batches : array-like of shape (n_batches,)
         Samples, positive.
-    parameters : DeviceParameters
 
     Raises
     ------

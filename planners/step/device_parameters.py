@@ -31,7 +31,7 @@ class DeviceParameters:
     tensor_flop_per_j, vector_flop_per_j : float
         kappa of a chip of 2023: what a joule buys on matrix and on vector units. [flop/J]
     flop_per_j_doubling_years : float
-        In which kappa doubles. [years]
+        kappa doubles in so many years.
     limit_sharpness : float
         n of the smooth minimum of arithmetic and power.
     kepler_fraction : float

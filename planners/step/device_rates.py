@@ -1,4 +1,4 @@
-"""What arithmetic a device has: which precision runs as which, and what large products sustain."""
+"""Arithmetic of a device: the precision that runs, and the rate that large products sustain."""
 
 from __future__ import annotations
 

@@ -18,8 +18,12 @@ from typing import Final
 from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
-from advisor.planners.step.describe_operators import LAYER_NORM, Tally, activation_bytes
-from advisor.planners.step.ledger_blocks import ACTIVATION, BlockLedger
+from advisor.planners.step.describe_operators import (
+    ACTIVATION,
+    LAYER_NORM,
+    Tally,
+)
+from advisor.planners.step.ledger_blocks import BlockLedger
 
 # The width of the time step's embedding, by that of the first level.
 _TIME: Final = 4
@@ -34,18 +38,12 @@ class DiffusionUNet:
     ----------
     side : int
         Of the square input: the latent's, an eighth of the picture's. [cells]
-    channels, out_channels : int
-        Of input and output.
-    widths : tuple of int
-        Channels of each level.
     blocks : int
         Residual blocks of a level on the way down; one more on the way up.
     transformers : tuple of int
         Transformer layers after each residual block of a level; 0 for none.
     middle_transformers : int
-        At the bottom.
-    heads : tuple of int
-        Attention heads of each level.
+        Transformer layers at the bottom.
     text_tokens, text_width : int
         What the picture is conditioned on.
     condition_width : int
@@ -81,7 +79,7 @@ def diffusion_work(
     """
     _check(model, micro_batch)
     ledger = _UNetLedger(
-        tally=Tally(element=activation_bytes(precision), dtype=precision, setup=setup),
+        tally=Tally.of(precision, setup),
         batch=micro_batch,
         is_flash=setup.attention == "flash",
         model=model,

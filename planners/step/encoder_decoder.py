@@ -17,12 +17,13 @@ from advisor.planners.core.checks import check_dimensions
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Work
 from advisor.planners.step.describe_operators import (
+    ACTIVATION,
     FP32_BYTES,
     LOSS,
+    ActivationKind,
     Tally,
-    activation_bytes,
 )
-from advisor.planners.step.ledger_blocks import ACTIVATION, ActivationKind, BlockLedger
+from advisor.planners.step.ledger_blocks import BlockLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +32,13 @@ class EncoderDecoder:
 
     Attributes
     ----------
-    encoder_layers, decoder_layers, hidden : int
-    encoder_heads, decoder_heads : int
     head_width : int or None
         None means ``hidden / heads``.
-    encoder_ffn, decoder_ffn : int
-        Inner widths of the feed-forward blocks.
-    vocabulary : int
     source, target : int
         Tokens of a sample that the encoder reads (frames of audio after its convolutions), and
         that the decoder writes.
     activation : {"relu", "gelu", "gated", "gated, written out"}
         Of the feed-forward block; gated ones have three matrices instead of two.
-    has_bias, has_key_bias : bool
     has_root_mean_square : bool
         Normalisation without mean and bias.
     has_embedding_norms, has_final_norms : bool
@@ -91,15 +86,6 @@ def encoder_decoder_work(
 ) -> Work:
     """Return what a training step of an encoder-decoder computes on one device.
 
-    Parameters
-    ----------
-    model : EncoderDecoder
-    micro_batch : int
-        Samples: pairs of a source and a target.
-    precision : Precision
-        Of products and activations.
-    setup : TrainingSetup
-
     Raises
     ------
     PlanningError
@@ -107,7 +93,7 @@ def encoder_decoder_work(
     """
     _check(model, micro_batch)
     ledger = _EncoderDecoderLedger(
-        tally=Tally(element=activation_bytes(precision), dtype=precision, setup=setup),
+        tally=Tally.of(precision, setup),
         batch=micro_batch,
         is_flash=setup.attention == "flash",
         has_root_mean_square=model.has_root_mean_square,

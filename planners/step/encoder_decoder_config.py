@@ -38,8 +38,6 @@ def read_encoder_decoder(
 
     Parameters
     ----------
-    config : mapping
-        The content of ``config.json``.
     sequence : int, optional
         Tokens of source and target; the longest that the model allows where not given. A model
         that hears always reads its whole window (Whisper: 30 s, 1,500 frames).

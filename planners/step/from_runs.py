@@ -50,21 +50,13 @@ class MeasuredRun:
 
     Attributes
     ----------
-    device : Device
-    batch : float
-        Samples of the step on that device.
     step_s : float
-        Without what it waits for others. [s]
-    weight : float
-        How well it was measured, in (0, 1].
-    workers : int
-        Devices that shared the step of the job.
+        Waiting for other devices is left out. [s]
     """
 
     device: Device
     batch: float
     step_s: float
-    weight: float = 1.0
     workers: int = 1
 
 
@@ -76,10 +68,6 @@ def work_from_runs(
 
     Parameters
     ----------
-    runs : sequence of MeasuredRun
-    parameters : DeviceParameters
-    precision : Precision
-        Of the job's products.
     batch : int, optional
         Micro-batch of the result; the median of the runs by default.
 
@@ -103,7 +91,7 @@ def work_from_runs(
     ]
     latency_s = np.array([parameters.latency_s[run.device.kind] for run in runs])
     terms = np.stack([*one_each[:2], latency_s, one_each[2]], axis=1)
-    amounts = _amounts(terms / seconds[:, None], np.array([run.weight for run in runs]))
+    amounts = _amounts(terms / seconds[:, None])
     at = batch or max(round(float(np.median([run.batch for run in runs]))), 1)
     # The median run takes as long as it did by the device model itself.
     errors = np.log(seconds / steps_s(_work(amounts, 1, precision), runs, parameters))
@@ -124,21 +112,21 @@ def steps_s(work: Work, runs: Sequence[MeasuredRun], parameters: DeviceParameter
     return np.asarray(columns.micro_batch_s[rows, at] + columns.optimizer_s[rows])
 
 
-def _amounts(relative: Floats, weight: Floats) -> Floats:
+def _amounts(relative: Floats) -> Floats:
     """Return the four amounts, in ``_UNITS``, that make every row of terms sum to about one."""
     from scipy.optimize import nnls
 
     scale = relative.mean(axis=0)
     rows = relative / scale
     shares = np.array(SHARES)
-    pull = np.eye(len(shares)) * PULL * np.sqrt(weight.sum())
-    w = np.sqrt(weight)
+    pull = np.eye(len(shares)) * PULL * np.sqrt(len(relative))
+    w = np.ones(len(relative))
     found = shares
     for _ in range(ROUNDS):
         found, _ = nnls(np.r_[rows * w[:, None], pull], np.r_[w, pull @ shares])
         residual = np.log(np.maximum(rows @ found, 1e-12))
         centred = residual - np.median(residual)
-        w = np.sqrt(weight) / np.sqrt(1 + (centred / ROBUST_LOG) ** 2)
+        w = 1.0 / np.sqrt(1 + (centred / ROBUST_LOG) ** 2)
     return np.asarray(found / scale * _UNITS)
 
 

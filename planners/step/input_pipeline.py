@@ -1,4 +1,4 @@
-"""What the host's cores can feed: a job runs no faster than its samples arrive.
+"""Limit of the input pipeline: a job runs no faster than its samples arrive.
 
     throughput <= vcpus x (v / v0) / c,   workers / (c + d)
 
@@ -57,14 +57,10 @@ def idle_s_per_sample(
         A step of one training process, and its part that waited for data. [s]
     cpu_s : float or None
         Core seconds to make a sample. [s]
-    samples : float
-        Of the step. [samples]
     workers : int
         Loader processes of the training process; 0 loads inside the loop.
     busy_cores : float
         Mean number of cores that the whole job kept busy. [cores]
-    cores : float
-        That there were. [cores]
 
     Returns
     -------

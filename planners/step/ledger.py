@@ -25,12 +25,6 @@ class Ledger:
 
     ``marks`` are the parameters up to each operator, its own included: frozen parameters are the
     first ones, and operators among them have no backward pass and keep nothing for it.
-
-    Attributes
-    ----------
-    tally : Tally
-    batch : int
-        Samples.
     """
 
     tally: Tally
@@ -73,12 +67,8 @@ class Ledger:
 
         Parameters
         ----------
-        rows, inner, columns : numbers
-            (rows, inner) times (inner, columns).
         keeps_input : bool
             Its input is kept for the backward pass; false where another layer keeps it already.
-        is_shared : bool
-            Its weight was counted before.
         """
         setup = self.tally.setup
         if not is_shared:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
 
 from advisor.planners.core.nouns import OperatorKind
 from advisor.planners.step.describe_operators import (
+    ACTIVATIONS,
     LAYER_NORM,
-    MASKED_SOFTMAX,
     ROOT_MEAN_SQUARE,
     SUM_PASSES,
+    ActivationKind,
 )
 from advisor.planners.step.ledger import Ledger
-
-Pair = tuple[float, float]
-# Passes of (forward, backward) over a tensor, and calls of each; as those in describe_operators.
-ACTIVATION: Final = ((2.0, 3.0), (1.0, 1.0))
-# Passes, calls, and tensors that are kept besides the product's input, by activation.
-ActivationKind = Literal["relu", "gelu", "gated", "gated, written out"]
-_ACTIVATIONS: Final[dict[ActivationKind, tuple[Pair, Pair, int]]] = {
-    "relu": (*ACTIVATION, 0),
-    "gelu": (*ACTIVATION, 1),
-    "gated": ((5.0, 9.0), (2.0, 3.0), 3),
-    # transformers' "gelu_new": eight elementwise operators before the product with the gate.
-    "gated, written out": ((21.0, 33.0), (9.0, 15.0), 6),
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,30 +71,14 @@ class BlockLedger(Ledger):
         self.linear("key", read, inner, width, has_bias=has_key_bias, keeps_input=False)
         self.linear("value", read, inner, width, has_bias=has_bias, keeps_input=False)
         self.keep(element * (asked + 2 * read) * width)
-        self._scores(queries, keys, heads, width, is_cut=is_cut)
+        self.add(self.tally.attention(
+            self.batch * float(queries) * keys, heads, width, (asked + read) * width,
+            is_fused=self.is_flash, seen=0.5 if is_cut else 1.0,
+        ))  # fmt: skip
+        if not self.is_flash:
+            self.keep(element * self.batch * heads * float(queries) * keys)
         has_bias = has_bias if has_output_bias is None else has_output_bias
         self.linear("projection", asked, width, hidden, has_bias=has_bias)
-
-    def _scores(self, queries: int, keys: int, heads: int, width: int, *, is_cut: bool) -> None:
-        element, rows = self.tally.element, self.batch * (queries + keys)
-        flop = 4.0 * self.batch * queries * keys * width
-        make = self.tally.operator
-        if self.is_flash:
-            flop *= 0.5 if is_cut else 1.0
-            moved = element * 2.0 * rows * width
-            self.add([
-                make("attention", "attention", "forward", 1, flop, moved),
-                make("attention", "attention", "backward", 1, 2.5 * flop, 2 * moved),
-            ])  # fmt: skip
-            return
-        scores = self.batch * heads * float(queries) * keys
-        moved = 2.0 * element * (scores + rows * width / 2)
-        self.add([
-            make("scores", "matmul", "forward", 2, flop, moved),
-            make("scores", "matmul", "backward", 4, 2 * flop, 2 * moved),
-        ])  # fmt: skip
-        self.pointwise("softmax", "reduction", scores, *MASKED_SOFTMAX)
-        self.keep(element * scores)
 
     def feed_forward(
         self, rows: float, hidden: int, ffn: int, *, activation: ActivationKind, has_bias: bool
@@ -116,7 +87,7 @@ class BlockLedger(Ledger):
         self.linear("up", rows, hidden, ffn, has_bias=has_bias)
         if activation.startswith("gated"):
             self.linear("up", rows, hidden, ffn, has_bias=has_bias, keeps_input=False)
-        passes, calls, kept = _ACTIVATIONS[activation]
+        passes, calls, kept = ACTIVATIONS[activation]
         self.pointwise("activation", "elementwise", rows * ffn, passes, calls)
         self.keep(self.tally.element * rows * ffn * kept)
         self.linear("down", rows, ffn, hidden, has_bias=has_bias)

@@ -49,9 +49,6 @@ class Unit:
 
     Attributes
     ----------
-    name : str
-        The block's, or the first layer's.
-    layers : tuple of Layer
     is_block : bool
         One of several that are counted in the model (``blocks.0``, ``blocks.1``, ...).
     """
@@ -88,13 +85,6 @@ class TransformerBlocks:
 
     Attributes
     ----------
-    blocks : int
-    hidden : int
-        Width of the residual stream.
-    tokens : int
-        Of a sample.
-    element_bytes : int
-        Of an activation.
     widest_tp : int
         Most tensor-parallel ranks: heads where they are known, a head of 64 a rank otherwise.
     """
@@ -180,9 +170,6 @@ def transformer_blocks(
 
     Parameters
     ----------
-    work : Work
-    parts : tuple of Unit
-        ``units(work)``.
     heads : int, optional
         Attention heads, where the user says so: no recording has them.
 

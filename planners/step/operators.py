@@ -1,4 +1,4 @@
-"""Which class of the device model an operator of a framework belongs to.
+"""Classes of the device model by the framework's operator names.
 
 The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with an
 overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its traffic.
@@ -99,7 +99,6 @@ def kernels_in_call(name: str, shapes: str) -> float:
 
     Parameters
     ----------
-    name : str
     shapes : str
         Of the operands as the collector writes them: first the input, (time steps, batch, ...).
 

@@ -1,4 +1,4 @@
-"""What other jobs' runs on a device say of a job that was never on it and is known by its runs.
+"""Evidence of other jobs' runs for a job that is known by its runs and was never on the device.
 
 Every other job j that ran both on the device and where this job ran is asked the same question:
 its step is fitted (``from_runs``) to as many runs, on the same devices and nearest to the same
@@ -50,17 +50,7 @@ _LEAST: Final = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OtherJobs:
-    """Runs of other jobs, and what is known of the one that is asked for.
-
-    Attributes
-    ----------
-    runs : tuple of tuple of MeasuredRun
-        A tuple for each job.
-    known : tuple of MeasuredRun
-        Those of the job that is asked for.
-    precision : str
-    parameters : DeviceParameters
-    """
+    """Runs of other jobs, and what is known of the one that is asked for."""
 
     runs: tuple[tuple[MeasuredRun, ...], ...]
     known: tuple[MeasuredRun, ...]
@@ -139,7 +129,6 @@ def expected_error(at: Floats, seen: JobErrors, usual: float) -> tuple[float, fl
     ----------
     at : ndarray of shape (5,)
         ``features`` of its fitted step.
-    seen : JobErrors
     usual : float
         The mean where nothing is seen. [ln]
     """

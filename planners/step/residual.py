@@ -1,4 +1,4 @@
-"""What measured steps say of the device model's error: a Gaussian process over jobs and devices.
+"""Error of the device model as a Gaussian process over jobs and devices, given measured steps.
 
 The error e = ln(T measured / T of the step-time equation) of job j on device g is
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.tables import select
 from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_per_s, runs_as
 
 Floats = NDArray[np.float64]
@@ -68,17 +69,7 @@ class ErrorPoints:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ErrorPoints:
         """Return some of the points."""
-        return ErrorPoints(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-def joined(first: ErrorPoints, second: ErrorPoints) -> ErrorPoints:
-    """Return the points of both."""
-    return ErrorPoints(
-        **{
-            f.name: np.concatenate([getattr(first, f.name), getattr(second, f.name)])
-            for f in fields(ErrorPoints)
-        }
-    )
+        return select(self, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +78,6 @@ class SeenErrors:
 
     Attributes
     ----------
-    points : ErrorPoints
     of_peaks, of_rates : ndarray
         e by specifications alone, and with the measured rates of the devices that have any.
     """
@@ -113,7 +103,6 @@ class ResidualParameters:
         Standard deviations of ``ErrorPoints.rates`` over devices.
     spread : float
         By which the deviations are multiplied to cover what was left out.
-    seen : SeenErrors
     """
 
     amplitudes: Mapping[str, float]
@@ -276,7 +265,6 @@ def conditioned(
     ----------
     prior : ExpectedErrors
         Of the targets, then of the places measured.
-    targets : int
     errors, log_sd : ndarray of shape (n_measured,)
         What was found there, and the deviation of the measurement itself.
     """

@@ -1,4 +1,4 @@
-"""What one layer of a transformer costs one device, as columns.
+"""Time of one transformer layer on one device, as columns.
 
 | here           | papers | meaning                                                              |
 |----------------|--------|----------------------------------------------------------------------|
@@ -38,15 +38,12 @@ _WIDTH: Final = (1.0, 1.0, 1.0, 2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """Forward times of one layer for one micro-batch, and what backward makes of them [s].
+    """Times of one layer for one micro-batch [s].
 
     ``streamed_s`` is what both passes wait for memory with no product beside: elementwise
     operators, scaled sums of adapters, quantised weights written out.
     """
 
-    products_s: Floats
-    attention_s: Floats
-    elementwise_s: Floats
     streamed_s: Floats
     forward_s: Floats
     backward_s: Floats
@@ -241,9 +238,6 @@ def layer_times(case: LayoutCase) -> LayerTimes:
     streamed = (1.0 + passed * parameters.elementwise_backward) * elementwise
     streamed = streamed + (1.0 + passed) * (sums + dequantised)
     return LayerTimes(
-        products_s=products,
-        attention_s=attention,
-        elementwise_s=elementwise,
         streamed_s=streamed,
         forward_s=forward,
         backward_s=backward,
@@ -266,12 +260,8 @@ def _tabulated(case: LayoutCase, table: LayerTable) -> LayerTimes:
     backward = (backward - launch[1]) * narrow + launch[1]
     again = np.where(np.asarray(layouts.recompute) == 2, forward, 0.0)
     again = again * passed_layers_share(shapes, layouts)
-    nothing = np.zeros_like(forward)
     return LayerTimes(
-        products_s=forward,
-        attention_s=nothing,
-        elementwise_s=nothing,
-        streamed_s=nothing,
+        streamed_s=np.zeros_like(forward),
         forward_s=forward,
         backward_s=backward,
         recompute_s=again,

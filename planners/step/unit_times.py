@@ -1,4 +1,4 @@
-"""What each unit of a recorded model takes on a device: the device's step, shared out.
+"""Times of a recorded model's units on a device: the device's step, shared out.
 
 The device model times whole steps (operators are counted, not placed). A unit's share of a step
 is that of its layers, each timed as one operator by the same roofline, and corrected by what the
@@ -41,11 +41,9 @@ class UnitTimes:
     Attributes
     ----------
     micro_batches : array of shape (n_batches,)
-        Rising. [samples]
+        They rise. [samples]
     forward_s, backward_s : arrays of shape (n_batches, n_units)
-        Of one micro-batch. [s]
-    optimizer_s : float
-        Update of all parameters. [s]
+        Times of one micro-batch. [s]
     log_sd : float
         One standard deviation of ln(error) of the whole step, calibrated.
     """
@@ -91,12 +89,9 @@ def unit_times(
 
     Parameters
     ----------
-    work : Work
     parts : sequence of Unit
         ``model_units.units(work)``; a single one is the whole model.
-    device : Device
     micro_batches : array-like of shape (n_batches,)
-    parameters : DeviceParameters
     host : Device, optional
         Where the layers were measured; None leaves their measured times out.
     gain : float

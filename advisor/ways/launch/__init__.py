@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout, Transformer
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
 from advisor.planners.layouts.framework_rules import Framework
 from advisor.planners.layouts.runnable import DESCRIBED, broken_rule
-from advisor.planners.layouts.search import shapes_of
 from advisor.ways.answer import Command
 from advisor.ways.launch.megatron import command_line
 from advisor.ways.launch.trainer import deepspeed_command, trainer_command
