@@ -60,7 +60,6 @@ def advise(
 
     Parameters
     ----------
-    facts : Facts
     sources : iterable of callable
         All of them by default.
     kept : iterable of str

@@ -69,8 +69,6 @@ def serving(facts: Facts, asked: Serving, catalogue: Catalogue) -> Advice:
     ----------
     facts : Facts
         Of a recorded job whose routers were seen, on one machine or device.
-    asked : Serving
-    catalogue : Catalogue
 
     Raises
     ------

@@ -89,10 +89,6 @@ class Facts:
 
         Parameters
         ----------
-        job : Job
-            With the change.
-        name, source, change, rests_on, condition, how, evidence, is_model_kept
-            As of ``Advice``.
         effect_log_sd : float, optional
             One standard deviation of the saved time, as a share of it; from the model's own error
             by default.

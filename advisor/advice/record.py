@@ -63,7 +63,6 @@ class Advice:
         What was measured, which table, which equation; with figures and source.
     condition : str
         When it holds, or does not pay.
-    how : How
     is_model_kept : bool
         The same numbers are learned, up to rounding. False where accuracy must be looked at.
     details : mapping
@@ -139,7 +138,6 @@ class AdviceList:
         The recorded run, or the name of the job.
     now : Candidate
         The job as it is, on the machines it is judged on.
-    advice : tuple of Advice
     meets_constraints : bool
         Whether the job as it is keeps what was asked for.
     """

@@ -18,14 +18,7 @@ _LONGEST: Final = 1_000_000
 
 @dataclass(frozen=True)
 class SourceScript:
-    """A training script as it lies on disk.
-
-    Attributes
-    ----------
-    path : Path
-    source : str
-    tree : ast.Module
-    """
+    """A training script as it lies on disk."""
 
     path: Path
     source: str

@@ -19,7 +19,6 @@ class PolicyOutcome:
 
     Attributes
     ----------
-    policy : Policy
     mean_completion_h, mean_delay_h, p90_delay_h : float
         Submission to end; of it what is not computing. [h]
     completion_factor : float
@@ -45,7 +44,6 @@ def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOu
     ----------
     own : OwnCluster
         Its own policy is what the others are held against.
-    parameters : QueueParameters
     """
     outcomes = {
         policy: simulate_queue(

@@ -36,8 +36,6 @@ class QueueAnswer:
         10th, 50th and 90th percentile. [h]
     miss_probability : float or None
         None without a deadline.
-    load : float
-        Of the trace.
     simulated_delay_h, recorded_delay_h : float
         Mean delay of the trace's own jobs, simulated and as recorded (None where the file does
         not say): how far the simulation can be trusted. [h]
@@ -46,8 +44,6 @@ class QueueAnswer:
         policy stops running jobs.
     rent : RentOrWait or None
         None where no rented alternative was given.
-    wait : Wait
-        Every insertion.
     policies : tuple of PolicyOutcome
         The trace's own jobs under every policy, where they were asked for.
     """
@@ -124,16 +120,10 @@ def queue_answer(
 
     Parameters
     ----------
-    own : OwnCluster
-    devices : int
     duration_h : Estimate
         Computing time on the own cluster's devices. [h]
-    deadline_h : float, optional
-        From submission. [h]
     rent_completion_h : Estimate, optional
         Completion on rented machines, start-up included. [h]
-    rent_cost_usd, own_cost_usd : float
-        [USD]
     with_policies : bool, default False
         Also simulate the trace's own jobs under every policy.
 

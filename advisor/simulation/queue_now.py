@@ -33,8 +33,6 @@ class StartNow:
 
     Attributes
     ----------
-    running, waiting : int
-        Jobs.
     within_hour_probability : float
         That it starts within the hour.
     delay_h : dict of str to float

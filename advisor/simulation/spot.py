@@ -40,7 +40,6 @@ def spot_answer(
     ----------
     trace : SpotTrace
         Of the zone where the job would run.
-    question : SpotQuestion
     others : sequence of SpotTrace
         Of other zones: they take part in the forecast from now on.
 

@@ -114,7 +114,6 @@ def enough_workers(feeding: Feeding, *, most: int = MOST_WORKERS) -> int:
 
     Parameters
     ----------
-    feeding : Feeding
     most : int
         Processes that there is memory for.
     """
@@ -148,11 +147,8 @@ def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_
 
     Parameters
     ----------
-    feeding : Feeding
     dataset_bytes : float
         The whole data set in the form that is kept. [bytes]
-    memory_bytes : float
-        Free for it. [bytes]
     copy_s : float
         To copy one batch out of memory, on a core. [s]
 

@@ -126,8 +126,6 @@ class Billing:
 
     Attributes
     ----------
-    price_usd_per_h : float
-        [USD/h]
     quantum_s : float
         Rented time is rounded up to whole multiples. [s]
     minimum_s : float
@@ -203,9 +201,6 @@ def elastic_plan(
 
     Parameters
     ----------
-    phases : sequence of Phase
-    scaling : WorkerScaling
-    billing : Billing
     batch : float
         The job's own global batch. [samples]
     batches : sequence of float

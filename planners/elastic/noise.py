@@ -50,8 +50,6 @@ class NoiseScale:
         Lower end of the interval at 90 %. [samples]
     high : float or None
         Upper end; None where it cannot be told from an endless one. [samples]
-    steps : int
-        Sampled ones.
     """
 
     samples: float

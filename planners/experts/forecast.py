@@ -31,7 +31,6 @@ class UseForecast:
 
     Attributes
     ----------
-    experts : int
     weights : ndarray of shape (features, experts)
     """
 
@@ -66,7 +65,6 @@ def learn(tokens: ArrayLike, experts: int) -> UseForecast:
     Parameters
     ----------
     tokens : array-like of int, shape (tokens, k)
-    experts : int
     """
     used = _uses(np.asarray(tokens), experts)
     later = np.zeros_like(used)

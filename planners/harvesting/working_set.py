@@ -46,7 +46,6 @@ class TouchedWindow:
 
     Attributes
     ----------
-    window_s : float
     touched_bytes, resident_bytes : float
         Touched in it, and held at its end. [bytes]
 

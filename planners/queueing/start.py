@@ -77,12 +77,10 @@ def start_delays_s(
     ----------
     ended_s : ndarray of shape (k,)
         Durations of jobs that ended. [s]
-    now : OpenJobs
     cluster, policy, placement
         As in ``simulate_queue``; only policies that stop no running job.
     devices : int
         Of the own job.
-    draws, seed : int
 
     Raises
     ------

@@ -111,14 +111,10 @@ def wait_on_cluster(
     ----------
     jobs : JobTable
         What the cluster did.
-    cluster, policy, placement, parameters
-        As in ``simulate_queue``.
     devices : int
         Of the own job.
     duration_s : array-like of shape (k,)
         Samples of its computing time, drawn from with equal chance; one value is certain. [s]
-    insertions : int
-    seed : int
 
     Raises
     ------
@@ -172,7 +168,6 @@ def rent_or_wait(
 
     Parameters
     ----------
-    wait : Wait
     rent_completion_s : array-like of shape (k,)
         Samples of the completion on rented machines, start-up included. [s]
     rent_cost_usd, own_cost_usd : float

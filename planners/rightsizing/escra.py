@@ -69,7 +69,6 @@ class Pool:
         CPU time of a period for all of them. [core-s]
     granted_s : float
         Sum of their quotas. [core-s]
-    containers : int
     """
 
     budget_s: float
@@ -201,14 +200,7 @@ class _Shared:
 
 
 class EscraController:
-    """The rules for one container, and what it holds of the pool.
-
-    Attributes
-    ----------
-    container : Container
-    memory_bytes : float
-        Its limit.
-    """
+    """The rules for one container, and what it holds of the pool."""
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared

@@ -43,14 +43,7 @@ _LEAST_CORES: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """How far above the recorded peak the memory limit stands.
-
-    Attributes
-    ----------
-    fraction : float
-        Of the peak.
-    least_bytes : float
-    """
+    """How far above the recorded peak the memory limit stands."""
 
     fraction: float = 0.05
     least_bytes: float = 0.0

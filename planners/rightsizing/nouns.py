@@ -111,9 +111,6 @@ class ResourceLimits:
 
     Attributes
     ----------
-    cores : float
-        Per CFS period.
-    memory_bytes : float
     is_quota : bool, default True
         False where ``cores`` are only set aside: the group may use more if nobody else wants it,
         and is never throttled (a Kubernetes request without a limit).
@@ -135,12 +132,8 @@ class Period:
     ----------
     end_s : float
         Since the run began. [s]
-    length_s : float
-        Of the period. [s]
-    quota_cores, used_cores : float
     is_throttled : bool
         The quota was used up before the period's end, with work left.
-    memory_bytes : float
     """
 
     end_s: float

@@ -185,10 +185,8 @@ class Autoscaler:
 
     Attributes
     ----------
-    rule : LearningRule
     asked : ResourceLimits
         What the user asked for: until something was learned.
-    history : RecordedUsage or None
     """
 
     rule: LearningRule

@@ -56,7 +56,6 @@ def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) ->
     ----------
     series : RecordedUsage
         As recorded without limits.
-    policy : Policy
     period_s : float, default 0.1
         Of the CFS quota. [s]
 
@@ -80,8 +79,6 @@ def replay_together(
         As recorded without limits; all begin together. Who ends gives back what it held.
     policy : Escra
         Of the application: its budget is that of all containers.
-    period_s : float, default 0.1
-        [s]
 
     Raises
     ------

@@ -68,7 +68,6 @@ def replay_alternating(
     ----------
     spells : Spells
         Of all nodes that the job needs.
-    job : SpotJob
     start_s : array-like of shape (n,)
         Submissions. [s]
     attempt_s : array-like of shape (n,), optional

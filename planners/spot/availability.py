@@ -43,7 +43,6 @@ class SpotTrace:
 
     Attributes
     ----------
-    name, provider, instance : str
     nodes : int
         Nodes that were asked for: the most that could be there.
     start_s : ndarray of shape (n,)
@@ -297,7 +296,6 @@ def replay(spells: Spells, job: SpotJob, start_s: ArrayLike) -> Replay:
     ----------
     spells : Spells
         Of all nodes that the job needs.
-    job : SpotJob
     start_s : array-like of shape (n,)
         When the job is submitted; it waits for the next up spell. [s]
 

@@ -137,7 +137,6 @@ def library(
 
     Parameters
     ----------
-    spells : Spells
     run : callable
         ``run(spells, start_s)`` returns the outcome of each start.
     horizon_s : float
@@ -182,7 +181,6 @@ def forecast(
         Of other zones; may be empty.
     is_up, age_s : array-like of shape (n,)
         State of the zone when the job is submitted.
-    levels : sequence of float
     floor : float
         No outcome can be below it.
     """

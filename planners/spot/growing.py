@@ -47,8 +47,6 @@ def growing_timeline(
         Ascending.
     rate : ndarray of shape (k,)
         Ascending to 1.
-    settle_s : float
-        [s]
     """
     used = _settled(levels, settle_s)
     begins, ends = (np.concatenate(edge) for edge in zip(*used, strict=True))

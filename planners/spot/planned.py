@@ -51,11 +51,6 @@ def replay_plan(
     ----------
     records : sequence of Spells
         Of all nodes that the job needs.
-    job : SpotJob
-    starts : int
-        In each record.
-    deadline_s : float
-        From submission. [s]
     spot_price_usd_per_h, price_usd_per_h : float
         Of all nodes together. [USD/h]
 
@@ -92,10 +87,6 @@ def late_probability(
     ----------
     whole_s, restart_s : array-like
         Expected work with its saves; from having nodes to the first useful step. [s]
-    deadline_s : float
-        From submission. [s]
-    log_sd : array-like
-        Of the work.
 
     Examples
     --------

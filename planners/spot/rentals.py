@@ -66,8 +66,6 @@ class RentalColumns:
 
         Parameters
         ----------
-        rentals : sequence of Rental
-            One a candidate.
         price_ratio : ndarray of shape (n,)
             Of a spot hour to an on-demand one.
         checkpoint_interval_s : ndarray of shape (n,)
@@ -110,8 +108,6 @@ def replay_records(
 
     Parameters
     ----------
-    records : sequence of Spells
-    job : SpotJob
     replay : callable
         Of spells and starts [s].
     progress_s : sequence of float

@@ -46,7 +46,6 @@ class Strategy:
 
     Attributes
     ----------
-    name : str
     least_nodes : int
         With fewer the job stands still and goes back to its checkpoint.
     removal_s, addition_s : float
@@ -163,17 +162,12 @@ def replay_strategy(
 
     Parameters
     ----------
-    trace : SpotTrace
-    way : Strategy
     start_s : array-like of shape (n,)
         [s]
     work_s : float
         Useful computing on all nodes. [s]
-    nodes : int
     speed : array-like of shape (nodes + 1,), optional
         Relative throughput on 0 to ``nodes`` nodes; proportional by default.
-    checkpoint_interval_s, checkpoint_s : float
-        [s]
 
     Raises
     ------

@@ -42,10 +42,8 @@ class SpotHistory:
 
     Attributes
     ----------
-    spells : tuple of Spells
     nodes : tuple of int
         Nodes that were up together in each record.
-    source : str
     """
 
     spells: tuple[Spells, ...]

@@ -69,8 +69,6 @@ class Timeline:
         ----------
         begin_s : ndarray of shape (parts + 1,)
             Where each part begins and the last one ends; no interval is in two. [s]
-        copies : sequence of int
-            One a part.
         """
         edges = np.searchsorted(self.begin_s, begin_s, side="left")
         length = np.diff(begin_s)
@@ -127,7 +125,6 @@ def replay_timeline(
 
     Parameters
     ----------
-    timeline : Timeline
     job : SpotJob
         Its restart, saves and interval; its work is not used.
     start_s, attempt_s : ndarray of shape (n,)
@@ -188,7 +185,6 @@ def joined(records: Sequence[Spells], gap_s: float) -> tuple[Spells, Column]:
 
     Returns
     -------
-    spells : Spells
     begin_s : ndarray of shape (records + 1,)
         Where each record begins, and where the last gap ends. [s]
     """

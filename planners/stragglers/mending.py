@@ -70,8 +70,6 @@ class UnlikeRanks:
         What each computes for. [s]
     batches : ndarray of shape (ranks,)
         Samples of each in a step.
-    exchange_s : float
-        [s]
     fixed_s : float
         Of a rank's step, whatever its samples. [s]
     """
@@ -126,7 +124,6 @@ def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
 
     Parameters
     ----------
-    ranks : UnlikeRanks
     selection_s : float
         What choosing the samples takes a straggler in every step; below what is saved, or the
         gain is negative. [s]

@@ -54,7 +54,6 @@ class RankSpread:
         Standard deviations over the mean: between ranks, and from step to step.
     lag1 : float
         Correlation of a rank's passing part with that of its next step.
-    ranks, steps : int
     """
 
     staying_fraction: float
