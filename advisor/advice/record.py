@@ -49,10 +49,10 @@ class Advice:
     ----------
     name : str
         Of the cure, as words with hyphens: ``"mixed-precision"``.
-    source : str
-        The module of ``advisor.advice`` that gives it.
     change : str
         What to change, in one sentence.
+    source : str
+        The module of ``advisor.advice`` that gives it.
     time_saved_h, cost_saved_usd : Estimate or None
         Over the whole job on the machines it is judged on; negative where it costs. None where
         nothing is known of it, or nothing is saved of that kind. [h], [USD]
@@ -75,7 +75,6 @@ class Advice:
     """
 
     name: str
-    source: str
     change: str
     time_saved_h: Estimate | None
     cost_saved_usd: Estimate | None
@@ -85,6 +84,7 @@ class Advice:
     rests_on: str
     condition: str
     how: How
+    source: str = ""
     is_model_kept: bool = True
     details: Mapping[str, Any] = field(default_factory=dict)
     job: Job | None = field(default=None, repr=False, compare=False)
