@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from advisor.planners.spot.availability import Spells
+from advisor.planners.spot.availability import Spells, joined
 from advisor.planners.spot.rentals import RentalColumns
 from advisor.planners.spot.table import SpotHistory
-from advisor.planners.spot.timeline import joined
 from advisor.ways.elastic_spot import Workers, counts_below, elastic_spot
 from advisor.ways.spot_fallback import spot_with_fallback
 

@@ -177,7 +177,7 @@ def _strategies(
     for name in STRATEGIES if question.nodes > 1 else STRATEGIES[:1]:
         if name == "restart":
             plain = replay(trace.spells(question.nodes), job, start)
-            finish, node_s = plain.finish_s, plain.billed_s * question.nodes
+            finish, node_s = plain.finish_s, plain.rented_s * question.nodes
         else:
             run = replay_strategy(
                 trace,

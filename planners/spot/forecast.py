@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.units import HOUR_S
-from advisor.planners.spot.availability import Column, Replay, Spells, SpotJob, replay
+from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
 from advisor.planners.spot.table import MAXIMUM_TILES
 
 # Availability drifts, and a fortnight forgets: the pinball loss on first halves is 0.142 with it,
@@ -110,8 +110,7 @@ def finish_runner(job: SpotJob) -> Runner:
     """Return the runner that replays ``job`` and reports its finish; inf where it never ends."""
 
     def run(spells: Spells, start_s: Column) -> Column:
-        outcome: Replay = replay(spells, job, start_s)
-        return np.nan_to_num(outcome.finish_s, nan=np.inf)
+        return np.nan_to_num(replay(spells, job, start_s).finish_s, nan=np.inf)
 
     return run
 

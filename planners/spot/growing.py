@@ -28,8 +28,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.spot.availability import Column, Spells
-from advisor.planners.spot.timeline import Timeline
+from advisor.planners.spot.availability import Column, Spells, Timeline
 
 Edges = tuple[Column, Column]  # begins and ends of spells, in order [s]
 

@@ -26,12 +26,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob
+from advisor.planners.spot.availability import Column, Spells, SpotJob, joined
 from advisor.planners.spot.controlled import replay_policy
 from advisor.planners.spot.fallback import FallbackRun
 from advisor.planners.spot.policy import SpotPolicy
 from advisor.planners.spot.spell_ages import SpellHazards
-from advisor.planners.spot.timeline import joined
 
 
 def replay_plan(

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob
+from advisor.planners.spot.availability import Column, Rental, Spells, SpotJob, joined
 from advisor.planners.spot.table import (
     GANG_EXPONENT,
     MAXIMUM_TILES,
@@ -22,7 +22,6 @@ from advisor.planners.spot.table import (
     STARTS,
     SpotHistory,
 )
-from advisor.planners.spot.timeline import Rental, joined
 
 # Copies of a record behind the one in which the job would end at its mean progress.
 _SPARE_COPIES: Final = 2
