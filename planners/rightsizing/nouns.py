@@ -13,6 +13,7 @@ slack                   limit less usage, over time. [core-h, GiB-h]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -169,6 +170,22 @@ class Policy(Protocol):
 
     def controller(self, usage: RecordedUsage) -> Controller:
         """Return a controller for one run; only the oracle looks at the usage to come."""
+        ...
+
+
+class SharingController(Controller, Protocol):
+    """Watches a run that shares a pool with others."""
+
+    def ended(self) -> None:
+        """Give back to the pool what the run held."""
+        ...
+
+
+class SharingPolicy(Protocol):
+    """A way of setting the limits of runs that share one pool."""
+
+    def controllers(self, usages: Sequence[RecordedUsage]) -> Sequence[SharingController]:
+        """Return a controller for each run."""
         ...
 
 
