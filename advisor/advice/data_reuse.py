@@ -13,7 +13,14 @@ from advisor.domain import QUANTILES
 from advisor.jobs.job import Job
 from advisor.planners.core.units import GIB
 from advisor.planners.data_reuse.feeding import Feeding
-from advisor.planners.data_reuse.perfect import RHO, RHO_HIGH, RHO_LOW, best_echo, freshness
+from advisor.planners.data_reuse.perfect import (
+    RHO,
+    RHO_HIGH,
+    RHO_LOW,
+    best_echo,
+    freshness,
+    repeat_then_fresh_s,
+)
 
 # Of the wall time, spent repeating before the job goes on with fresh data: that of our own
 # experiment (docs/experiments.md); PerFect's was not published.
@@ -86,8 +93,8 @@ def _rates(fed: Feeding, echo: int) -> tuple[float, float]:
 
 
 def _time_factor(fed: Feeding, echo: int, rho: float) -> float:
-    repeating, fresh = _rates(fed, echo)
-    return 1.0 / ((repeating * freshness(echo, rho) + fresh) * fed.step_s())
+    spent_s = repeat_then_fresh_s(fed, updates=1.0, echo=echo, share=REPEATING, rho=rho)
+    return spent_s / fed.step_s()
 
 
 def _echoed(job: Job, fed: Feeding, echo: int) -> Job:

@@ -139,11 +139,6 @@ def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
     return ranks.mended(ranks.scaled(batches) + extra, batches)
 
 
-def pays_to_drop(ranks: UnlikeRanks, *, selection_s: float) -> bool:
-    """Whether **selection < saved**: the step gets shorter at all."""
-    return dropped(ranks, selection_s=selection_s).step_s < ranks.step_s
-
-
 def backed_up(ranks: UnlikeRanks, backups: int) -> Mended:
     """Return the step that waits for all but so many ranks, whose work is thrown away.
 
