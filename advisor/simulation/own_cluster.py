@@ -233,12 +233,7 @@ def _wanted(
             raise UsageError(
                 f"the number of devices is out of range: {count}", hint="give 1 or more"
             )
-        if count > cluster.devices:
-            raise PlanningError(
-                f"the job asks for {count} devices, the cluster has {cluster.devices}",
-                hint="rent, or ask for fewer devices",
-                exit_code=3,
-            )
+        cluster.check_fits(count)
         nodes = -(-count // cluster.devices_per_node)
         if count % nodes:
             raise UsageError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -30,11 +29,6 @@ class PolicyOutcome:
     mean_delay_h: float
     p90_delay_h: float
     completion_factor: float
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        names = ("policy", "mean_completion_h", "mean_delay_h", "p90_delay_h", "completion_factor")
-        return {name: getattr(self, name) for name in names}
 
 
 def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOutcome, ...]:

@@ -12,10 +12,7 @@ import numpy as np
 from advisor.domain import Estimate
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
-from advisor.planners.queueing.nouns import (
-    Column,
-    QueueParameters,
-)
+from advisor.planners.queueing.nouns import Column, QueueParameters
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
 from advisor.shown.chart import Chart, Series
@@ -72,7 +69,7 @@ class QueueAnswer:
             "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
             **self.wait_record(),
             "rent_or_wait": None if self.rent is None else asdict(self.rent),
-            "policies": [one.to_record() for one in self.policies],
+            "policies": [asdict(one) for one in self.policies],
         }
 
     def cluster_record(self) -> dict[str, Any]:
@@ -95,7 +92,7 @@ class QueueAnswer:
             "completion_h": named(self.completion_h),
             "miss_probability": self.miss_probability,
             "beyond_trace_fraction": self.beyond_trace_fraction,
-            "submitted_now": None if self.now is None else self.now.to_record(),
+            "submitted_now": None if self.now is None else asdict(self.now),
         }
 
     def rent_or_wait(

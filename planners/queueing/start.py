@@ -93,12 +93,7 @@ def start_delays_s(
             hint=f"of: {', '.join(POLICIES_OF_START)}",
             exit_code=2,
         )
-    if devices > cluster.devices:
-        raise PlanningError(
-            f"the job asks for {devices} devices, the cluster has {cluster.devices}",
-            hint="rent, or choose a layout with fewer devices",
-            exit_code=3,
-        )
+    cluster.check_fits(devices)
     if now.devices.size and int(now.devices.max()) > cluster.devices:
         raise PlanningError(
             f"a job of the trace asks for {int(now.devices.max())} devices, the cluster has "

@@ -129,12 +129,7 @@ def wait_on_cluster(
             hint="all three must be positive",
             exit_code=2,
         )
-    if devices > cluster.devices:
-        raise PlanningError(
-            f"the job asks for {devices} devices, the cluster has {cluster.devices}",
-            hint="rent, or choose a layout with fewer devices",
-            exit_code=3,
-        )
+    cluster.check_fits(devices)
     jobs.check_fits(cluster)
     rng = np.random.default_rng(seed)
     begin, end = float(jobs.submit_s[0]), float(jobs.submit_s[-1])

@@ -19,7 +19,7 @@ removals of one pool come in bursts. So nothing here has a rate: jobs are replay
 A spell of length u carries a job ``floor((u - R) / (tau + C))`` checkpoints forward whatever came
 before, so progress is a prefix sum over spells, and each replay one binary search. With a
 checkpoint just in time (C <= omega) the spell keeps all of ``u - R - C``, and so does an interval
-at rate r, ``r (u - R - C)``, where the job itself chooses to move at its end. Bills are prefix sums too.
+at rate r, ``r (u - R - C)``, where the job itself chooses to move at its end. Bills are sums too.
 
 Sources: the SkyPilot and Bamboo availability traces (``datasets/availability``); the replay is
 our own. Which nodes a spell lacks does not matter to a job that needs all of them; jobs that go on
