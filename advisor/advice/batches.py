@@ -1,4 +1,4 @@
-"""How samples are put together: the batch, passes that could be one, gradients that are sent."""
+"""The samples of a step: the batch, passes that could be one, gradients that are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job does beside its steps: ends of epochs, checkpoints, waiting for the device."""
+"""The chores of a job: ends of epochs, checkpoints, waiting for the device."""
 
 from __future__ import annotations
 

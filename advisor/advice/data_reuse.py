@@ -1,4 +1,4 @@
-"""What was loaded already: batches that are used again, samples that are kept."""
+"""Data that was loaded already: batches that are used again, samples that are kept."""
 
 from __future__ import annotations
 

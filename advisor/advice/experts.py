@@ -34,7 +34,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What is asked of serving; None is the default.
+    """A question about serving; None is the default.
 
     Attributes
     ----------

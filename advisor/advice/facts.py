@@ -38,7 +38,7 @@ def _none() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What advice is given from.
+    """The facts that advice is given from.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What feeds the job: loader processes, their start, data on slow disks."""
+"""The feed of a job: loader processes, their start, data on slow disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the job uses its machines: threads, cores, devices, prices, layouts."""
+"""The use of machines by a job: threads, cores, devices, prices, layouts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ EVIDENCE: Final[tuple[Evidence, ...]] = get_args(Evidence)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """What to paste, and where it goes.
+    """Text to paste, and where it goes.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceList:
-    """What would make a job cheaper on some machines, the strongest first.
+    """Advice for a job on some machines, the strongest first.
 
     Attributes
     ----------

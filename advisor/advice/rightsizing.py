@@ -1,4 +1,4 @@
-"""What the job may be limited to: limits to paste, or a smaller machine of the same family."""
+"""Limits for the job: ones to paste, or a smaller machine of the same family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the model's arithmetic is done: precision, compilation, attention."""
+"""The arithmetic of the model: precision, compilation, attention."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def question_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """What a plan of elastic workers needs of a job: as the one estimate says it.
+    """Figures of a job for a plan of elastic workers: as the one estimate says them.
 
     Attributes
     ----------

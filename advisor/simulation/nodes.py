@@ -1,4 +1,4 @@
-"""Which nodes of a shared cluster a job's workers go to, and how long the job takes there."""
+"""Nodes of a shared cluster for a job's workers, and how long the job takes there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DAY_S: Final = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJobs:
-    """How long jobs like this one took on the later half of the record."""
+    """Times of jobs like this one on the later half of the record."""
 
     mean_h: float
     median_h: float

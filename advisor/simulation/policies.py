@@ -14,7 +14,7 @@ from advisor.simulation.queue_now import OwnCluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """What the trace's own jobs meet under a policy.
+    """The trace's own jobs under a policy.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a job meets on the user's own shared cluster, and whether renting beats waiting."""
+"""A job on the user's own shared cluster, and whether renting beats waiting."""
 
 from __future__ import annotations
 

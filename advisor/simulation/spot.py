@@ -1,4 +1,4 @@
-"""What a job on spot nodes will take: by strategy, with a deadline, against on demand."""
+"""A job on spot nodes: by strategy, with a deadline, against on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job on spot nodes takes, one way of running it beside another: numbers and curves."""
+"""Ways of running a job on spot nodes beside one another: numbers and curves."""
 
 from __future__ import annotations
 

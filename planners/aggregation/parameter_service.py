@@ -228,7 +228,7 @@ def delay_s(place: Sequence[float], k: int, jobs: Sequence[AggregatedJob]) -> fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What a step takes to exchange gradients, in three ways.
+    """The time of a step to exchange gradients, in three ways.
 
     Attributes
     ----------

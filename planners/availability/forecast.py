@@ -1,4 +1,4 @@
-"""What share of each node will be free: forecasts and possible futures from recorded shares.
+"""Free shares of nodes: forecasts and possible futures from recorded shares.
 
 ==================  ============================================================================
 here                meaning, unit

@@ -1,4 +1,4 @@
-"""How fast a loader feeds a step: workers, cores, and a cache in memory.
+"""The pace of a loader that feeds a step: workers, cores, and a cache in memory.
 
 ==================  ============================================================================
 here                meaning, unit
@@ -37,7 +37,7 @@ MOST_WORKERS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """What feeds one training process, and what it feeds.
+    """The feed of one training process, and what it feeds.
 
     Attributes
     ----------

@@ -43,7 +43,7 @@ MOST_ECHO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """What an echo factor is worth, against fresh data on the same machine.
+    """The worth of an echo factor, against fresh data on the same machine.
 
     Attributes
     ----------

@@ -75,7 +75,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerScaling:
-    """What a step takes on each count of workers.
+    """The step on each count of workers.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class WorkerScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billing:
-    """How one worker is billed.
+    """The bill of one worker.
 
     Attributes
     ----------

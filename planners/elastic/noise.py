@@ -40,7 +40,7 @@ _ENDS: Final = (0.05, 0.95)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScale:
-    """What was measured of a job's gradients.
+    """The measured noise of a job's gradients.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which experts of one layer stay in a cache: recency, frequency, periods, foresight.
+"""Caches of the experts of one layer: recency, frequency, periods, foresight.
 
 ==============  ================================================================================
 here            meaning, unit
@@ -49,7 +49,7 @@ _LEAST_SHARE: Final = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a cache made of a trace."""
+    """The hits and loads of a cache on a trace."""
 
     accesses: int
     hits: int

@@ -1,4 +1,4 @@
-"""How much each expert of a layer will be used soon, learned from an earlier part of the trace.
+"""A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
 
 A ridge regression in closed form, one for each layer:
 

@@ -56,7 +56,7 @@ def gated_expert_bytes(hidden: int, inner: int, bytes_per_weight: float = 2.0) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What serves.
+    """A mixture of experts that serves.
 
     Attributes
     ----------

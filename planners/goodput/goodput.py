@@ -1,4 +1,4 @@
-"""What failures, checkpoints and restarts add to a job: the exact expectation and its optimum.
+"""Failures, checkpoints and restarts of a job: the exact expectation and its optimum.
 
 ====================  ===========  ==============================================================
 here                  in papers    meaning, unit

@@ -42,7 +42,7 @@ FAULT_S: Final = {"rdma": 7.5e-6, "nvme": 100e-6, "disk": 5e-3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedWindow:
-    """What a program touched in one window.
+    """The memory that a program touched in one window.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class TouchedCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
-    """What may be taken of a program's memory.
+    """The memory that may be taken of a program.
 
     Attributes
     ----------

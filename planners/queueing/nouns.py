@@ -126,7 +126,7 @@ class JobTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueParameters:
-    """What a policy goes by.
+    """The parameters that a policy goes by.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""When a job would start that is submitted now, knowing who runs and who waits.
+"""The start of a job that is submitted now, knowing who runs and who waits.
 
 =====================  ==========================================================================
 here                   meaning, unit

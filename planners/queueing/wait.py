@@ -38,7 +38,7 @@ WINDOW = (0.1, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What one job met at random times.
+    """Waits that one job met at random times.
 
     Attributes
     ----------

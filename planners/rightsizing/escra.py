@@ -61,7 +61,7 @@ RECLAIM_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """What containers share.
+    """A pool that containers share.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Pool:
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """What the controller knows of one container.
+    """A container, as the controller knows it.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a run used, what it may use, and what came of it under a policy.
+"""Nouns of limited runs: what one used, may use, and what came of it under a policy.
 
 ======================  =========================================================================
 here                    meaning, unit
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedUsage:
-    """What a run without limits used, in readings of equal length.
+    """The usage of a run without limits, in readings of equal length.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class RecordedUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What a group may use.
+    """Limits of what a group may use.
 
     Attributes
     ----------

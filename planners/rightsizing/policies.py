@@ -140,7 +140,7 @@ class _Knowing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRule:
-    """How an autoscaler learns: what stands in the table above.
+    """The rule by which an autoscaler learns: what stands in the table above.
 
     Attributes
     ----------

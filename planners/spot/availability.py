@@ -44,7 +44,7 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotTrace:
-    """How many nodes were there, from one time to the next.
+    """A record of how many nodes were there, from one time to the next.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Spells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotJob:
-    """What a job does on spot instances.
+    """A job on spot instances.
 
     Attributes
     ----------

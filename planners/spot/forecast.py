@@ -1,4 +1,4 @@
-"""When a job on one zone's spot nodes will finish: replays of the past, weighted by the present.
+"""A job's finish on one zone's spot nodes: replays of the past, weighted by the present.
 
 =====================  ==========================================================================
 here                   meaning, unit

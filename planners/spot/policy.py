@@ -1,4 +1,4 @@
-"""When to be on spot, on demand, or to wait: the plan that costs least on average, by a deadline.
+"""The plan of spot, on demand and waiting that costs least on average, by a deadline.
 
 =========================  =====================================================================
 here                       meaning, unit

@@ -30,7 +30,7 @@ _COLUMNS: Final = tuple(one.name for one in fields(Rental))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalColumns:
-    """What candidates rent, one row a candidate; inf where most replays never end.
+    """Rentals of candidates, one row each; inf where most replays never end.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a job does when some of its spot nodes go: four published ways, replayed on node counts.
+"""Four published ways to cope when some of a job's spot nodes go, replayed on node counts.
 
 =================  ==============================================================================
 here               meaning, unit
@@ -42,7 +42,7 @@ STRATEGIES: Final[tuple[Name, ...]] = get_args(Name)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How one way of coping behaves.
+    """A way of coping, and how it behaves.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-r"""What mends a straggler, and what each way costs.
+r"""Ways to mend a straggler, and what each costs.
 
 ======================  =========================================================================
 here                    meaning, unit
@@ -62,7 +62,7 @@ class Mended:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnlikeRanks:
-    """UnlikeRanks that train together.
+    """Ranks that train together and compute unequally fast.
 
     Attributes
     ----------
