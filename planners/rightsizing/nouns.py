@@ -145,24 +145,33 @@ class Period:
     memory_bytes: float
 
 
-class Controller(Protocol):
-    """Watches one run and sets its limits."""
+class Controller:
+    """Watches one run and sets its limits; as it stands, limits that stay what they are."""
+
+    def __init__(self, limits: ResourceLimits) -> None:
+        self.limits = limits
 
     def first(self) -> ResourceLimits:
         """Return the limits that the run starts with."""
-        ...
+        return self.limits
 
     def after(self, seen: Period) -> ResourceLimits:
         """Return the limits of the next period."""
-        ...
+        del seen
+        return self.limits
 
     def at_memory_limit(self, wanted_bytes: float) -> float:
         """Return the memory limit when the run asks for more, before it is killed [bytes]."""
-        ...
+        del wanted_bytes
+        return self.limits.memory_bytes
 
     def after_oom(self, wanted_bytes: float) -> float:
         """Return the memory limit after the run was killed for asking [bytes]."""
-        ...
+        del wanted_bytes
+        return self.limits.memory_bytes
+
+    def ended(self) -> None:
+        """Give back what the run held of a pool; nothing where there is none."""
 
 
 class Policy(Protocol):
@@ -173,18 +182,10 @@ class Policy(Protocol):
         ...
 
 
-class SharingController(Controller, Protocol):
-    """Watches a run that shares a pool with others."""
-
-    def ended(self) -> None:
-        """Give back to the pool what the run held."""
-        ...
-
-
 class SharingPolicy(Protocol):
     """A way of setting the limits of runs that share one pool."""
 
-    def controllers(self, usages: Sequence[RecordedUsage]) -> Sequence[SharingController]:
+    def controllers(self, usages: Sequence[RecordedUsage]) -> Sequence[Controller]:
         """Return a controller for each run."""
         ...
 
