@@ -37,7 +37,7 @@ class SpotQuestion:
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form: one row of figures."""
         record = asdict(self)
-        job = record.pop("job")
+        job: dict[str, Any] = record.pop("job")
         if not self.saves_checkpoints:
             job["checkpoint_interval_s"] = None
         return job | record

@@ -30,7 +30,7 @@ oracle of the tests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -102,29 +102,19 @@ class SpotTrace:
     def repeated(self, times: int) -> SpotTrace:
         """Return the record end to end ``times`` times."""
         shift = np.repeat(np.arange(times) * self.end_s, self.start_s.size)
-        return SpotTrace(
-            name=self.name,
-            provider=self.provider,
-            instance=self.instance,
-            nodes=self.nodes,
-            start_s=np.tile(self.start_s, times) + shift,
-            available=np.tile(self.available, times),
-            end_s=self.end_s * times,
-        )
+        return replace(
+            self, start_s=np.tile(self.start_s, times) + shift,
+            available=np.tile(self.available, times), end_s=self.end_s * times,
+        )  # fmt: skip
 
     def between(self, begin_s: float, end_s: float) -> SpotTrace:
         """Return the part of the record from ``begin_s`` to ``end_s``, its clock set to 0."""
         first = int(np.searchsorted(self.start_s, begin_s, side="right")) - 1
         last = int(np.searchsorted(self.start_s, end_s, side="left"))
-        return SpotTrace(
-            name=self.name,
-            provider=self.provider,
-            instance=self.instance,
-            nodes=self.nodes,
-            start_s=np.maximum(self.start_s[first:last] - begin_s, 0.0),
-            available=self.available[first:last],
-            end_s=end_s - begin_s,
-        )
+        return replace(
+            self, start_s=np.maximum(self.start_s[first:last] - begin_s, 0.0),
+            available=self.available[first:last], end_s=end_s - begin_s,
+        )  # fmt: skip
 
     def recent(self, days: float, nodes: int) -> SpotTrace:
         """Return the last days of the record, or all of it where they never had ``nodes`` up.
