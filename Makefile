@@ -174,7 +174,7 @@ models: $(VENV)/.installed
 ## docs-serve: show the documentation while you write
 ## accuracy: run every protocol; fail where one errs more than is stored
 ## accuracy-quick: the same for the protocols of few seconds
-## figures: write the README's and the documentation's tables from the stored figures
+## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different
 ## release: rehearse a release: make release VERSION=0.2.0 [WRITE=--write]
 ## clean: remove environments and whatever was built

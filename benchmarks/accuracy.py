@@ -6,7 +6,7 @@
 
 ``check`` fails where a protocol errs by half a point more than is stored (``validation.gate``),
 and, with ``--since``, where stored figures became worse under the reason of the former ones.
-``figures`` writes the README's table and ``docs/generated/accuracy.md`` from the stored figures.
+``figures`` writes the tables of ``docs/accuracy.md`` and ``docs/generated/accuracy.md``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from advisor.validation import gate, stored
 from advisor.validation.figures import between_markers, hardware_table, readme_table
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "accuracy.md"
 HARDWARE = ROOT / "docs" / "generated" / "accuracy.md"
 
 
@@ -92,7 +92,7 @@ def figures(asked: argparse.Namespace) -> int:
     """Write the tables, or say which of them are not what the stored figures give."""
     kept = stored.read_all()
     wanted = {
-        README: between_markers(README.read_text(encoding="utf-8"), readme_table(kept)),
+        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), readme_table(kept)),
         HARDWARE: hardware_table(kept),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text]

@@ -20,11 +20,18 @@ from numpy.typing import NDArray
 from advisor.measurements import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.alternating import replay_alternating
-from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace
+from advisor.planners.spot.availability import (
+    Column,
+    Rental,
+    Spells,
+    SpotJob,
+    SpotTrace,
+    replay_timeline,
+    settling_s,
+)
 from advisor.planners.spot.growing import Edges, growing_timeline, nested_levels
 from advisor.planners.spot.rentals import replay_records
 from advisor.planners.spot.table import GANG_EXPONENT, STARTS, SpotHistory
-from advisor.planners.spot.timeline import Rental, replay_timeline, settling_s
 from advisor.records.traces import read_spot_traces
 
 JOB = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=600.0, checkpoint_s=10.0)

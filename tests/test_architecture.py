@@ -143,7 +143,7 @@ def test_the_map_of_the_planners_names_what_is_there() -> None:
     for system, files, calls, checks in systems:
         defined: set[str] = set()
         for file in re.findall(r"`([\w/]+\.py)`", files):
-            tree = ast.parse((ROOT / "planners" / file).read_text())
+            tree = ast.parse((ROOT / "planners" / file.removeprefix("planners/")).read_text())
             defined |= {
                 node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
             }

@@ -1,11 +1,14 @@
 """The quick start and the README work: every command is run, and prints what the page shows."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
-from documentation import tool
+from documentation import ROOT, tool
 
 QUICKSTART = tool("quickstart")
+README = ROOT / "README.md"
 
 
 @pytest.mark.slow
@@ -25,6 +28,32 @@ def test_every_command_of_a_page_prints_what_it_shows(path: Path) -> None:
                 assert not lacking, f"run `python docs/tools/quickstart.py`: {lacking}"
 
 
+def test_the_answers_of_the_readme_are_printed_letter_for_letter() -> None:
+    found = list(QUICKSTART.examples(README.read_text(encoding="utf-8")))
+    assert [("--run" in example.command, example.is_literal) for example in found] == [
+        (True, True), (False, True)
+    ]  # fmt: skip
+    with QUICKSTART.folder() as where:
+        for example in found:
+            result = QUICKSTART.run(example.command, where, QUICKSTART.PAGES[README])
+            shown = "\n".join(example.shown)
+            assert "\n".join(example.cut(result.output)) == shown, (
+                "docs/tools/quickstart.py README"
+            )
+
+
+def test_the_readme_is_short_and_as_wrong_as_is_stored() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    lines = re.findall(r"\(`([a-z-]+)`\) \| ([\d.]+) % \| ([\d.]+) % \|", text)
+    assert len(lines) == 6
+    for name, median, p90 in lines:
+        stored = json.loads((ROOT / "datasets" / "accuracy" / f"{name}.json").read_text())
+        overall = stored["record"]["overall"]
+        stated = [overall[key] for key in ("median_ape_fraction", "p90_ape_fraction")]
+        assert [f"{100 * one:.1f}" for one in stated] == [median, p90], name
+
+
 @pytest.mark.slow
 def test_the_picture_is_of_what_is_answered_today() -> None:
     picture = tool("picture")
@@ -32,9 +61,9 @@ def test_the_picture_is_of_what_is_answered_today() -> None:
     assert drawn == picture.named(picture.drawn()), "run `python docs/tools/picture.py`"
 
 
-@pytest.mark.parametrize("path", QUICKSTART.PAGES, ids=lambda path: path.stem)
-def test_a_page_has_commands_of_both_kinds(path: Path) -> None:
-    found = list(QUICKSTART.examples(path.read_text(encoding="utf-8")))
+def test_the_quick_start_has_commands_of_both_kinds() -> None:
+    page = ROOT / "docs" / "quickstart.md"
+    found = list(QUICKSTART.examples(page.read_text(encoding="utf-8")))
     assert {example.is_exact for example in found} == {True, False}
     assert all(example.shown for example in found)
     assert any(example.command.startswith("advisor profile ") for example in found)

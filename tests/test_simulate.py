@@ -152,12 +152,17 @@ def test_a_job_without_checkpoints_never_ends_on_many_devices() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("verb", ["spot", "queue", "elastic", "failures"])
-def test_text_fits_the_terminal(
-    verb: str, columns: int, zone: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("verb", "shown"),
+    [("spot", "on demand"), ("queue", "rent"), ("elastic", "saved"), ("failures", "asked")],
+)
+def test_text_is_shown_and_fits_the_terminal(
+    verb: str, shown: str, columns: int, zone: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     result = CliRunner().invoke(app, [verb, *_usual(verb, zone, cluster)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert shown in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= columns
 
 
@@ -171,14 +176,6 @@ def _usual(verb: str, zone: Path, cluster: Path) -> list[str]:
                     "--sample-time", "0.01s"],
         "failures": ["--hours", "100", "--devices", "64", "--checkpoint", "1m"],
     }[verb]  # fmt: skip
-
-
-@pytest.mark.parametrize("verb", ["spot", "queue", "elastic", "failures"])
-def test_text_is_shown_without_json(verb: str, zone: Path, cluster: Path) -> None:
-    result = CliRunner().invoke(app, [verb, *_usual(verb, zone, cluster)], catch_exceptions=False)
-    assert result.exit_code == 0
-    expected = {"spot": "on demand", "queue": "rent", "elastic": "saved", "failures": "asked"}
-    assert expected[verb] in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_replay_equals_a_walk_spell_by_spell(
     starts = np.array(share) * spells.end_s
     run = replay(spells, job, starts)
     slow = np.array([walked(spells, job, t) for t in starts])
-    fast = np.stack([run.finish_s, run.billed_s, run.preemptions], axis=1)
+    fast = np.stack([run.finish_s, run.rented_s, run.changes], axis=1)
     np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-5)
 
 
@@ -69,7 +69,7 @@ def test_a_job_on_nodes_that_stay_takes_restart_and_work() -> None:
     job = SpotJob(work_s=36_000.0, restart_s=300.0, checkpoint_interval_s=1800.0)
     run = replay(always, job, [0.0, 1234.0])
     np.testing.assert_allclose(run.finish_s, 36_300.0)
-    np.testing.assert_allclose(run.preemptions, 0.0)
+    np.testing.assert_allclose(run.changes, 0.0)
 
 
 def test_a_save_on_notice_never_finishes_later_than_without() -> None:

@@ -33,7 +33,7 @@ def test_columns_equal_the_quantiles_of_the_replays() -> None:
         starts = (np.arange(2000) + 0.5) / 2000 * spells.end_s
         samples.append(replay(spells.tiled(3), job, starts))
     finish = np.concatenate([s.finish_s for s in samples])
-    billed = np.concatenate([s.billed_s for s in samples])
+    billed = np.concatenate([s.rented_s for s in samples])
     table = spot_completion(
         np.array([10 * HOUR, 4 * HOUR, 40 * HOUR]), history=HISTORY, checkpoint_s=0.0,
         restart_s=300.0, checkpoint_interval_s=1800.0, deadline_s=15 * HOUR,

@@ -133,8 +133,7 @@ def test_it_costs_what_the_simulator_says(
     (planned,) = planned_jobs(job, columns, np.array([0]), np.array([place]))
     on_demand = next(b for b in one.bills if b.pricing == "on-demand").price_usd_per_h / count
     question = SpotQuestion(
-        work_s=planned.work_s, nodes=count, restart_s=planned.restart_s,
-        checkpoint_interval_s=planned.checkpoint_interval_s, checkpoint_s=planned.checkpoint_s,
+        job=replace(planned, warning_s=None), nodes=count,
         deadline_s=DEADLINE_H * HOUR_S, price_usd_per_h=on_demand,
         spot_price_usd_per_h=offer.price_usd_per_h, hazard=hazard_of_band(band),
     )  # fmt: skip

@@ -127,7 +127,7 @@ def test_with_time_to_spare_fallback_equals_the_plain_replay() -> None:
     plain = replay(spells, JOB, start)
     run = replay_with_fallback(spells, JOB, start, deadline_s=1e7)
     np.testing.assert_allclose(run.finish_s, plain.finish_s)
-    np.testing.assert_allclose(run.spot_s, plain.billed_s)
+    np.testing.assert_allclose(run.spot_s, plain.rented_s)
     assert np.all(run.on_demand_s == 0)
 
 

@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from advisor.planners.spot.availability import Spells
+from advisor.planners.spot.availability import Spells, joined
 from advisor.planners.spot.rentals import RentalColumns
 from advisor.planners.spot.table import SpotHistory
-from advisor.planners.spot.timeline import joined
 from advisor.ways.elastic_spot import Workers, counts_below, elastic_spot
 from advisor.ways.spot_fallback import spot_with_fallback
 
@@ -77,13 +76,13 @@ def test_bill_of_fallback_is_linear_in_the_price_and_time_is_ordered() -> None:
     middle = 0.5 * (cheap.billed_mean_s + dear.billed_mean_s)
     assert np.allclose(half.billed_mean_s, middle)
     assert np.allclose(dear.billed_s, dear.finish_s)  # always rented
-    assert np.allclose(cheap.billed_mean_s, cheap.on_demand_s)
+    assert np.allclose(cheap.billed_mean_s, cheap.mean.on_demand_s)
     assert np.all(np.diff(half.finish_s, axis=1) >= 0)
 
 
 def test_more_hazard_moves_fallback_on_demand() -> None:
     calm, wild = fallback_columns(0.3, hazard=0.1), fallback_columns(0.3, hazard=4.0)
-    assert np.all(calm.spot_s > wild.spot_s)
+    assert np.all(calm.mean.spot_s > wild.mean.spot_s)
     assert np.all(calm.billed_mean_s < wild.billed_mean_s)
 
 

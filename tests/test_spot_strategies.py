@@ -57,7 +57,7 @@ def test_restart_equals_the_replay_on_spells() -> None:
         checkpoint_interval_s=600.0,
     )  # fmt: skip
     np.testing.assert_allclose(run.finish_s, plain.finish_s)
-    np.testing.assert_allclose(run.node_s, 6 * plain.billed_s)
+    np.testing.assert_allclose(run.node_s, 6 * plain.rented_s)
 
 
 def test_a_removal_costs_what_each_strategy_says() -> None:

@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.planners.spot.alternating import replay_alternating
-from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
+from advisor.planners.spot.availability import (
+    Rental,
+    Spells,
+    SpotJob,
+    SpotTrace,
+    replay,
+    replay_timeline,
+    settling_s,
+)
 from advisor.planners.spot.fallback import replay_with_fallback
 from advisor.planners.spot.growing import growing_timeline, nested_levels
 from advisor.planners.spot.strategies import Strategy, replay_strategy
-from advisor.planners.spot.timeline import Rental, replay_timeline, settling_s
 
 # Whole minutes, so that a replay minute by minute is exact.
 spell_minutes = st.lists(st.integers(1, 60), min_size=2, max_size=30).map(
@@ -125,7 +132,7 @@ def test_fallback_with_spot_that_stays_is_plain_spot_and_without_any_on_demand(
     always = Spells(up_start_s=np.zeros(1), up_length_s=np.full(1, 1e5), end_s=1e5)
     run, plain = replay_alternating(always, job, [start]), replay(always, job, [start])
     assert run.finish_s[0] == pytest.approx(plain.finish_s[0])
-    assert run.spot_s[0] == pytest.approx(plain.billed_s[0])
+    assert run.spot_s[0] == pytest.approx(plain.rented_s[0])
     assert run.on_demand_s[0] == 0
     never = Spells(up_start_s=np.zeros(0), up_length_s=np.zeros(0), end_s=100.0)
     run = replay_alternating(never, job, [start])
@@ -244,7 +251,7 @@ def test_elastic_with_all_machines_at_once_is_plain_spot(
     run = replay_timeline(timeline, job, start, np.array([job.attempt_s]))
     plain = replay(spells, job, start)
     assert run.finish_s[0] == pytest.approx(plain.finish_s[0], nan_ok=True)
-    assert run.spot_s[0] == pytest.approx(plain.billed_s[0], nan_ok=True)
+    assert run.spot_s[0] == pytest.approx(plain.rented_s[0], nan_ok=True)
 
 
 @given(changes=counts_over_time, job=jobs, more=st.data(), settle=st.integers(0, 10))

@@ -23,7 +23,6 @@ from advisor.planners.stragglers.mending import (
     asynchronous,
     backed_up,
     dropped,
-    pays_to_drop,
     rebalanced,
 )
 from advisor.planners.stragglers.spread import (
@@ -196,10 +195,10 @@ def test_dropping_pays_where_selection_is_below_what_is_saved(levels: list[float
     now = ranks(levels)
     saved = now.step_s - dropped(now, selection_s=0.0).step_s
     if saved > 1e-6:
-        assert pays_to_drop(now, selection_s=0.99 * saved)
-        assert not pays_to_drop(now, selection_s=1.01 * saved)
+        assert dropped(now, selection_s=0.99 * saved).step_s < now.step_s
+        assert dropped(now, selection_s=1.01 * saved).step_s > now.step_s
     else:
-        assert not pays_to_drop(now, selection_s=0.01)
+        assert dropped(now, selection_s=0.01).step_s >= now.step_s
 
 
 @given(some_ranks)

@@ -1,4 +1,4 @@
-"""What would make a job faster or cheaper before anything is rented: a source a module.
+"""Advice that makes a job faster or cheaper before anything is rented: a source a module.
 
 A source is a module with ``advise(facts) -> Iterable[Advice]`` and one line in ``SOURCES``. It
 offers only what the recording shows to apply, prices it with ``facts.priced`` (the one estimate,
@@ -60,7 +60,6 @@ def advise(
 
     Parameters
     ----------
-    facts : Facts
     sources : iterable of callable
         All of them by default.
     kept : iterable of str

@@ -33,8 +33,6 @@ def facts_here(
 
     Parameters
     ----------
-    predictor : Predictor
-    job : Job
     recording : Recording, optional
         What was seen of it.
     constraints : Constraints, optional
@@ -72,11 +70,8 @@ def facts_on(
 
     Parameters
     ----------
-    predictor : Predictor
-    job : Job
     chosen : Candidate
         The job on machines of one type.
-    recording : Recording, optional
     constraints : Constraints, optional
         Those that ``chosen`` was found under.
 

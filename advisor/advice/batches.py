@@ -1,13 +1,13 @@
-"""How samples are put together: the batch, passes that could be one, gradients that are sent."""
+"""The samples of a step: the batch, passes that could be one, gradients that are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from advisor.advice.edits import faster_by
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, source
 from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript, has_argument
 from advisor.advice.software import MODEL
@@ -16,16 +16,6 @@ from advisor.machines.host import host_device
 from advisor.planners.elastic.noise import NoiseScale
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.question import JobSpec
-
-_SOURCE: Final = "batches"
-
-
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what another batch, or another exchange of gradients, would save."""
-    if facts.job.work is None:
-        return
-    for cure in (_larger, _one_pass, _no_sync, _buckets, _gradient_view):
-        yield from (one for one in cure(facts) if one is not None)
 
 
 def _larger(facts: Facts) -> Iterator[Advice | None]:
@@ -52,7 +42,6 @@ def _larger(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         changed,
         name="batch",
-        source=_SOURCE,
         change=f"--batch {twice}, with the learning rate tuned again.",
         rests_on=rests_on,
         condition=condition,
@@ -80,7 +69,6 @@ def _one_pass(facts: Facts) -> Iterator[Advice | None]:
         facts.job,
         space=replace(space, accumulation_steps=1),
         name="one-pass",
-        source=_SOURCE,
         change=f"Do all {deep.samples} samples of a step in one pass: do not accumulate over "
         f"{deep.micro_batches}.",
         rests_on=f"{MODEL}: what a pass takes whatever its size is paid once",
@@ -109,7 +97,6 @@ def _no_sync(facts: Facts) -> Iterator[Advice | None]:
         replace(job, measured=replace(seen, step_s=seen.step_s - spared,
                                       exchange_s=seen.exchange_s - spared)),
         name="no-sync",
-        source=_SOURCE,
         change=f"Exchange gradients once a step, not in each of {passes} passes.",
         evidence="measured",
         rests_on=f"{sent / 1e6:.3g} MB sent a step for gradients of "
@@ -136,7 +123,6 @@ def _buckets(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         faster_by(job, exposed_s * (1.0 - 1.0 / wanted)),
         name="gradient-buckets",
-        source=_SOURCE,
         change=f"Send gradients in buckets of {size / wanted / 2**20:.3g} MB while others are "
         "still computed.",
         rests_on=f"one bucket of {size / 2**20:.3g} MB: {1e3 * exposed_s:.3g} ms of its exchange "
@@ -168,10 +154,12 @@ def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         faster_by(job, moved / device.memory_bytes_per_s),
         name="gradient-view",
-        source=_SOURCE,
         change="Let DDP's gradients be views of its buckets: gradient_as_bucket_view=True.",
         rests_on=f"{moved / 1e6:.3g} MB a step are not copied, at "
         f"{device.memory_bytes_per_s / 1e9:.3g} GB/s",
         condition="Unless gradients are detached in place; it saves their memory too.",
         how=How(kind="lines", text=text),
     )
+
+
+advise: Final = source("batches", _larger, _one_pass, _no_sync, _buckets, _gradient_view)

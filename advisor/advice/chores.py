@@ -1,34 +1,25 @@
-"""What a job does beside its steps: ends of epochs, checkpoints, waiting for the device."""
+"""The chores of a job: ends of epochs, checkpoints, waiting for the device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from advisor.advice.edits import cut_of, without
-from advisor.advice.facts import Facts, saved
+from advisor.advice.facts import Facts, saved, source
 from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript, last_name
 from advisor.planners.goodput.goodput import expected_completion
 from advisor.predict.completion import checkpoint_s
 from advisor.quantities import seconds_text
 
-_SOURCE: Final = "chores"
 # Ends of epochs below this share of the job are not worth doing more seldom.
 _ENDS: Final = 0.05
 _EVERY: Final = 2
 _READS: Final = ("item", "tolist", "numpy", "cpu")
 # A quarter either way of a saving that rests on a rate of failures: between the published ones.
 _FAILURES_LOG_SD: Final = 0.25
-
-
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what doing less beside the steps would save."""
-    if facts.job.work is None:
-        return
-    for cure in (_ends, _checkpoints, _waiting):
-        yield from (one for one in cure(facts) if one is not None)
 
 
 def _ends(facts: Facts) -> Iterator[Advice | None]:
@@ -39,7 +30,6 @@ def _ends(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         replace(job, epochs=job.epochs / _EVERY),
         name="validate-less",
-        source=_SOURCE,
         change="Validate (and save) after every second epoch.",
         evidence="measured",
         rests_on=f"ends of epochs take {share:.0%} of the job, {job.epoch_end_steps:.3g} steps "
@@ -78,7 +68,6 @@ def _checkpoints(facts: Facts) -> Iterator[Advice | None]:
     wanted = float(best.checkpoint_interval_s[0])
     yield Advice(
         name="checkpoint-interval",
-        source=_SOURCE,
         change=f"Save every {seconds_text(wanted)} in place of every {seconds_text(interval_s)}.",
         time_saved_h=saved(time_h, factor, _FAILURES_LOG_SD),
         cost_saved_usd=saved(cost, factor, _FAILURES_LOG_SD),
@@ -109,7 +98,6 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         without(facts.job, cut),
         name="read-less",
-        source=_SOURCE,
         change=f"Do not read results back in every step ({script.path.name}:{lines}).",
         evidence="measured",
         rests_on=f"{sum(one.count for one in cut.operators)} reads a step; each waits until the "
@@ -120,3 +108,6 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
             text="total += loss.detach()  # in the step; total.item() where it is printed",
         ),
     )
+
+
+advise: Final = source("chores", _ends, _checkpoints, _waiting)

@@ -19,7 +19,6 @@ from advisor.planners.colocation.interference import Sharer, shared_rates, share
 from advisor.planners.colocation.switchflow import Shared, Tenant, needed_bytes, pair_bill
 from advisor.planners.core.units import GIB, HOUR_S
 
-_SOURCE: Final = "colocation"
 # One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
 # other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).
 _SLOWDOWN_LOG_SD: Final = 0.98
@@ -81,7 +80,7 @@ def beside(facts: Facts, other: Job, name: str) -> Advice | None:
     busy = [one.busy_fraction for one in (jobs[0], jobs[1])]
     return Advice(
         name="share-device",
-        source=_SOURCE,
+        source="colocation",
         change=f"Share the device with {name}: half a GPU, half the bill while both run.",
         time_saved_h=_saved(
             now.training_time_h,

@@ -1,21 +1,27 @@
-"""What was loaded already: batches that are used again, samples that are kept."""
+"""Data that was loaded already: batches that are used again, samples that are kept."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, source
 from advisor.advice.record import Advice, How
 from advisor.domain import QUANTILES
 from advisor.jobs.job import Job
 from advisor.planners.core.units import GIB
 from advisor.planners.data_reuse.feeding import Feeding
-from advisor.planners.data_reuse.perfect import RHO, RHO_HIGH, RHO_LOW, best_echo, freshness
+from advisor.planners.data_reuse.perfect import (
+    RHO,
+    RHO_HIGH,
+    RHO_LOW,
+    best_echo,
+    freshness,
+    repeat_then_fresh_s,
+)
 
-_SOURCE: Final = "data_reuse"
 # Of the wall time, spent repeating before the job goes on with fresh data: that of our own
 # experiment (docs/experiments.md); PerFect's was not published.
 REPEATING: Final = 0.7
@@ -23,13 +29,12 @@ REPEATING: Final = 0.7
 _OF_MEMORY: Final = 0.8
 
 
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what using loaded data again would save an input-bound job."""
+def _used_again(facts: Facts) -> Iterator[Advice | None]:
+    """Offer to use loaded data again where the job is input-bound."""
     fed = _feeding(facts)
-    if fed is None or not fed.is_input_bound:
-        return
-    for cure in (_repeated(facts, fed), _kept(facts)):
-        yield from (one for one in cure if one is not None)
+    if fed is not None and fed.is_input_bound:
+        yield from _repeated(facts, fed)
+        yield from _kept(facts)
 
 
 def _feeding(facts: Facts) -> Feeding | None:
@@ -62,7 +67,6 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
     yield facts.priced(
         _echoed(facts.job, fed, echo),
         name="repeat-batches",
-        source=_SOURCE,
         change=f"Use each batch {echo} times for {REPEATING:.0%} of the time, then fresh batches.",
         rests_on=f"loading a batch takes {fed.ratio:.1f} times as long as computing on it; a "
         f"repetition is worth {RHO:g} of the one before ({RHO_LOW:g} to {RHO_HIGH:g}; data "
@@ -89,8 +93,8 @@ def _rates(fed: Feeding, echo: int) -> tuple[float, float]:
 
 
 def _time_factor(fed: Feeding, echo: int, rho: float) -> float:
-    repeating, fresh = _rates(fed, echo)
-    return 1.0 / ((repeating * freshness(echo, rho) + fresh) * fed.step_s())
+    spent_s = repeat_then_fresh_s(fed, updates=1.0, echo=echo, share=REPEATING, rho=rho)
+    return spent_s / fed.step_s()
 
 
 def _echoed(job: Job, fed: Feeding, echo: int) -> Job:
@@ -143,7 +147,6 @@ def _kept(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         _loading_less(job, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs)),
         name="keep-samples",
-        source=_SOURCE,
         change="Make each sample once and keep it in memory.",
         rests_on=f"{1e3 * made_s:.2g} ms of a core make a sample, in each of {epochs:.0f} epochs; "
         f"all of them as tensors are {size / GIB:.3g} GiB",
@@ -153,3 +156,6 @@ def _kept(facts: Facts) -> Iterator[Advice | None]:
                 "loader = DataLoader(samples, ...)"),
         evidence="measured",
     )  # fmt: skip
+
+
+advise: Final = source("data_reuse", _used_again)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, Final
 
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, source
 from advisor.advice.record import Advice, How
 from advisor.errors import AdvisorError
 from advisor.jobs.loading import job_of
@@ -13,7 +13,6 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.setup import TrainingSetup
 from advisor.question import JobSpec, SetupRequest
 
-_SOURCE: Final = "described"
 _MODEL: Final = "the device model, asked about the described model in other software"
 # Training from scratch takes about 20 tokens a parameter (Hoffmann et al., 2022); with fewer
 # tokens than parameters a model is being tuned.
@@ -49,8 +48,8 @@ _TUNING: Final[tuple[tuple[str, dict[str, Any], str, str, str, bool], ...]] = (
 )  # fmt: skip
 
 
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what other training software would save a described transformer."""
+def _other_software(facts: Facts) -> Iterator[Advice | None]:
+    """Offer a described transformer other training software."""
     job, work = facts.job, facts.job.work
     if work is None or work.transformer is None or job.measured is not None:
         return
@@ -63,13 +62,14 @@ def advise(facts: Facts) -> Iterable[Advice]:
             changed = job_of(JobSpec(), SetupRequest(**chosen), job=job)
         except (AdvisorError, PlanningError):
             continue  # contradicts what is chosen already
-        found = facts.priced(
-            changed, name=name, source=_SOURCE, change=change, rests_on=_MODEL,
+        yield facts.priced(
+            changed, name=name, change=change, rests_on=_MODEL,
             condition=condition, how=How(kind="flag", text=flag), is_model_kept=is_kept,
         )  # fmt: skip
-        if found is not None:
-            yield found
 
 
 def _is_so(setup: TrainingSetup, chosen: dict[str, Any]) -> bool:
     return all(getattr(setup, name) == value for name, value in chosen.items())
+
+
+advise: Final = source("described", _other_software)

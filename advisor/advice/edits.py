@@ -20,11 +20,8 @@ class Cut:
 
     Attributes
     ----------
-    operators : tuple of OperatorCount
     seconds : float
         What they took of the recorded step. [s]
-    share : float
-        Of it.
     """
 
     operators: tuple[OperatorCount, ...]
@@ -53,9 +50,6 @@ def without(
 
     Parameters
     ----------
-    job : Job
-        Recorded, with steps.
-    cut : Cut
     instead : tuple of Operator
         What is computed in their place, in one pass over a micro-batch.
     instead_s : float

@@ -19,7 +19,6 @@ from advisor.planners.core.units import GIB
 from advisor.planners.experts.caching import POLICIES, che_hit_rate
 from advisor.planners.experts.serving import CacheSize, Mixture, cache_sizes, smallest_within
 
-_SOURCE: Final = "experts"
 _FEWEST_TOKENS: Final = 64
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
 _MOST_ACCESSES: Final = 48_000
@@ -35,7 +34,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What is asked of serving; None is the default.
+    """A question about serving; None is the default.
 
     Attributes
     ----------
@@ -69,8 +68,6 @@ def serving(facts: Facts, asked: Serving, catalogue: Catalogue) -> Advice:
     ----------
     facts : Facts
         Of a recorded job whose routers were seen, on one machine or device.
-    asked : Serving
-    catalogue : Catalogue
 
     Raises
     ------
@@ -186,7 +183,7 @@ def _advice(
     )
     return Advice(
         name="expert-cache",
-        source=_SOURCE,
+        source="experts",
         change=words,
         time_saved_h=None,
         cost_saved_usd=None,

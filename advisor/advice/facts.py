@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from advisor.advice.record import Advice, Evidence, How
@@ -38,7 +38,7 @@ def _none() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What advice is given from.
+    """The facts that advice is given from.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Facts:
         return all(offer.accelerator for offer, _ in self.now.configuration.parts)
 
     def priced(
-        self, job: Job, *, name: str, source: str, change: str, rests_on: str, condition: str,
+        self, job: Job, *, name: str, change: str, rests_on: str, condition: str,
         how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
         pricing: Pricing | None = None, space: SearchSpace | None = None,
         devices: int | None = None, is_model_kept: bool = True,
@@ -89,10 +89,6 @@ class Facts:
 
         Parameters
         ----------
-        job : Job
-            With the change.
-        name, source, change, rests_on, condition, how, evidence, is_model_kept
-            As of ``Advice``.
         effect_log_sd : float, optional
             One standard deviation of the saved time, as a share of it; from the model's own error
             by default.
@@ -115,7 +111,7 @@ class Facts:
         time_factor = _factor(before.training_time_h, then.training_time_h)
         cost_factor = _factor(before.cost_usd, then.cost_usd)
         return Advice(
-            name=name, source=source, change=change, evidence=evidence, rests_on=rests_on,
+            name=name, change=change, evidence=evidence, rests_on=rests_on,
             condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
             cost_factor=cost_factor, job=job, then=then,
             time_saved_h=saved(self.now.training_time_h, time_factor, sd),
@@ -133,6 +129,20 @@ class Facts:
 
     def _effect_sd(self, then: Candidate) -> float:
         return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))
+
+
+def source(
+    name: str, *cures: Callable[[Facts], Iterable[Advice | None]], needs_work: bool = True
+) -> Callable[[Facts], Iterator[Advice]]:
+    """Return what a source advises: of its cures those that apply, each with the source's name."""
+
+    def advise(facts: Facts) -> Iterator[Advice]:
+        if needs_work and facts.job.work is None:
+            return
+        for cure in cures:
+            yield from (replace(one, source=name) for one in cure(facts) if one is not None)
+
+    return advise
 
 
 def saved(before: Estimate, factor: float, effect_sd: float) -> Estimate:

@@ -1,19 +1,18 @@
-"""What feeds the job: loader processes, their start, data on slow disks."""
+"""The feed of a job: loader processes, their start, data on slow disks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from advisor.advice.edits import faster_by
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, source
 from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript, argument, has_argument
 from advisor.collectors.recording import Recording
 from advisor.jobs.job import Job
 
-_SOURCE: Final = "feeding"
 # Shares of a step from which waiting for data is worth a change.
 _INPUT_BOUND: Final = 0.05
 _WORKERS: Final = 4
@@ -23,14 +22,6 @@ _VALIDATES: Final = ("no_grad", "inference_mode", "validation_step", ".eval()", 
 # second: the wait is for the disk.
 _DISK_SHARE: Final = 0.5
 _FAULTS_PER_S: Final = 100.0
-
-
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what feeding the job otherwise would save."""
-    if facts.job.work is None:
-        return
-    for cure in (_workers, _persistent, _in_memory):
-        yield from (one for one in cure(facts) if one is not None)
 
 
 def _workers(facts: Facts) -> Iterator[Advice | None]:
@@ -46,7 +37,6 @@ def _workers(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         _fed_by(facts, workers),
         name="loader-workers",
-        source=_SOURCE,
         change=f"Load with DataLoader(num_workers={workers}).",
         evidence="measured",
         rests_on=f"{share:.0%} of the step waits for data; {job.feed.workers} loader processes "
@@ -96,7 +86,6 @@ def _persistent(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         replace(job, epoch_end_steps=0.0),
         name="persistent-workers",
-        source=_SOURCE,
         change="Keep the loader's processes between epochs: persistent_workers=True.",
         evidence="measured",
         rests_on=f"between epochs the step stands still for {ends:.1%} of the job, and the script "
@@ -122,7 +111,6 @@ def _in_memory(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         faster_by(cached, job.feed.wait_s),
         name="dataset-in-memory",
-        source=_SOURCE,
         change="Copy the dataset to memory (or a local SSD) before training.",
         evidence="measured",
         rests_on=f"{share:.0%} of the step waits for data, {reading}; all samples as tensors are "
@@ -159,3 +147,6 @@ def _loader_lines(facts: Facts, **given: str) -> str:
         return script.with_arguments(calls[0], **given)
     words = ", ".join(f"{name}={value}" for name, value in given.items())
     return f"DataLoader(..., {words})"
+
+
+advise: Final = source("feeding", _workers, _persistent, _in_memory)

@@ -19,7 +19,6 @@ from advisor.planners.harvesting.working_set import (
     harvest,
 )
 
-_SOURCE: Final = "harvesting"
 # The memory is taken by a control group's soft limit, to swap on a local solid-state disk.
 _SWAP: Final = "nvme"
 # Less than this share of what it holds is not worth a limit.
@@ -74,7 +73,7 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
     limit = math.ceil(found.limit_bytes / MIB)
     return Advice(
         name="harvest-memory",
-        source=_SOURCE,
+        source="harvesting",
         change=f"Let others have {found.harvested_bytes / GIB:.2g} GiB of its memory: it holds "
         f"{found.resident_bytes / GIB:.2g} GiB and touches {found.touched_bytes / GIB:.2g} GiB.",
         time_saved_h=None,

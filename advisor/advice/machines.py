@@ -1,12 +1,12 @@
-"""How the job uses its machines: threads, cores, devices, prices, layouts."""
+"""The use of machines by a job: threads, cores, devices, prices, layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, source
 from advisor.advice.record import Advice, How
 from advisor.advice.rightsizing import MOST_CONTENTION
 from advisor.advice.software import MODEL
@@ -14,16 +14,9 @@ from advisor.collectors.recording import Recording
 from advisor.jobs.job import Job
 from advisor.planners.layouts.grid import SearchSpace
 
-_SOURCE: Final = "machines"
 _CALL: Final = "torch.set_num_threads"
 # Of a core: what a system's own processes take on a machine that nobody else uses.
 _NEGLIGIBLE: Final = 0.25
-
-
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what using the machines otherwise would save."""
-    for cure in (_threads, _cores, _spot, _layout, _all_devices):
-        yield from (one for one in cure(facts) if one is not None)
 
 
 def _threads(facts: Facts) -> Iterator[Advice | None]:
@@ -47,7 +40,6 @@ def _threads(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         replace(job, limits=lifted),
         name="threads",
-        source=_SOURCE,
         change=f"Compute with {each} threads in place of {limits.threads} "
         f"({limits.threads_source}).",
         rests_on=f"{MODEL}, and what this host's cores do together",
@@ -72,7 +64,6 @@ def _cores(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         replace(facts.job, limits=replace(limits, cores=None, cores_source="")),
         name="cores",
-        source=_SOURCE,
         change=f"Let it use all cores: {limits.cores_source} keeps it to {limits.cores:g}.",
         rests_on=MODEL,
         condition="Where nobody else is meant to have the others.",
@@ -123,7 +114,6 @@ def _spot(facts: Facts) -> Iterator[Advice | None]:
         facts.job,
         pricing="spot",
         name="spot",
-        source=_SOURCE,
         change="--spot",
         evidence="table",
         rests_on="replays of recorded availability at the spot price, with the published rate of "
@@ -144,7 +134,6 @@ def _layout(facts: Facts) -> Iterator[Advice | None]:
         facts.job,
         space=SearchSpace(),
         name="layout",
-        source=_SOURCE,
         change=f"Leave the layout open: {flags} rules out a better one.",
         rests_on=f"{MODEL}, in the best of all layouts",
         condition="Where the script can be launched so (advisor plan prints how).",
@@ -164,9 +153,13 @@ def _all_devices(facts: Facts) -> Iterator[Advice | None]:
         job,
         devices=devices,
         name="all-devices",
-        source=_SOURCE,
         change=f"Train on all {devices} accelerators of this machine: {devices - used} are idle.",
         rests_on=f"{MODEL}, in the best layout over {devices} devices",
         condition="Nobody else uses them; the script needs DDP or FSDP (advisor plan prints it).",
         how=How(kind="flag", text=f"torchrun --standalone --nproc-per-node={devices} SCRIPT"),
     )
+
+
+advise: Final = source(
+    "machines", _threads, _cores, _spot, _layout, _all_devices, needs_work=False
+)

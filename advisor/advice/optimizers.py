@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from advisor.advice.edits import Cut, cut_of, without
-from advisor.advice.facts import Facts
+from advisor.advice.facts import Facts, source
 from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript, argument, has_argument
 from advisor.advice.software import MODEL, moved_once
@@ -17,7 +17,6 @@ from advisor.jobs.loading import job_of
 from advisor.machines.host import host_device
 from advisor.question import JobSpec, SetupRequest
 
-_SOURCE: Final = "optimizers"
 # Fused updates of PyTorch (torch.optim, ``fused=``), and the fp32 numbers of a parameter that one
 # pass reads and writes: weight twice, gradient once, each moment twice.
 _FUSED: Final = {"Adam": 7.0, "AdamW": 7.0, "SGD": 5.0, "Adagrad": 5.0}
@@ -30,14 +29,6 @@ _IN_PLACE: Final = 1.5
 # Of what the recorded update ran in: a kernel of its own, or over lists of tensors.
 _KERNELS: Final = ("aten::_fused_", "fused_")
 _ZEROS: Final = ("aten::zero_", "aten::_foreach_zero_")
-
-
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what another update would save."""
-    if facts.job.work is None:
-        return
-    for cure in (_fused, _eight_bits, _dropped_gradients):
-        yield from (one for one in cure(facts) if one is not None)
 
 
 def _fused(facts: Facts) -> Iterator[Advice | None]:
@@ -66,7 +57,6 @@ def _fused(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         without(job, cut, instead=(update,), instead_s=min(instead_s, cut.seconds)),
         name="fused-optimizer",
-        source=_SOURCE,
         change=f"Update the parameters in one kernel: {sorted(names)[0]}(..., fused=True).",
         evidence="measured",
         rests_on=f"the update took {cut.share:.1%} of the recorded step in "
@@ -116,7 +106,6 @@ def _eight_bits(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         job_of(JobSpec(), SetupRequest(optimizer="adamw-8bit"), job=facts.job),
         name="8-bit-optimizer",
-        source=_SOURCE,
         change="Keep Adam's moments in 8 bits: bitsandbytes.optim.AdamW8bit.",
         rests_on=f"{MODEL}; 2 bytes of state a parameter in place of 8 (Dettmers et al., 2022)",
         condition="NVIDIA GPUs; embeddings are best kept in 32 bits.",
@@ -142,7 +131,6 @@ def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         without(facts.job, cut),
         name="drop-gradients",
-        source=_SOURCE,
         change="Drop gradients in place of zeroing them: zero_grad(set_to_none=True).",
         evidence="measured",
         rests_on=f"zeroing gradients took {cut.share:.1%} of the recorded step",
@@ -158,3 +146,6 @@ def _gradient_sizes(facts: Facts) -> set[str]:
         return set()
     updates = (one for one in recording.deep_step.operators if one.phase == "optimizer")
     return {size for one in updates for size in one.shapes.split(",") if size}
+
+
+advise: Final = source("optimizers", _fused, _eight_bits, _dropped_gradients)

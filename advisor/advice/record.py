@@ -25,7 +25,7 @@ EVIDENCE: Final[tuple[Evidence, ...]] = get_args(Evidence)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """What to paste, and where it goes.
+    """Text to paste, and where it goes.
 
     Attributes
     ----------
@@ -50,10 +50,10 @@ class Advice(Recorded):
     ----------
     name : str
         Of the cure, as words with hyphens: ``"mixed-precision"``.
-    source : str
-        The module of ``advisor.advice`` that gives it.
     change : str
         What to change, in one sentence.
+    source : str
+        The module of ``advisor.advice`` that gives it.
     time_saved_h, cost_saved_usd : Estimate or None
         Over the whole job on the machines it is judged on; negative where it costs. None where
         nothing is known of it, or nothing is saved of that kind. [h], [USD]
@@ -64,7 +64,6 @@ class Advice(Recorded):
         What was measured, which table, which equation; with figures and source.
     condition : str
         When it holds, or does not pay.
-    how : How
     is_model_kept : bool
         The same numbers are learned, up to rounding. False where accuracy must be looked at.
     details : mapping
@@ -79,7 +78,6 @@ class Advice(Recorded):
     renamed: ClassVar[Mapping[str, str]] = {"is_model_kept": "model_kept", "job": "", "then": ""}
 
     name: str
-    source: str
     change: str
     time_saved_h: Estimate | None
     cost_saved_usd: Estimate | None
@@ -89,6 +87,7 @@ class Advice(Recorded):
     rests_on: str
     condition: str
     how: How
+    source: str = ""
     is_model_kept: bool = True
     details: Mapping[str, Any] = field(default_factory=dict)
     job: Job | None = field(default=None, repr=False, compare=False)
@@ -116,7 +115,7 @@ class Advice(Recorded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceList(Recorded):
-    """What would make a job cheaper on some machines, the strongest first.
+    """Advice for a job on some machines, the strongest first.
 
     Attributes
     ----------
@@ -124,7 +123,6 @@ class AdviceList(Recorded):
         The recorded run, or the name of the job.
     now : Candidate
         The job as it is, on the machines it is judged on.
-    advice : tuple of Advice
     meets_constraints : bool
         Whether the job as it is keeps what was asked for.
     """

@@ -1,4 +1,4 @@
-"""What the job may be limited to: limits to paste, or a smaller machine of the same family."""
+"""Limits for the job: ones to paste, or a smaller machine of the same family."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from advisor.planners.core.units import GIB, HOUR_S, MIB
 from advisor.planners.rightsizing.limits import RightSize, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.nouns import RecordedUsage
 
-_SOURCE: Final = "rightsizing"
 FEWEST_READINGS: Final = 20
 LIKELY_OOM: Final = 0.05
 MOST_CONTENTION: Final = 0.1
@@ -59,7 +58,7 @@ def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterat
     cost_factor = best.cost_usd.value / now.cost_usd.value
     yield Advice(
         name="smaller-machine",
-        source=_SOURCE,
+        source="rightsizing",
         change=f"Rent {count} x {other.instance_type} in place of {offer.instance_type}: the job "
         f"needs {needed:.2g} GiB of {offer.memory_gib:g}, and {other.memory_gib:g} are enough.",
         time_saved_h=saved(now.training_time_h, time_factor, _MODEL_SD),
@@ -93,7 +92,7 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
     host = recording.host
     yield Advice(
         name="limits",
-        source=_SOURCE,
+        source="rightsizing",
         change=f"Limit the job to {found.cpu_limit:.2g} cores and "
         f"{found.memory_bytes / GIB:.2g} GiB: it has {host.cpu_limit:.2g} cores and "
         f"{_memory(recording) / GIB:.2g} GiB.",

@@ -18,14 +18,7 @@ _LONGEST: Final = 1_000_000
 
 @dataclass(frozen=True)
 class SourceScript:
-    """A training script as it lies on disk.
-
-    Attributes
-    ----------
-    path : Path
-    source : str
-    tree : ast.Module
-    """
+    """A training script as it lies on disk."""
 
     path: Path
     source: str
@@ -82,24 +75,6 @@ class SourceScript:
             last = max((self._span(one)[1] for one in inside), default=self._span(call)[1] - 1)
             spots.append(((last, last), f", {added}" if inside else added))
         return spots
-
-    def after(self, node: ast.stmt, *lines: str) -> str:
-        """Return the diff that adds lines after a statement, as far indented as it is."""
-        rows = self.source.splitlines(keepends=True)
-        at = node.end_lineno or node.lineno
-        added = [f"{' ' * node.col_offset}{line}\n" for line in lines]
-        return self._diff("".join([*rows[:at], *added, *rows[at:]]))
-
-    def before(self, node: ast.stmt, *lines: str) -> str:
-        """Return the diff that adds lines before a statement, as far indented as it is."""
-        rows = self.source.splitlines(keepends=True)
-        added = [f"{' ' * node.col_offset}{line}\n" for line in lines]
-        return self._diff("".join([*rows[: node.lineno - 1], *added, *rows[node.lineno - 1 :]]))
-
-    def last_import(self) -> ast.stmt | None:
-        """Return the last import at the top of the module, torch's own where it is imported."""
-        found = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        return found[-1] if found else None
 
     def training_loop(self) -> ast.For | ast.While | None:
         """Return the innermost loop with a call of ``backward()`` in it."""

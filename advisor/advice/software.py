@@ -1,13 +1,13 @@
-"""How the model's arithmetic is done: precision, compilation, attention."""
+"""The arithmetic of the model: precision, compilation, attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from advisor.advice.edits import cut_of, without
-from advisor.advice.facts import Facts, saved
+from advisor.advice.facts import Facts, saved, source
 from advisor.advice.record import Advice, How
 from advisor.advice.script import SourceScript
 from advisor.collectors.recording import OperatorCount
@@ -19,7 +19,6 @@ from advisor.planners.core.nouns import Operator, Precision
 from advisor.planners.step.device_rates import runs_as
 from advisor.question import JobSpec, SetupRequest
 
-_SOURCE: Final = "software"
 MODEL: Final = "the device model, asked with the recorded operators"
 _AUTOCAST: Final = """\
 with torch.autocast(device_type="{}", dtype=torch.{}):
@@ -35,16 +34,6 @@ _CHANNELS_LAST: Final = (1.22, 1.08, 1.35)
 _SCORES: Final = ("aten::_softmax", "aten::_softmax_backward_data")
 
 
-def advise(facts: Facts) -> Iterable[Advice]:
-    """Return what other kernels would save."""
-    if facts.job.work is None:
-        return
-    for cure in (
-        _half_precision, _full_precision, _tf32, _compiled, _channels_last, _fused_attention
-    ):  # fmt: skip
-        yield from (one for one in cure(facts) if one is not None)
-
-
 def _half_precision(facts: Facts) -> Iterator[Advice | None]:
     assert facts.job.work is not None
     if facts.job.work.precision not in ("fp32", "tf32"):
@@ -55,7 +44,6 @@ def _half_precision(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         _in(facts, half),
         name="mixed-precision",
-        source=_SOURCE,
         change=f"Train in {half}: torch.autocast(..., dtype=torch.{dtype}).",
         rests_on=MODEL,
         condition="The loss must be watched: some models need fp32 in a layer or two.",
@@ -80,7 +68,6 @@ def _full_precision(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         _in(facts, "fp32"),
         name="full-precision",
-        source=_SOURCE,
         change="Train in fp32 on processors that convert 16-bit numbers for every product.",
         rests_on=MODEL,
         condition="On a processor without 16-bit products; accelerators keep autocast.",
@@ -98,7 +85,6 @@ def _tf32(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         _in(facts, "tf32"),
         name="tf32",
-        source=_SOURCE,
         change='Let fp32 products run in TF32: torch.set_float32_matmul_precision("high").',
         rests_on=MODEL,
         condition="NVIDIA from Ampere on; 10 bits of mantissa in place of 23. bf16 gains more.",
@@ -115,7 +101,6 @@ def _compiled(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         job_of(JobSpec(), SetupRequest(kernels="compiled"), job=facts.job),
         name="compile",
-        source=_SOURCE,
         change="Compile the model: torch.compile(model).",
         rests_on=MODEL,
         condition="The first step takes minutes more, and every new shape compiles again.",
@@ -141,7 +126,6 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
     sd = math.log(most / least) / (2.0 * QUANTILES[0.9])
     yield Advice(
         name="channels-last",
-        source=_SOURCE,
         change="Keep images and weights in channels-last order, as tensor cores take them.",
         time_saved_h=saved(now.training_time_h, 1.0 - usual, sd),
         cost_saved_usd=saved(now.cost_usd, 1.0 - usual, sd),
@@ -167,7 +151,6 @@ def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
         return
     usual = {
         "name": "fused-attention",
-        "source": _SOURCE,
         "change": "Compute attention with F.scaled_dot_product_attention: scores stay on chip.",
         "condition": "Where the scores themselves are not needed.",
         "how": How(
@@ -212,3 +195,14 @@ def moved_once(parameters: float, numbers: float, calls: float) -> Operator:
         bytes=size,
         fixed_bytes=size,
     )
+
+
+advise: Final = source(
+    "software",
+    _half_precision,
+    _full_precision,
+    _tf32,
+    _compiled,
+    _channels_last,
+    _fused_attention,
+)

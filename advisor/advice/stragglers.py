@@ -19,7 +19,6 @@ from advisor.planners.stragglers.mending import (
 )
 from advisor.planners.stragglers.spread import FEWEST_STEPS, measured_spread, own_times
 
-_SOURCE: Final = "stragglers"
 LEAST_GAIN: Final = 0.05
 # Of the saved time: our experiment's two ranks (docs/experiments.md) came out 10 to 20 % off.
 _EFFECT_SD: Final = 0.3
@@ -104,7 +103,7 @@ def _advice(
     factor = 1.0 / (1.0 + way.gain)
     now = facts.now
     return Advice(
-        name=name, source=_SOURCE, change=change, evidence="measured", rests_on=seen,
+        name=name, source="stragglers", change=change, evidence="measured", rests_on=seen,
         condition=condition, how=How(kind="lines", text=how), is_model_kept=is_model_kept,
         time_saved_h=saved(now.training_time_h, factor, _EFFECT_SD),
         cost_saved_usd=saved(now.cost_usd, factor, _EFFECT_SD),

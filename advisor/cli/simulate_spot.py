@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,17 +89,20 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Replay a job on spot nodes under each strategy, and on demand."""
+    from advisor.planners.spot.availability import SpotJob
     from advisor.simulation import spot as simulation
     from advisor.simulation.spot_question import SpotQuestion
 
     question = SpotQuestion(
-        work_s=hours * HOUR_S,
+        job=SpotJob(
+            work_s=hours * HOUR_S,
+            restart_s=restart,
+            checkpoint_interval_s=math.inf if no_checkpoints else checkpoint_every,
+            checkpoint_s=checkpoint,
+            warning_s=warning,
+        ),
         nodes=nodes,
         least_nodes=nodes if least_nodes is None else min(least_nodes, nodes),
-        restart_s=restart,
-        checkpoint_interval_s=None if no_checkpoints else checkpoint_every,
-        checkpoint_s=checkpoint,
-        warning_s=warning,
         deadline_s=None if deadline is None else deadline * HOUR_S,
         price_usd_per_h=price,
         spot_price_usd_per_h=spot_price,

@@ -60,7 +60,7 @@ def on_spot_with_fallback(
         hazard=hazards(bands),
         price_ratio=price_ratio,
     )
-    share = rentals.on_demand_s / (rentals.on_demand_s + rentals.spot_s)
+    share = rentals.mean.on_demand_s / (rentals.mean.on_demand_s + rentals.mean.spot_s)
     failures_s = share * _failures_s(job, columns, rows)
     return _completion(
         job, columns, rows, rentals, coverage, way="spot-with-fallback", failures_s=failures_s
@@ -169,9 +169,9 @@ def _completion(
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
         way=np.full(rows.shape, COMPLETIONS.index(way)),
-        spot_h=rentals.spot_s * factor / HOUR_S,
-        on_demand_h=(rentals.on_demand_s + failures_s) * factor / HOUR_S,
-        rented_h=(rentals.rented_s + failures_s) * factor / HOUR_S,
+        spot_h=rentals.mean.spot_s * factor / HOUR_S,
+        on_demand_h=(rentals.mean.on_demand_s + failures_s) * factor / HOUR_S,
+        rented_h=(rentals.mean.rented_s + failures_s) * factor / HOUR_S,
         late_fraction=np.full(rows.shape, np.nan),
         parts_h=parts_h(
             job, columns, finish_h[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows

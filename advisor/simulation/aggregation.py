@@ -30,8 +30,6 @@ class SharedAggregation:
 
     Attributes
     ----------
-    jobs : tuple of AggregatedJob
-    packing : Packing
     exchanges : tuple of Exchange
         What a step of each exchanges, in three ways.
     workers : int

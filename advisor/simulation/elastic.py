@@ -111,8 +111,6 @@ def question_of(
     spread_fraction : float, optional
         Of the workers' compute, over its mean; by default that of the recorded ranks, or of the
         clusters that the constants were fitted to.
-    known : JobFigures, optional
-        Of a recording.
     """
     measured = None if known is None or noise is not None else known.noise
     ends = noise if measured is None else (measured.samples, measured.samples)
@@ -157,7 +155,7 @@ def question_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """What a plan of elastic workers needs of a job: as the one estimate says it.
+    """Figures of a job for a plan of elastic workers: as the one estimate says them.
 
     Attributes
     ----------
@@ -167,7 +165,6 @@ class JobFigures:
         Epochs, where the dataset is known; one otherwise.
     batch : float
         Global batch. [samples]
-    scaling : WorkerScaling
     price_usd_per_h, startup_s : float
         Of a worker. [USD/h], [s]
     source : str

@@ -1,4 +1,4 @@
-"""What failures, saves and restarts add to a job, at its own scale and at others."""
+"""Failures, saves and restarts of a job, at its own scale and at others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes of a shared cluster a job's workers go to, and how long the job takes there."""
+"""Nodes of a shared cluster for a job's workers, and how long the job takes there."""
 
 from __future__ import annotations
 
@@ -27,14 +27,7 @@ _DAY_S: Final = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJobs:
-    """How long jobs like this one took on the later half of the record.
-
-    Attributes
-    ----------
-    mean_h, median_h, p90_h : float
-        [h]
-    jobs : int
-    """
+    """Times of jobs like this one on the later half of the record."""
 
     mean_h: float
     median_h: float
@@ -57,10 +50,6 @@ class NodesAnswer:
 
     Attributes
     ----------
-    record : NodeShares
-    workers : int
-    work_h : float
-        On whole nodes. [h]
     chosen : str
         The way whose nodes are recommended.
     placements : mapping of way to Placement

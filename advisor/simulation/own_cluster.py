@@ -39,7 +39,6 @@ class OwnWay:
     ----------
     devices, nodes : int
         Asked for, and the machines that they are spread over evenly.
-    step_time_s : Estimate
     queue : QueueAnswer
         Its computing time, what it waits, when it is done.
     cost_usd : float
@@ -77,7 +76,6 @@ class ClusterComparison:
 
     Attributes
     ----------
-    recommendation : Recommendation
     accelerator : str
         Of the own cluster.
     ways : tuple of OwnWay
@@ -125,13 +123,10 @@ def compare_with_cluster(
     ----------
     job : Job
         What the recommendation was made for.
-    recommendation : Recommendation
     trace : str or Path
         What the cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs.
     cluster : str
         Its machines, as for ``advisor plan``: ``"10x4xV100-SXM2-16GB@100Gbps"``.
-    policy : str, default "fifo"
-        One of ``planners.queueing.nouns.POLICIES``.
     devices : int or sequence of int, optional
         To ask for; one whole machine by default.
     consolidated : bool, default False
@@ -144,8 +139,6 @@ def compare_with_cluster(
         What the own cluster charges. [USD/h]
     insertions, seed : int
         Random times of submission.
-    coverage : float
-        Of the intervals.
     predictor : Predictor, optional
         That of the recommendation, to keep its catalogue.
 
@@ -240,12 +233,7 @@ def _wanted(
             raise UsageError(
                 f"the number of devices is out of range: {count}", hint="give 1 or more"
             )
-        if count > cluster.devices:
-            raise PlanningError(
-                f"the job asks for {count} devices, the cluster has {cluster.devices}",
-                hint="rent, or ask for fewer devices",
-                exit_code=3,
-            )
+        cluster.check_fits(count)
         nodes = -(-count // cluster.devices_per_node)
         if count % nodes:
             raise UsageError(
@@ -269,13 +257,10 @@ def on_own_devices(
 
     Parameters
     ----------
-    job : Job
     group : ClusterGroup
         What one of the machines is.
     devices : int
         Of all machines together.
-    predictor : Predictor
-    coverage : float
     nodes : int, optional
         Machines that the devices are spread over evenly; as few as hold them by default.
 

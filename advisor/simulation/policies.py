@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,10 @@ from advisor.simulation.queue_now import OwnCluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """What the trace's own jobs meet under a policy.
+    """The trace's own jobs under a policy.
 
     Attributes
     ----------
-    policy : Policy
     mean_completion_h, mean_delay_h, p90_delay_h : float
         Submission to end; of it what is not computing. [h]
     completion_factor : float
@@ -32,11 +30,6 @@ class PolicyOutcome:
     p90_delay_h: float
     completion_factor: float
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        names = ("policy", "mean_completion_h", "mean_delay_h", "p90_delay_h", "completion_factor")
-        return {name: getattr(self, name) for name in names}
-
 
 def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOutcome, ...]:
     """Return every policy on the same jobs, the shortest mean completion first.
@@ -45,7 +38,6 @@ def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOu
     ----------
     own : OwnCluster
         Its own policy is what the others are held against.
-    parameters : QueueParameters
     """
     outcomes = {
         policy: simulate_queue(

@@ -1,4 +1,4 @@
-"""What a job meets on the user's own shared cluster, and whether renting beats waiting."""
+"""A job on the user's own shared cluster, and whether renting beats waiting."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import numpy as np
 from advisor.domain import Estimate
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import HOUR_S
-from advisor.planners.queueing.nouns import (
-    Column,
-    QueueParameters,
-)
+from advisor.planners.queueing.nouns import Column, QueueParameters
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.queueing.wait import RentOrWait, Wait, rent_or_wait, wait_on_cluster
 from advisor.shown.chart import Chart, Series
@@ -36,8 +33,6 @@ class QueueAnswer:
         10th, 50th and 90th percentile. [h]
     miss_probability : float or None
         None without a deadline.
-    load : float
-        Of the trace.
     simulated_delay_h, recorded_delay_h : float
         Mean delay of the trace's own jobs, simulated and as recorded (None where the file does
         not say): how far the simulation can be trusted. [h]
@@ -46,8 +41,6 @@ class QueueAnswer:
         policy stops running jobs.
     rent : RentOrWait or None
         None where no rented alternative was given.
-    wait : Wait
-        Every insertion.
     policies : tuple of PolicyOutcome
         The trace's own jobs under every policy, where they were asked for.
     """
@@ -76,7 +69,7 @@ class QueueAnswer:
             "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
             **self.wait_record(),
             "rent_or_wait": None if self.rent is None else asdict(self.rent),
-            "policies": [one.to_record() for one in self.policies],
+            "policies": [asdict(one) for one in self.policies],
         }
 
     def cluster_record(self) -> dict[str, Any]:
@@ -99,7 +92,7 @@ class QueueAnswer:
             "completion_h": named(self.completion_h),
             "miss_probability": self.miss_probability,
             "beyond_trace_fraction": self.beyond_trace_fraction,
-            "submitted_now": None if self.now is None else self.now.to_record(),
+            "submitted_now": None if self.now is None else asdict(self.now),
         }
 
     def rent_or_wait(
@@ -124,16 +117,10 @@ def queue_answer(
 
     Parameters
     ----------
-    own : OwnCluster
-    devices : int
     duration_h : Estimate
         Computing time on the own cluster's devices. [h]
-    deadline_h : float, optional
-        From submission. [h]
     rent_completion_h : Estimate, optional
         Completion on rented machines, start-up included. [h]
-    rent_cost_usd, own_cost_usd : float
-        [USD]
     with_policies : bool, default False
         Also simulate the trace's own jobs under every policy.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,8 +32,6 @@ class StartNow:
 
     Attributes
     ----------
-    running, waiting : int
-        Jobs.
     within_hour_probability : float
         That it starts within the hour.
     delay_h : dict of str to float
@@ -45,10 +42,6 @@ class StartNow:
     waiting: int
     within_hour_probability: float
     delay_h: dict[str, float]
-
-    def to_record(self) -> dict[str, Any]:
-        """Return its part of the JSON record."""
-        return asdict(self)
 
 
 def start_now(own: OwnCluster, devices: int) -> StartNow | None:

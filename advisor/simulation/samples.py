@@ -1,4 +1,4 @@
-"""What is shown of a sample: three percentiles, and the share that has ended by a time."""
+"""Samples as they are shown: three percentiles, and the share that has ended by a time."""
 
 from __future__ import annotations
 

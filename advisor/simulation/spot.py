@@ -1,4 +1,4 @@
-"""What a job on spot nodes will take: by strategy, with a deadline, against on demand."""
+"""A job on spot nodes: by strategy, with a deadline, against on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def spot_answer(
     ----------
     trace : SpotTrace
         Of the zone where the job would run.
-    question : SpotQuestion
     others : sequence of SpotTrace
         Of other zones: they take part in the forecast from now on.
 
@@ -59,7 +58,15 @@ def spot_answer(
             hint="ask for fewer nodes, or take another trace",
             exit_code=3,
         )
-    job = _job(trace, question)
+    job = question.job
+    if not question.saves_checkpoints:
+        refuse_without_checkpoints(
+            SpotHistory(spells=(spells,), nodes=(question.nodes,), source=trace.name),
+            work_s=job.work_s,
+            restart_s=job.restart_s,
+            nodes=question.nodes,
+            spot_price_usd_per_h=question.spot_price_usd_per_h,
+        )
     if question.deadline_s is not None:
         check_deadline(job, question.deadline_s)
     repeats = min(int(np.ceil(REPEATS * job.wall_s / trace.end_s)) + 1, MAXIMUM_REPEATS)
@@ -96,13 +103,7 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
         If the job saves no checkpoints, or no plan meets the deadline.
     """
     history = packaged_spot_history()
-    job = SpotJob(
-        work_s=question.work_s,
-        restart_s=question.restart_s,
-        checkpoint_interval_s=question.checkpoint_interval_s or np.inf,
-        checkpoint_s=question.checkpoint_s,
-        warning_s=question.warning_s,
-    )
+    job = question.job
     if question.deadline_s is not None:
         check_deadline(job, question.deadline_s)
     ways = [_on_demand(job, question), _restart_anywhere(history, question)]
@@ -121,15 +122,15 @@ def packaged_answer(question: SpotQuestion) -> SpotAnswer:
 
 def _restart_anywhere(history: SpotHistory, question: SpotQuestion) -> SpotOutcome:
     """Return what restarting takes over all recorded zones."""
-    save = None if question.checkpoint_interval_s is None else question.checkpoint_s
+    job, saves = question.job, question.saves_checkpoints
     table = spot_completion(
-        question.work_s,
+        job.work_s,
         history=history,
         nodes=question.nodes,
-        checkpoint_s=save,
-        restart_s=question.restart_s,
-        checkpoint_interval_s=question.checkpoint_interval_s,
-        warning_s=question.warning_s,
+        checkpoint_s=job.checkpoint_s if saves else None,
+        restart_s=job.restart_s,
+        checkpoint_interval_s=job.checkpoint_interval_s if saves else None,
+        warning_s=job.warning_s,
         deadline_s=question.deadline_s,
         hazard=question.hazard,
         spot_price_usd_per_h=question.spot_price_usd_per_h,
@@ -142,26 +143,6 @@ def _restart_anywhere(history: SpotHistory, question: SpotQuestion) -> SpotOutco
         cost_usd=tuple((table.billed_s[0] * dollars).tolist()),
         mean_cost_usd=float(table.billed_mean_s[0] * dollars),
         miss_probability=late,
-    )
-
-
-def _job(trace: SpotTrace, question: SpotQuestion) -> SpotJob:
-    """Return the planner's job; one without checkpoints is refused with its bill."""
-    if question.checkpoint_interval_s is None:
-        spells = trace.spells(question.nodes)
-        refuse_without_checkpoints(
-            SpotHistory(spells=(spells,), nodes=(question.nodes,), source=trace.name),
-            work_s=question.work_s,
-            restart_s=question.restart_s,
-            nodes=question.nodes,
-            spot_price_usd_per_h=question.spot_price_usd_per_h,
-        )
-    return SpotJob(
-        work_s=question.work_s,
-        restart_s=question.restart_s,
-        checkpoint_interval_s=question.checkpoint_interval_s,
-        checkpoint_s=question.checkpoint_s,
-        warning_s=question.warning_s,
     )
 
 
@@ -178,21 +159,21 @@ def _strategies(
     for name in STRATEGIES if question.nodes > 1 else STRATEGIES[:1]:
         if name == "restart":
             plain = replay(trace.spells(question.nodes), job, start)
-            finish, node_s = plain.finish_s, plain.billed_s * question.nodes
+            finish, node_s = plain.finish_s, plain.rented_s * question.nodes
         else:
             run = replay_strategy(
                 trace,
                 strategy(
                     name,
                     nodes=question.nodes,
-                    restart_s=question.restart_s,
+                    restart_s=job.restart_s,
                     least_nodes=question.least_nodes,
                 ),
                 start,
-                work_s=question.work_s,
+                work_s=job.work_s,
                 nodes=question.nodes,
                 checkpoint_interval_s=job.checkpoint_interval_s,
-                checkpoint_s=question.checkpoint_s,
+                checkpoint_s=job.checkpoint_s,
             )
             finish, node_s = run.finish_s, run.node_s
         cost = node_s / HOUR_S * question.spot_price_usd_per_h

@@ -1,9 +1,9 @@
-"""What a job on spot nodes takes, one way of running it beside another: numbers and curves."""
+"""Ways of running a job on spot nodes beside one another: numbers and curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class SpotAnswer:
             "trace": self.trace,
             "days": self.days,
             "availability_fraction": self.availability,
-            "job": asdict(self.question),
+            "job": self.question.to_record(),
             "ways": [
                 {
                     "name": way.name,

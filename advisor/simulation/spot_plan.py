@@ -26,11 +26,6 @@ def plan_on_trace(
 
     Parameters
     ----------
-    trace : SpotTrace
-        Of the zone.
-    others : sequence of SpotTrace
-    job, question
-        With a deadline.
     repeated : SpotTrace
         The same record several times, for jobs that outlast it.
     start_s : ndarray of shape (n,)

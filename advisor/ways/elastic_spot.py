@@ -13,12 +13,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob
+from advisor.planners.spot.availability import (
+    Column,
+    Rental,
+    Spells,
+    SpotJob,
+    joined,
+    replay_timeline,
+    settling_s,
+)
 from advisor.planners.spot.growing import growing_timeline, nested_levels
 from advisor.planners.spot.rentals import RentalColumns, copies_of, cut, scaled_records, starts_s
 from advisor.planners.spot.replay import best_interval_s
 from advisor.planners.spot.table import GANG_EXPONENT, SpotHistory
-from advisor.planners.spot.timeline import Rental, joined, replay_timeline, settling_s
 
 # Counts that are looked at everywhere: powers of two and the middle between two of them.
 _LARGEST_POWER: Final = 13

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Final
 
 from advisor.planners.spot.alternating import replay_alternating
-from advisor.planners.spot.availability import Column, Spells, SpotJob
+from advisor.planners.spot.availability import Column, Rental, Spells, SpotJob
 from advisor.planners.spot.rentals import RentalColumns, replay_records, scaled_records
 from advisor.planners.spot.replay import best_interval_s
 from advisor.planners.spot.table import SpotHistory
-from advisor.planners.spot.timeline import Rental
 
 # A record is long enough if it lasts twice the time on demand: moves at most double that
-# (``planners.spot.timeline.settling_s``), and behind its end the job goes on on demand anyway.
+# (``planners.spot.availability.settling_s``), and behind its end the job goes on on demand anyway.
 _PROGRESS: Final = 0.5
 
 

@@ -8,9 +8,10 @@ A comment above a block says what is shown, and how exactly it must come out aga
     <!-- output: first 12 -->          the first lines, then "..."
     <!-- output: only ^step -->        the lines that a pattern finds
     <!-- output: first 12; check runs -->   the numbers and names depend on this machine
+    <!-- output: first 12; exact -->        every letter is the same on every machine
 
-``tests/test_docs_quickstart.py`` runs the page as well: a block marked ``check runs`` must work,
-any other must print the lines shown, numbers aside.
+``tests/test_docs_quickstart.py`` runs the pages as well: a block marked ``check runs`` must work,
+one marked ``exact`` must print what is shown, any other the lines shown, numbers aside.
 """
 
 from __future__ import annotations
@@ -50,10 +51,15 @@ class Example:
         """Whether the lines shown must come out again, numbers aside."""
         return "check runs" not in self.rule
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether they must come out letter for letter."""
+        return self.rule.endswith("; exact")
+
     def cut(self, output: str) -> list[str]:
         """Return the lines of an output that the page shows."""
         lines = [line.rstrip() for line in output.strip("\n").splitlines()]
-        if only := re.search(r"only (.*?)(?:; check|$)", self.rule):
+        if only := re.search(r"only (.*?)(?:; check|; exact|$)", self.rule):
             lines = [line for line in lines if re.search(only[1], line)]
         first = re.search(r"first (\d+)", self.rule)
         if first and len(lines) > int(first[1]):
@@ -84,9 +90,10 @@ def examples(text: str) -> Iterator[Example]:
 
 
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a user's folder: the examples, and nothing that another run has left."""
+    """Return a user's folder: the examples, a recording, nothing that another run has left."""
     made = tempfile.TemporaryDirectory(prefix="quickstart-")
-    shutil.copytree(ROOT / "examples", Path(made.name) / "examples")
+    for part in ("examples", "tests/golden/run-schema-1"):
+        shutil.copytree(ROOT / part, Path(made.name) / part)
     return made
 
 

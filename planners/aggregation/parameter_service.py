@@ -53,7 +53,6 @@ class AggregatedJob:
 
     Attributes
     ----------
-    name : str
     step_s : float
         Of its workers, without aggregation. [s]
     work_s : tuple of float
@@ -89,9 +88,6 @@ def aggregation_s(gradient_bytes: float, workers: int, core_bytes_per_s: float) 
 
     Parameters
     ----------
-    gradient_bytes : float
-        Of one worker. [bytes]
-    workers : int
     core_bytes_per_s : float
         Traffic to memory, read plus written, that one core sustains. [bytes/s]
     """
@@ -152,7 +148,6 @@ def pack(
 
     Parameters
     ----------
-    jobs : sequence of AggregatedJob
     cap : float
         Most load of a core; a tensor that is more than that has one to itself. [fraction]
     most_loss : float
@@ -233,7 +228,7 @@ def delay_s(place: Sequence[float], k: int, jobs: Sequence[AggregatedJob]) -> fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What a step takes to exchange gradients, in three ways.
+    """The time of a step to exchange gradients, in three ways.
 
     Attributes
     ----------
@@ -254,11 +249,8 @@ def exchange(
 
     Parameters
     ----------
-    job : AggregatedJob
     delay_s : float
         That it waits for others at the shared aggregators. [s]
-    gradient_bytes : float
-        Of one worker. [bytes]
     workers, servers : int
         Machines that train, and machines whose links the aggregators use.
     link_bytes_per_s : float

@@ -1,4 +1,4 @@
-"""What share of each node will be free: forecasts and possible futures from recorded shares.
+"""Free shares of nodes: forecasts and possible futures from recorded shares.
 
 ==================  ============================================================================
 here                meaning, unit
@@ -62,8 +62,6 @@ class NodeHistory:
             Shares in this slot. [fraction]
         slot : int
             Number of this slot since the beginning of some day.
-        horizon : int
-            Slots ahead.
 
         Returns
         -------
@@ -82,7 +80,6 @@ def learn(shares: ArrayLike, *, day_slots: int) -> NodeHistory:
     ----------
     shares : array-like of shape (slots, nodes)
         Free share of each node, one row a slot, from the beginning of a day on. [fraction]
-    day_slots : int
 
     Raises
     ------
@@ -120,12 +117,10 @@ def futures(
 
     Parameters
     ----------
-    history : NodeHistory
     now : array-like of shape (nodes,)
         Shares in this slot. [fraction]
     slot : int
         Number of this slot since the beginning of some day.
-    horizon, draws : int
     seed : int
         Of the choice of past stretches.
 

@@ -41,7 +41,6 @@ class Placement:
 
     Attributes
     ----------
-    nodes : tuple of int
     slots : float
         Expected until the job is done. [slots]
     p95_slots : float
@@ -64,7 +63,6 @@ def completion_slots(possible: Shares, nodes: Sequence[int], work: float) -> NDA
     Parameters
     ----------
     possible : ndarray of shape (draws, horizon, nodes)
-    nodes : sequence of int
     work : float
         [slots]
     """
@@ -86,8 +84,6 @@ def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
     Parameters
     ----------
     possible : ndarray of shape (draws, horizon, nodes)
-    count : int
-        Groups.
     """
     features = np.stack([possible.mean(axis=(0, 1)), possible.std(axis=(0, 1))], axis=1)
     found: list[tuple[int, ...]] = [(k,) for k in range(len(features))]
@@ -112,8 +108,6 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     Parameters
     ----------
     possible : ndarray of shape (draws, horizon, nodes)
-    workers : int
-        One a node.
     work : float
         Slots the job would take on whole nodes. [slots]
 

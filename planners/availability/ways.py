@@ -45,13 +45,10 @@ class Arrival:
 
     Attributes
     ----------
-    history : NodeHistory
     now : ndarray of shape (nodes,)
         Free shares in the slot of the arrival. [fraction]
     slot : int
         Its number since the beginning of some day.
-    workers : int
-        One a node.
     work : float
         Slots the job would take on whole nodes. [slots]
     possible : ndarray of shape (draws, horizon, nodes)
@@ -128,7 +125,6 @@ def arrivals(
         Of the days before: it ends where ``later`` begins.
     later : ndarray of shape (slots, nodes)
         Free shares. [fraction]
-    workers : int
     work : float
         Slots a job would take on whole nodes. [slots]
 
@@ -160,13 +156,6 @@ def judge(
     others: Mapping[str, Way] = MappingProxyType({}),
 ) -> dict[str, Shares]:
     """Return how long jobs took that arrived on later days, by way of choosing nodes [slots].
-
-    Parameters
-    ----------
-    history, later, workers, work
-        As of ``arrivals``.
-    others : mapping of name to callable
-        Further ways.
 
     Returns
     -------

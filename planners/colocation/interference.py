@@ -1,4 +1,4 @@
-"""How much slower jobs are beside others whose kernels take turns on the same device.
+"""The slowdown of jobs beside others whose kernels take turns on the same device.
 
 ==================  ============================================================================
 here                meaning, unit
@@ -41,7 +41,7 @@ _RIDGE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharer:
-    """What a job does to a device's queue.
+    """A job in a device's queue.
 
     Attributes
     ----------

@@ -46,11 +46,8 @@ class Tenant:
 
     Attributes
     ----------
-    name : str
     input_s, compute_s : float
         Of one step alone, one after the other. [s]
-    weight_bytes, transient_bytes : float
-        [bytes]
 
     Raises
     ------
@@ -85,7 +82,6 @@ def needed_bytes(tenants: Sequence[Tenant], *, is_in_turns: bool) -> float:
 
     Parameters
     ----------
-    tenants : sequence of Tenant
     is_in_turns : bool
         One step at a time on the device: their peaks do not meet. Two processes that share a
         device without that need all of it at once.
@@ -121,8 +117,6 @@ def preemption_s(victim: Tenant, *, kernel_s: float, is_moved: bool) -> float:
     ----------
     victim : Tenant
         Queued kernels are dropped, running ones end.
-    kernel_s : float
-        Its longest kernel. [s]
     is_moved : bool
         Whether its weights leave the device first, because both do not fit.
     """

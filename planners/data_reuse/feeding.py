@@ -1,4 +1,4 @@
-"""How fast a loader feeds a step: workers, cores, and a cache in memory.
+"""The pace of a loader that feeds a step: workers, cores, and a cache in memory.
 
 ==================  ============================================================================
 here                meaning, unit
@@ -37,7 +37,7 @@ MOST_WORKERS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """What feeds one training process, and what it feeds.
+    """The feed of one training process, and what it feeds.
 
     Attributes
     ----------
@@ -114,7 +114,6 @@ def enough_workers(feeding: Feeding, *, most: int = MOST_WORKERS) -> int:
 
     Parameters
     ----------
-    feeding : Feeding
     most : int
         Processes that there is memory for.
     """
@@ -148,11 +147,8 @@ def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_
 
     Parameters
     ----------
-    feeding : Feeding
     dataset_bytes : float
         The whole data set in the form that is kept. [bytes]
-    memory_bytes : float
-        Free for it. [bytes]
     copy_s : float
         To copy one batch out of memory, on a core. [s]
 

@@ -43,13 +43,10 @@ MOST_ECHO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """What an echo factor is worth, against fresh data on the same machine.
+    """The worth of an echo factor, against fresh data on the same machine.
 
     Attributes
     ----------
-    echo : int
-    step_s : float
-        Of an update. [s]
     gain, low, high : float
         Wall time without over with echo until the same useful updates; ends of the worth of a
         repetition.
@@ -115,11 +112,8 @@ def repeat_then_fresh_s(
 
     Parameters
     ----------
-    feeding : Feeding
     updates : float
         In updates from fresh data.
-    echo : int
-        While repeating.
     share : float
         Of the wall time spent repeating; PerFect's own was not published. [fraction]
     rho : float

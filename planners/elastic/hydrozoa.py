@@ -75,7 +75,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerScaling:
-    """What a step takes on each count of workers.
+    """The step on each count of workers.
 
     Attributes
     ----------
@@ -122,12 +122,10 @@ class WorkerScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billing:
-    """How one worker is billed.
+    """The bill of one worker.
 
     Attributes
     ----------
-    price_usd_per_h : float
-        [USD/h]
     quantum_s : float
         Rented time is rounded up to whole multiples. [s]
     minimum_s : float
@@ -164,6 +162,17 @@ class Schedule:
     phase_s: tuple[float, ...]
     time_s: float
     cost_usd: float
+
+    @classmethod
+    def of(
+        cls, workers: Sequence[int], batches: Sequence[float], phase_s: Sequence[float],
+        billing: Billing,
+    ) -> Schedule:  # fmt: skip
+        """Return workers and batches with their time and bill."""
+        return cls(
+            workers=tuple(workers), batches=tuple(batches), phase_s=tuple(phase_s),
+            time_s=float(sum(phase_s)), cost_usd=billed_cost_usd(workers, phase_s, billing),
+        )  # fmt: skip
 
     @property
     def resizes(self) -> int:
@@ -203,9 +212,6 @@ def elastic_plan(
 
     Parameters
     ----------
-    phases : sequence of Phase
-    scaling : WorkerScaling
-    billing : Billing
     batch : float
         The job's own global batch. [samples]
     batches : sequence of float
@@ -283,17 +289,8 @@ def _fixed(
     for at, size in enumerate(options):
         times = steps[:, at, None] * scaling.steps_s(options[[at]])
         for column, count in enumerate(scaling.workers):
-            workers = (count,) * len(phases)
-            lengths = tuple(times[:, column].tolist())
-            schedules.append(
-                Schedule(
-                    workers=workers,
-                    batches=(float(size),) * len(phases),
-                    phase_s=lengths,
-                    time_s=float(sum(lengths)),
-                    cost_usd=billed_cost_usd(workers, lengths, billing),
-                )
-            )
+            workers, sizes = (count,) * len(phases), (float(size),) * len(phases)
+            schedules.append(Schedule.of(workers, sizes, times[:, column].tolist(), billing))
     return schedules
 
 
@@ -310,13 +307,8 @@ def _schedule(
     for at in range(1, len(picks)):
         if picks[at] != picks[at - 1]:
             lengths[at if workers[at] > workers[at - 1] else at - 1] += resize_s
-    return Schedule(
-        workers=workers,
-        batches=tuple(float(best[k]) for (_, best), k in zip(tables, picks, strict=True)),
-        phase_s=tuple(lengths),
-        time_s=float(sum(lengths)),
-        cost_usd=billed_cost_usd(workers, lengths, billing),
-    )
+    batches = [float(best[k]) for (_, best), k in zip(tables, picks, strict=True)]
+    return Schedule.of(workers, batches, lengths, billing)
 
 
 def _undominated(schedules: list[Schedule]) -> list[Schedule]:

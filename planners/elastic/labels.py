@@ -29,8 +29,6 @@ def worker_paths(
     ----------
     phase_s : sequence of ndarray of shape (w,)
         Time of each phase on each count of workers. [s]
-    workers : sequence of int
-        The counts.
     resize_s : float
         Standstill of a change, paid on the larger of the two counts. [s]
 

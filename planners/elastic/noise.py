@@ -40,7 +40,7 @@ _ENDS: Final = (0.05, 0.95)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScale:
-    """What was measured of a job's gradients.
+    """The measured noise of a job's gradients.
 
     Attributes
     ----------
@@ -50,8 +50,6 @@ class NoiseScale:
         Lower end of the interval at 90 %. [samples]
     high : float or None
         Upper end; None where it cannot be told from an endless one. [samples]
-    steps : int
-        Sampled ones.
     """
 
     samples: float

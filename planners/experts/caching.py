@@ -1,4 +1,4 @@
-"""Which experts of one layer stay in a cache: recency, frequency, periods, foresight.
+"""Caches of the experts of one layer: recency, frequency, periods, foresight.
 
 ==============  ================================================================================
 here            meaning, unit
@@ -49,12 +49,7 @@ _LEAST_SHARE: Final = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a cache made of a trace.
-
-    Attributes
-    ----------
-    accesses, hits, loads : int
-    """
+    """The hits and loads of a cache on a trace."""
 
     accesses: int
     hits: int
@@ -110,7 +105,6 @@ def foreseen(
     Parameters
     ----------
     accesses : array-like of int, shape (n,)
-    capacity : int
     expected : ndarray of shape (n, experts)
         Use that is expected of each expert after each access; see ``forecast``.
     """
@@ -157,8 +151,6 @@ def periodic(
 
     Parameters
     ----------
-    accesses : array-like of int
-    capacity : int
     top : int
         Experts that each token uses, k.
     period : int

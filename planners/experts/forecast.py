@@ -1,4 +1,4 @@
-"""How much each expert of a layer will be used soon, learned from an earlier part of the trace.
+"""A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
 
 A ridge regression in closed form, one for each layer:
 
@@ -31,7 +31,6 @@ class UseForecast:
 
     Attributes
     ----------
-    experts : int
     weights : ndarray of shape (features, experts)
     """
 
@@ -66,7 +65,6 @@ def learn(tokens: ArrayLike, experts: int) -> UseForecast:
     Parameters
     ----------
     tokens : array-like of int, shape (tokens, k)
-    experts : int
     """
     used = _uses(np.asarray(tokens), experts)
     later = np.zeros_like(used)

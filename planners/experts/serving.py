@@ -56,14 +56,12 @@ def gated_expert_bytes(hidden: int, inner: int, bytes_per_weight: float = 2.0) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What serves.
+    """A mixture of experts that serves.
 
     Attributes
     ----------
     experts, top : int
         Of a layer, and how many each token uses.
-    layers : int
-        That route.
     expert_bytes, dense_bytes : float
         Of one expert, and of everything that is none. [bytes]
     compute_s : float
@@ -122,10 +120,6 @@ class CacheSize:
     Attributes
     ----------
     policy : {"lru", "lfu", "periodic", "learned", "oracle"}
-    cached : int
-        Experts a layer.
-    hit_rate : float
-        Over all layers [fraction].
     token_s, memory_bytes : float
         [s], [bytes]
     """
@@ -148,10 +142,8 @@ def cache_sizes(
 
     Parameters
     ----------
-    mixture : Mixture
     trace : ndarray of int, shape (layers, tokens, top)
         The experts of every token; what is judged.
-    policies : sequence of str
     before : ndarray of the same form
         An earlier trace, which fills the caches and teaches the learned policy.
 

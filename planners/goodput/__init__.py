@@ -1,1 +1,1 @@
-"""What checkpoints, failures and restarts add to a job's time (THORN-ML)."""
+"""Checkpoints, failures and restarts, and what they add to a job's time (THORN-ML)."""

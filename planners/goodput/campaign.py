@@ -1,4 +1,4 @@
-"""What a whole training run adds to its steps: stalls, evaluation, stops, software of its year.
+"""Whole training runs beside their steps: stalls, evaluation, stops, software of its year.
 
 Published hours of whole runs exceed the steps, checkpoints and failures that the models count, the
 more so the larger the run: somebody watches, evaluates, restarts by hand, waits for a file system.

@@ -1,4 +1,4 @@
-"""How long a save takes, and how long a job stands still when nodes go or come.
+"""The time of a save, and the standstill when nodes go or come.
 
 ====================  ==========================================================================
 here                  meaning, unit

@@ -1,4 +1,4 @@
-"""What failures, checkpoints and restarts add to a job: the exact expectation and its optimum.
+"""Failures, checkpoints and restarts of a job: the exact expectation and its optimum.
 
 ====================  ===========  ==============================================================
 here                  in papers    meaning, unit
@@ -51,9 +51,6 @@ class FailureRecord:
         Unexpected ones: they stop the job.
     network_interruptions : int
         Those among them that a second path at the edge would hide (switch, cable, NIC).
-    devices : int
-    days : float
-    source : str
     """
 
     interruptions: int

@@ -42,11 +42,10 @@ FAULT_S: Final = {"rdma": 7.5e-6, "nvme": 100e-6, "disk": 5e-3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedWindow:
-    """What a program touched in one window.
+    """The memory that a program touched in one window.
 
     Attributes
     ----------
-    window_s : float
     touched_bytes, resident_bytes : float
         Touched in it, and held at its end. [bytes]
 
@@ -92,7 +91,7 @@ class TouchedCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
-    """What may be taken of a program's memory.
+    """The memory that may be taken of a program.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""When jobs on a shared cluster start and end under a scheduling policy (Tiresias)."""
+"""A shared cluster: when jobs start and end under a scheduling policy (Tiresias)."""

@@ -1,4 +1,4 @@
-"""What drives every queue simulation, whatever its policy.
+"""The engine behind every queue simulation, whatever its policy.
 
 An engine holds what waits and what runs, and moves from event to event: an arrival, an end, or
 what its policy adds. Symbols are in ``planners.queueing.nouns``.

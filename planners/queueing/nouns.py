@@ -47,6 +47,21 @@ class SharedCluster:
         """Return the devices of all nodes."""
         return self.nodes * self.devices_per_node
 
+    def check_fits(self, devices: int) -> None:
+        """Refuse a job of one's own that asks for more than there is.
+
+        Raises
+        ------
+        PlanningError
+            With exit code 3.
+        """
+        if devices > self.devices:
+            raise PlanningError(
+                f"the job asks for {devices} devices, the cluster has {self.devices}",
+                hint="rent, or ask for fewer devices",
+                exit_code=3,
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTable:
@@ -111,7 +126,7 @@ class JobTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueParameters:
-    """What a policy goes by.
+    """The parameters that a policy goes by.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From the name of a scheduling policy to the engine that simulates it."""
+"""Engines by the name of their scheduling policy."""
 
 from __future__ import annotations
 

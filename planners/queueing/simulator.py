@@ -39,14 +39,9 @@ def simulate_queue(
 
     Parameters
     ----------
-    jobs : JobTable
-    cluster : SharedCluster
-    policy : str
-        One of ``POLICIES``.
     placement : {"count", "consolidated"}
         Count free devices only, as published; or give a job whole nodes, or one node where it
         fits into one (policies that preempt move running jobs at will).
-    parameters : QueueParameters, optional
 
     Raises
     ------

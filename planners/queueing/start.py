@@ -1,4 +1,4 @@
-"""When a job would start that is submitted now, knowing who runs and who waits.
+"""The start of a job that is submitted now, knowing who runs and who waits.
 
 =====================  ==========================================================================
 here                   meaning, unit
@@ -77,12 +77,10 @@ def start_delays_s(
     ----------
     ended_s : ndarray of shape (k,)
         Durations of jobs that ended. [s]
-    now : OpenJobs
     cluster, policy, placement
         As in ``simulate_queue``; only policies that stop no running job.
     devices : int
         Of the own job.
-    draws, seed : int
 
     Raises
     ------
@@ -95,12 +93,7 @@ def start_delays_s(
             hint=f"of: {', '.join(POLICIES_OF_START)}",
             exit_code=2,
         )
-    if devices > cluster.devices:
-        raise PlanningError(
-            f"the job asks for {devices} devices, the cluster has {cluster.devices}",
-            hint="rent, or choose a layout with fewer devices",
-            exit_code=3,
-        )
+    cluster.check_fits(devices)
     if now.devices.size and int(now.devices.max()) > cluster.devices:
         raise PlanningError(
             f"a job of the trace asks for {int(now.devices.max())} devices, the cluster has "

@@ -38,7 +38,7 @@ WINDOW = (0.1, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What one job met at random times.
+    """Waits that one job met at random times.
 
     Attributes
     ----------
@@ -111,14 +111,10 @@ def wait_on_cluster(
     ----------
     jobs : JobTable
         What the cluster did.
-    cluster, policy, placement, parameters
-        As in ``simulate_queue``.
     devices : int
         Of the own job.
     duration_s : array-like of shape (k,)
         Samples of its computing time, drawn from with equal chance; one value is certain. [s]
-    insertions : int
-    seed : int
 
     Raises
     ------
@@ -133,12 +129,7 @@ def wait_on_cluster(
             hint="all three must be positive",
             exit_code=2,
         )
-    if devices > cluster.devices:
-        raise PlanningError(
-            f"the job asks for {devices} devices, the cluster has {cluster.devices}",
-            hint="rent, or choose a layout with fewer devices",
-            exit_code=3,
-        )
+    cluster.check_fits(devices)
     jobs.check_fits(cluster)
     rng = np.random.default_rng(seed)
     begin, end = float(jobs.submit_s[0]), float(jobs.submit_s[-1])
@@ -172,7 +163,6 @@ def rent_or_wait(
 
     Parameters
     ----------
-    wait : Wait
     rent_completion_s : array-like of shape (k,)
         Samples of the completion on rented machines, start-up included. [s]
     rent_cost_usd, own_cost_usd : float

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from advisor.planners.core.units import MIB
-from advisor.planners.rightsizing.nouns import Period, RecordedUsage, ResourceLimits
+from advisor.planners.rightsizing.nouns import Controller, Period, RecordedUsage, ResourceLimits
 
 PERIOD_S: Final = 0.1
 WINDOW: Final = 10
@@ -61,7 +61,7 @@ RECLAIM_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """What containers share.
+    """A pool that containers share.
 
     Attributes
     ----------
@@ -69,7 +69,6 @@ class Pool:
         CPU time of a period for all of them. [core-s]
     granted_s : float
         Sum of their quotas. [core-s]
-    containers : int
     """
 
     budget_s: float
@@ -94,7 +93,7 @@ class Pool:
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """What the controller knows of one container.
+    """A container, as the controller knows it.
 
     Attributes
     ----------
@@ -200,15 +199,8 @@ class _Shared:
         return max(0.0, self.memory_bytes - sum(one.memory_bytes for one in self.held))
 
 
-class EscraController:
-    """The rules for one container, and what it holds of the pool.
-
-    Attributes
-    ----------
-    container : Container
-    memory_bytes : float
-        Its limit.
-    """
+class EscraController(Controller):
+    """The rules for one container, and what it holds of the pool."""
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared
@@ -216,10 +208,7 @@ class EscraController:
         self.memory_bytes = shared.memory_bytes / shared.containers
         self._since_reclaim_s = 0.0
         shared.held.append(self)
-
-    def first(self) -> ResourceLimits:
-        """Return the limits of the first period."""
-        return self._limits()
+        super().__init__(self._granted())
 
     def after(self, seen: Period) -> ResourceLimits:
         """Return the limits after a period."""
@@ -231,7 +220,7 @@ class EscraController:
             self._since_reclaim_s = 0.0
             above = seen.memory_bytes + MEMORY_HEADROOM_BYTES
             self.memory_bytes = min(self.memory_bytes, above)
-        return self._limits()
+        return self._granted()
 
     def at_memory_limit(self, wanted_bytes: float) -> float:
         """Return the limit after as many pages as are wanted, and the pool has."""
@@ -247,7 +236,7 @@ class EscraController:
         """Give back to the pool what the container held."""
         self._shared.held.remove(self)
 
-    def _limits(self) -> ResourceLimits:
+    def _granted(self) -> ResourceLimits:
         return ResourceLimits(
             cores=self.container.quota_s / PERIOD_S, memory_bytes=self.memory_bytes
         )

@@ -28,7 +28,6 @@ class FadingHistogram:
     ----------
     first : float
         Width of the first bucket, in the samples' unit.
-    half_life_s : float
     """
 
     def __init__(self, *, first: float, half_life_s: float) -> None:

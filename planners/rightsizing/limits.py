@@ -43,14 +43,7 @@ _LEAST_CORES: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """How far above the recorded peak the memory limit stands.
-
-    Attributes
-    ----------
-    fraction : float
-        Of the peak.
-    least_bytes : float
-    """
+    """The room between the recorded peak and the memory limit."""
 
     fraction: float = 0.05
     least_bytes: float = 0.0
@@ -61,7 +54,7 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightSize:
-    """What the next run should ask for.
+    """Limits that the next run should ask for.
 
     Attributes
     ----------

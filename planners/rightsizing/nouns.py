@@ -1,4 +1,4 @@
-"""What a run used, what it may use, and what came of it under a policy.
+"""Nouns of limited runs: what one used, may use, and what came of it under a policy.
 
 ======================  =========================================================================
 here                    meaning, unit
@@ -13,6 +13,7 @@ slack                   limit less usage, over time. [core-h, GiB-h]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedUsage:
-    """What a run without limits used, in readings of equal length.
+    """The usage of a run without limits, in readings of equal length.
 
     Attributes
     ----------
@@ -107,13 +108,10 @@ class RecordedUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What a group may use.
+    """Limits of what a group may use.
 
     Attributes
     ----------
-    cores : float
-        Per CFS period.
-    memory_bytes : float
     is_quota : bool, default True
         False where ``cores`` are only set aside: the group may use more if nobody else wants it,
         and is never throttled (a Kubernetes request without a limit).
@@ -135,12 +133,8 @@ class Period:
     ----------
     end_s : float
         Since the run began. [s]
-    length_s : float
-        Of the period. [s]
-    quota_cores, used_cores : float
     is_throttled : bool
         The quota was used up before the period's end, with work left.
-    memory_bytes : float
     """
 
     end_s: float
@@ -151,24 +145,33 @@ class Period:
     memory_bytes: float
 
 
-class Controller(Protocol):
-    """Watches one run and sets its limits."""
+class Controller:
+    """Watches one run and sets its limits; as it stands, limits that stay what they are."""
+
+    def __init__(self, limits: ResourceLimits) -> None:
+        self.limits = limits
 
     def first(self) -> ResourceLimits:
         """Return the limits that the run starts with."""
-        ...
+        return self.limits
 
     def after(self, seen: Period) -> ResourceLimits:
         """Return the limits of the next period."""
-        ...
+        del seen
+        return self.limits
 
     def at_memory_limit(self, wanted_bytes: float) -> float:
         """Return the memory limit when the run asks for more, before it is killed [bytes]."""
-        ...
+        del wanted_bytes
+        return self.limits.memory_bytes
 
     def after_oom(self, wanted_bytes: float) -> float:
         """Return the memory limit after the run was killed for asking [bytes]."""
-        ...
+        del wanted_bytes
+        return self.limits.memory_bytes
+
+    def ended(self) -> None:
+        """Give back what the run held of a pool; nothing where there is none."""
 
 
 class Policy(Protocol):
@@ -176,6 +179,14 @@ class Policy(Protocol):
 
     def controller(self, usage: RecordedUsage) -> Controller:
         """Return a controller for one run; only the oracle looks at the usage to come."""
+        ...
+
+
+class SharingPolicy(Protocol):
+    """A way of setting the limits of runs that share one pool."""
+
+    def controllers(self, usages: Sequence[RecordedUsage]) -> Sequence[Controller]:
+        """Return a controller for each run."""
         ...
 
 

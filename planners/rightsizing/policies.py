@@ -37,7 +37,7 @@ import numpy as np
 
 from advisor.planners.core.units import HOUR_S, MIB
 from advisor.planners.rightsizing.histogram import FadingHistogram
-from advisor.planners.rightsizing.nouns import Period, RecordedUsage, ResourceLimits
+from advisor.planners.rightsizing.nouns import Controller, Period, RecordedUsage, ResourceLimits
 
 MARGIN: Final = 1.15  # of all three
 VPA_BUMP: Final = (1.2, 100e6)  # after a kill: times, and bytes more
@@ -75,30 +75,10 @@ class Fixed:
             )
         )
 
-    def controller(self, usage: RecordedUsage) -> _Still:
+    def controller(self, usage: RecordedUsage) -> Controller:
         """Watch nothing."""
         del usage
-        return _Still(self.limits)
-
-
-class _Still:
-    def __init__(self, limits: ResourceLimits) -> None:
-        self._limits = limits
-
-    def first(self) -> ResourceLimits:
-        return self._limits
-
-    def after(self, seen: Period) -> ResourceLimits:
-        del seen
-        return self._limits
-
-    def at_memory_limit(self, wanted_bytes: float) -> float:
-        del wanted_bytes
-        return self._limits.memory_bytes
-
-    def after_oom(self, wanted_bytes: float) -> float:
-        del wanted_bytes
-        return self._limits.memory_bytes
+        return Controller(self.limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +90,15 @@ class Oracle:
         return _Knowing(usage)
 
 
-class _Knowing:
+class _Knowing(Controller):
     """Never throttles: readings and periods may overlap, so that the larger of two counts."""
 
     def __init__(self, usage: RecordedUsage) -> None:
-        self._usage, self._at_s, self._period_s = usage, 0.0, 0.0
-
-    def first(self) -> ResourceLimits:
-        return self._limits(0.0, self._usage.step_s)
+        self._usage = usage
+        super().__init__(self._needed(0.0, usage.step_s))
 
     def after(self, seen: Period) -> ResourceLimits:
-        return self._limits(seen.end_s, seen.length_s)
+        return self._needed(seen.end_s, seen.length_s)
 
     def at_memory_limit(self, wanted_bytes: float) -> float:
         return wanted_bytes
@@ -128,7 +106,7 @@ class _Knowing:
     def after_oom(self, wanted_bytes: float) -> float:
         return wanted_bytes
 
-    def _limits(self, begin_s: float, period_s: float) -> ResourceLimits:
+    def _needed(self, begin_s: float, period_s: float) -> ResourceLimits:
         step_s, last = self._usage.step_s, len(self._usage.cores) - 1
         first = min(int(begin_s / step_s + 1e-9), last)
         end = min(math.ceil((begin_s + period_s) / step_s - 1e-6), last + 1)
@@ -140,7 +118,7 @@ class _Knowing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRule:
-    """How an autoscaler learns: what stands in the table above.
+    """The rule by which an autoscaler learns: what stands in the table above.
 
     Attributes
     ----------
@@ -185,10 +163,8 @@ class Autoscaler:
 
     Attributes
     ----------
-    rule : LearningRule
     asked : ResourceLimits
         What the user asked for: until something was learned.
-    history : RecordedUsage or None
     """
 
     rule: LearningRule
@@ -201,7 +177,7 @@ class Autoscaler:
         return _Learning(self.asked, self.history, self.rule)
 
 
-class _Learning:
+class _Learning(Controller):
     """A histogram for either resource, and a margin."""
 
     def __init__(
@@ -219,11 +195,8 @@ class _Learning:
             for i, peak in enumerate(history.windows(rule.memory_window_s)[1]):
                 self._memory.add(float(peak), at_s=i * rule.memory_window_s)
         self._cpu_s = self._passed_s = self._memory_passed_s = self._peak = 0.0
-        self._limits = asked if history is None else self._learned()
+        super().__init__(asked if history is None else self._learned())
         self._now_s = self._began_s
-
-    def first(self) -> ResourceLimits:
-        return self._limits
 
     def after(self, seen: Period) -> ResourceLimits:
         self._now_s += seen.length_s
@@ -234,24 +207,20 @@ class _Learning:
         if self._passed_s >= self._rule.every_s - 1e-9:
             self._cpu.add(self._cpu_s / self._passed_s, at_s=self._now_s)
             self._cpu_s = self._passed_s = 0.0
-            self._limits = self._learned()
+            self.limits = self._learned()
             if self._memory_passed_s >= self._rule.memory_window_s - 1e-9:
                 self._memory.add(self._peak, at_s=self._now_s)
                 self._memory_passed_s = self._peak = 0.0
-        return self._limits
-
-    def at_memory_limit(self, wanted_bytes: float) -> float:
-        del wanted_bytes
-        return self._limits.memory_bytes  # evicts, and starts anew with more
+        return self.limits
 
     def after_oom(self, wanted_bytes: float) -> float:
         times, more = VPA_BUMP
         bumped = max(times * wanted_bytes, wanted_bytes + more)
         self._memory.add(bumped, at_s=self._now_s)
-        self._limits = ResourceLimits(
-            cores=self._limits.cores, memory_bytes=max(bumped, self._limits.memory_bytes)
+        self.limits = ResourceLimits(
+            cores=self.limits.cores, memory_bytes=max(bumped, self.limits.memory_bytes)
         )
-        return self._limits.memory_bytes
+        return self.limits.memory_bytes
 
     def _learned(self) -> ResourceLimits:
         """Return what the histograms say; the peak of the window that is not over counts too."""

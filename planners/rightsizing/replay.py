@@ -33,7 +33,6 @@ import numpy as np
 from advisor.planners.core.checks import check_positive
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import GIB, HOUR_S
-from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.nouns import (
     Array,
     Controller,
@@ -42,6 +41,7 @@ from advisor.planners.rightsizing.nouns import (
     Policy,
     RecordedUsage,
     ResourceLimits,
+    SharingPolicy,
 )
 
 PERIOD_S: Final = 0.1  # of CFS, by default
@@ -56,7 +56,6 @@ def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) ->
     ----------
     series : RecordedUsage
         As recorded without limits.
-    policy : Policy
     period_s : float, default 0.1
         Of the CFS quota. [s]
 
@@ -70,7 +69,7 @@ def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) ->
 
 
 def replay_together(
-    runs: Sequence[RecordedUsage], policy: Escra, period_s: float = PERIOD_S
+    runs: Sequence[RecordedUsage], policy: SharingPolicy, period_s: float = PERIOD_S
 ) -> tuple[LimitedRun, ...]:
     """Return what comes of containers that share one pool, period by period, all at once.
 
@@ -78,10 +77,8 @@ def replay_together(
     ----------
     runs : sequence of RecordedUsage
         As recorded without limits; all begin together. Who ends gives back what it held.
-    policy : Escra
-        Of the application: its budget is that of all containers.
-    period_s : float, default 0.1
-        [s]
+    policy : SharingPolicy
+        Of the application, such as ``Escra``: its budget is that of all containers.
 
     Raises
     ------

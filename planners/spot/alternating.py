@@ -10,7 +10,7 @@ return                     a save on demand, restart on spot machines.
 
 At submission nothing runs yet, so spot machines are taken if they are there, however new. Later
 the job goes on computing on demand for s before it returns to them: many spells of spot machines
-are shorter than a move there and back (``planners.spot.timeline.settling_s``), and one that has
+are shorter than a move there and back (``settling_s``), and one that has
 lasted lasts on, for their lengths are heavy-tailed. With spot machines that stay this is plain
 spot, without any it is on demand. Laws: the job finishes after its time on demand by no more than
 its moves cost, and is rented at every moment, so where spot is cheaper it costs no more than that
@@ -22,8 +22,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob
-from advisor.planners.spot.timeline import Rental, Timeline, replay_timeline, settling_s
+from advisor.planners.spot.availability import (
+    Column,
+    Rental,
+    Spells,
+    SpotJob,
+    Timeline,
+    replay_timeline,
+    settling_s,
+)
 
 
 def alternating_timeline(spells: Spells, settle_s: float, end_s: float) -> Timeline:
@@ -68,7 +75,6 @@ def replay_alternating(
     ----------
     spells : Spells
         Of all nodes that the job needs.
-    job : SpotJob
     start_s : array-like of shape (n,)
         Submissions. [s]
     attempt_s : array-like of shape (n,), optional

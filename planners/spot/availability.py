@@ -1,4 +1,4 @@
-"""When nodes were really there, and the exact replay of a job over it.
+"""Records of when nodes were really there, and the exact replay of a job over them.
 
 =========================  =====================================================================
 here                       meaning, unit
@@ -10,22 +10,27 @@ spell                      a stretch of time with all wanted nodes up, or not. [
 ``interval_s``      tau    useful computing between two checkpoints. [s]
 ``checkpoint_s``    C      standstill of one save. [s]
 ``warning_s``       omega  what the provider gives between notice and removal. [s]
+interval                   a stretch of time in which the job keeps the same machines. [s]
+``rate``            r      progress by that on all machines.
 =========================  =====================================================================
 
 Removals are no Poisson process: up spells are heavy-tailed (median an eighth of the mean), and
 removals of one pool come in bursts. So nothing here has a rate: jobs are replayed over spells.
 A spell of length u carries a job ``floor((u - R) / (tau + C))`` checkpoints forward whatever came
 before, so progress is a prefix sum over spells, and each replay one binary search. With a
-checkpoint just in time (C <= omega) the spell keeps all of ``u - R - C``.
+checkpoint just in time (C <= omega) the spell keeps all of ``u - R - C``, and so does an interval
+at rate r, ``r (u - R - C)``, where the job itself chooses to move at its end. Bills are sums too.
 
 Sources: the SkyPilot and Bamboo availability traces (``datasets/availability``); the replay is
 our own. Which nodes a spell lacks does not matter to a job that needs all of them; jobs that go on
-with fewer are in ``planners.spot.strategies``.
+with fewer are in ``planners.spot.strategies``, which walks through changes one by one and is the
+oracle of the tests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,11 +44,10 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotTrace:
-    """How many nodes were there, from one time to the next.
+    """A record of how many nodes were there, from one time to the next.
 
     Attributes
     ----------
-    name, provider, instance : str
     nodes : int
         Nodes that were asked for: the most that could be there.
     start_s : ndarray of shape (n,)
@@ -98,29 +102,19 @@ class SpotTrace:
     def repeated(self, times: int) -> SpotTrace:
         """Return the record end to end ``times`` times."""
         shift = np.repeat(np.arange(times) * self.end_s, self.start_s.size)
-        return SpotTrace(
-            name=self.name,
-            provider=self.provider,
-            instance=self.instance,
-            nodes=self.nodes,
-            start_s=np.tile(self.start_s, times) + shift,
-            available=np.tile(self.available, times),
-            end_s=self.end_s * times,
-        )
+        return replace(
+            self, start_s=np.tile(self.start_s, times) + shift,
+            available=np.tile(self.available, times), end_s=self.end_s * times,
+        )  # fmt: skip
 
     def between(self, begin_s: float, end_s: float) -> SpotTrace:
         """Return the part of the record from ``begin_s`` to ``end_s``, its clock set to 0."""
         first = int(np.searchsorted(self.start_s, begin_s, side="right")) - 1
         last = int(np.searchsorted(self.start_s, end_s, side="left"))
-        return SpotTrace(
-            name=self.name,
-            provider=self.provider,
-            instance=self.instance,
-            nodes=self.nodes,
-            start_s=np.maximum(self.start_s[first:last] - begin_s, 0.0),
-            available=self.available[first:last],
-            end_s=end_s - begin_s,
-        )
+        return replace(
+            self, start_s=np.maximum(self.start_s[first:last] - begin_s, 0.0),
+            available=self.available[first:last], end_s=end_s - begin_s,
+        )  # fmt: skip
 
     def recent(self, days: float, nodes: int) -> SpotTrace:
         """Return the last days of the record, or all of it where they never had ``nodes`` up.
@@ -197,7 +191,7 @@ class Spells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotJob:
-    """What a job does on spot instances.
+    """A job on spot instances.
 
     Attributes
     ----------
@@ -273,31 +267,160 @@ class SpotJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """One job started at several times; nan where the record ends before the job does.
+class Timeline:
+    """Which machines a job has from one time to the next, one row an interval.
+
+    Attributes
+    ----------
+    begin_s, length_s : ndarray of shape (n,)
+        In order, each positive, none beginning before the last ends. [s]
+    rate : ndarray of shape (n,)
+        Progress of a second of computing, relative to all machines; positive.
+    is_planned : ndarray of bool, shape (n,)
+        The interval ends with a change that the job chooses, so it saves first.
+    spot_share, on_demand_share : ndarray of shape (n,)
+        Rented share of the machines, by kind.
+    """
+
+    begin_s: Column
+    length_s: Column
+    rate: Column
+    is_planned: NDArray[np.bool_]
+    spot_share: Column
+    on_demand_share: Column
+
+    @classmethod
+    def of_spells(cls, spells: Spells) -> Timeline:
+        """Return spot machines while all are there, none between."""
+        ones = np.ones(spells.up_start_s.size)
+        return cls(
+            begin_s=spells.up_start_s, length_s=spells.up_length_s, rate=ones,
+            is_planned=ones == 0, spot_share=ones, on_demand_share=0.0 * ones,
+        )  # fmt: skip
+
+    def kept_s(self, job: SpotJob, length_s: Column, at: NDArray[np.intp] | slice) -> Column:
+        """Return what intervals of these lengths and of the kind of rows ``at`` keep [s].
+
+        In seconds of ``SpotJob.attempt_s`` on all machines.
+        """
+        planned = np.maximum(length_s - job.restart_s - job.checkpoint_s, 0.0)
+        kept: Column = self.rate[at] * np.where(self.is_planned[at], planned, job.kept_s(length_s))
+        return kept
+
+    def repeated(self, begin_s: Column, copies: Sequence[int]) -> tuple[Timeline, Column]:
+        """Return each part of the timeline several times, and where the parts then begin [s].
+
+        Parameters
+        ----------
+        begin_s : ndarray of shape (parts + 1,)
+            Where each part begins and the last one ends; no interval is in two. [s]
+        """
+        edges = np.searchsorted(self.begin_s, begin_s, side="left")
+        length = np.diff(begin_s)
+        begins = np.concatenate([[0.0], np.cumsum(length * copies)])
+        rows, shift = [], []
+        for part, times in enumerate(copies):
+            row = np.arange(edges[part], edges[part + 1])
+            rows.append(np.tile(row, times))
+            to = begins[part] - begin_s[part] + np.arange(times) * length[part]
+            shift.append(np.repeat(to, row.size))
+        at = np.concatenate(rows)
+        return Timeline(
+            begin_s=self.begin_s[at] + np.concatenate(shift),
+            length_s=self.length_s[at],
+            rate=self.rate[at],
+            is_planned=self.is_planned[at],
+            spot_share=self.spot_share[at],
+            on_demand_share=self.on_demand_share[at],
+        ), begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rental:
+    """One job started at several times; nan where its machines' record ends before the job does.
 
     Attributes
     ----------
     finish_s : ndarray of shape (n,)
-        From the start of waiting to the end of the job. [s]
-    billed_s : ndarray of shape (n,)
-        Time with the nodes rented. [s]
-    preemptions : ndarray of shape (n,)
+        From submission. [s]
+    spot_s, on_demand_s : ndarray of shape (n,)
+        Rented time of each kind; half of the machines for two seconds count as one. [s]
+    rented_s : ndarray of shape (n,)
+        Time with at least one machine. [s]
+    changes : ndarray of shape (n,)
+        Times that the job went on on other machines.
     """
 
     finish_s: Column
-    billed_s: Column
-    preemptions: Column
+    spot_s: Column
+    on_demand_s: Column
+    rented_s: Column
+    changes: Column
+
+    def billed_s(self, price_ratio: float) -> Column:
+        """Return the rented time, a spot hour counted as ``price_ratio`` on-demand hours [s]."""
+        paid: Column = self.on_demand_s + price_ratio * self.spot_s
+        return paid
 
 
-def replay(spells: Spells, job: SpotJob, start_s: ArrayLike) -> Replay:
+def replay_timeline(
+    timeline: Timeline, job: SpotJob, start_s: Column, attempt_s: Column
+) -> Rental:
+    """Run jobs over a timeline, one a start.
+
+    Parameters
+    ----------
+    job : SpotJob
+        Its restart, saves and interval; its work is not used.
+    start_s, attempt_s : ndarray of shape (n,)
+        Submission, and how much is to be done, as ``SpotJob.attempt_s``. [s]
+    """
+    begin, length, rate = timeline.begin_s, timeline.length_s, timeline.rate
+    if not begin.size:
+        never = np.full(start_s.shape, np.nan)
+        return Rental(
+            finish_s=never, spot_s=never, on_demand_s=never, rented_s=never, changes=never
+        )
+    before = _summed(timeline.kept_s(job, length, slice(None)))
+    reach = before[:-1] + rate * np.maximum(length - job.restart_s, 0.0)
+    end = begin + length
+    at = np.minimum(np.searchsorted(end, start_s, side="right"), begin.size - 1)
+    first = np.maximum(begin[at], start_s)
+    rest = np.maximum(end[at] - first, 0.0)
+    # The interval of the submission is cut: shift the goal by what the whole one would have kept.
+    goal = attempt_s - timeline.kept_s(job, rest, at) + before[at + 1]
+    is_direct = rate[at] * (rest - job.restart_s) >= attempt_s - 1e-9
+    last = np.where(is_direct, at, first_reaching(reach, goal, at + 1))
+    is_done = last < begin.size
+    last = np.minimum(last, begin.size - 1)
+    missing = np.where(is_direct, attempt_s, goal - before[last])
+    into = job.restart_s + missing / rate[last]
+    finish = np.where(is_direct, first, begin[last]) + into - start_s
+
+    def total(share: Column) -> Column:
+        if not share.any():
+            return np.where(is_done, 0.0, np.nan)
+        rented = _summed(share * length)
+        earlier = share[at] * rest + rented[last] - rented[at + 1]
+        spent = np.where(is_direct, 0.0, earlier) + share[last] * into
+        return np.where(is_done, spent, np.nan)
+
+    return Rental(
+        finish_s=np.where(is_done, finish, np.nan),
+        spot_s=total(timeline.spot_share),
+        on_demand_s=total(timeline.on_demand_share),
+        rented_s=total(np.ones(begin.size)),
+        changes=np.where(is_done, (last - at).astype(float), np.nan),
+    )
+
+
+def replay(spells: Spells, job: SpotJob, start_s: ArrayLike) -> Rental:
     """Run ``job`` over ``spells`` from each of ``start_s``, exactly.
 
     Parameters
     ----------
     spells : Spells
         Of all nodes that the job needs.
-    job : SpotJob
     start_s : array-like of shape (n,)
         When the job is submitted; it waits for the next up spell. [s]
 
@@ -308,43 +431,8 @@ def replay(spells: Spells, job: SpotJob, start_s: ArrayLike) -> Replay:
     """
     check_not_negative("replay", start_s=start_s)
     start = np.atleast_1d(np.asarray(start_s, float))
-    return replay_attempts(spells, job, start, np.full(start.shape, job.attempt_s))
-
-
-def replay_attempts(spells: Spells, job: SpotJob, start_s: Column, attempt_s: Column) -> Replay:
-    """Run jobs that differ from ``job`` in how much they have to do, one a start.
-
-    Parameters
-    ----------
-    start_s, attempt_s : ndarray of shape (n,)
-        As ``SpotJob.attempt_s``: work and its checkpoints. [s]
-    """
-    never = np.full(start_s.shape, np.nan)
-    up, length = spells.up_start_s, spells.up_length_s
-    if not up.size:
-        return Replay(finish_s=never, billed_s=never, preemptions=never)
-    before = np.concatenate([[0.0], np.cumsum(job.kept_s(length))])  # progress before each spell
-    reach = before[:-1] + length - job.restart_s  # progress when each spell ends
-    first = np.searchsorted(up + length, start_s, side="right")
-    is_late = first >= up.size
-    at = np.where(is_late, 0, first)
-    begin = np.maximum(start_s, up[at])
-    rest = up[at] + length[at] - begin
-    # Progress is counted from the start of the record: shift the goal by what was there before.
-    goal = attempt_s - job.kept_s(rest) + before[at + 1]
-    is_direct = rest - job.restart_s >= attempt_s - 1e-9
-    last = np.where(is_direct, at, first_reaching(reach, goal, at + 1))
-    last = np.where(is_late, up.size, last)
-    end = np.minimum(last, up.size - 1)
-    into = job.restart_s + np.where(is_direct, attempt_s, goal - before[end])
-    rented = np.concatenate([[0.0], np.cumsum(length)])
-    earlier = np.where(is_direct, 0.0, rest + rented[end] - rented[at + 1])
-    finish = np.where(is_direct, begin, up[end]) + into - start_s
-    is_done = last < up.size
-    return Replay(
-        finish_s=np.where(is_done, finish, np.nan),
-        billed_s=np.where(is_done, earlier + into, np.nan),
-        preemptions=np.where(is_done, (end - at).astype(float), np.nan),
+    return replay_timeline(
+        Timeline.of_spells(spells), job, start, np.full(start.shape, job.attempt_s)
     )
 
 
@@ -364,3 +452,37 @@ def first_reaching(reach: Column, needed: Column, begin: NDArray[np.intp]) -> ND
         walking = walking[reach[found[walking]] < target[walking]]
         found[walking] += 1
     return found
+
+
+def settling_s(job: SpotJob) -> float:
+    """Return how long better machines must have been there before a job moves to them [s].
+
+    As long as a move to them and back costs at most: a save, two restarts and the stride that is
+    lost. So a job on a timeline of such moves loses to them at most as much time as it spends
+    waiting for better machines while it computes (the rule of renting skis).
+    """
+    stride = 0.0
+    if not job.saves_on_notice:
+        stride = job.checkpoint_interval_s
+    return 2.0 * (job.restart_s + job.checkpoint_s) + stride
+
+
+def joined(records: Sequence[Spells], gap_s: float) -> tuple[Spells, Column]:
+    """Return records one after the other, ``gap_s`` without machines behind each.
+
+    Returns
+    -------
+    begin_s : ndarray of shape (records + 1,)
+        Where each record begins, and where the last gap ends. [s]
+    """
+    begin = np.concatenate([[0.0], np.cumsum([record.end_s + gap_s for record in records])])
+    pairs = list(zip(records, begin[:-1], strict=True))
+    return Spells(
+        up_start_s=np.concatenate([record.up_start_s + at for record, at in pairs]),
+        up_length_s=np.concatenate([record.up_length_s for record in records]),
+        end_s=float(begin[-1]),
+    ), begin
+
+
+def _summed(values: Column) -> Column:
+    return np.concatenate([[0.0], np.cumsum(values)])

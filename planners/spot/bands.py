@@ -1,4 +1,4 @@
-"""How often spot instances are taken away: AWS Spot Advisor's bands, and the hazard they mean."""
+"""Bands of AWS Spot Advisor: how often spot instances are taken away, and the hazard meant."""
 
 from __future__ import annotations
 

@@ -44,17 +44,12 @@ def clairvoyant_usd(
 
     Parameters
     ----------
-    spells, job
-        As in ``planners.spot.controlled``.
     start_s : ndarray of shape (n,)
         Submissions. [s]
-    deadline_s : float
-        From submission. [s]
     spot_price_usd_per_h, price_usd_per_h : float
         Of all nodes together. [USD/h]
     slot_s : float
         Restart and work are rounded up to whole slots, or down where optimistic. [s]
-    is_optimistic : bool
     """
     rounded = np.floor if is_optimistic else np.ceil
     work, restart = (int(rounded(s / slot_s)) for s in (with_saves_s(job), job.restart_s))

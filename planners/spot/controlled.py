@@ -57,8 +57,6 @@ def replay_policy(
         costs one save and nothing else.
     start_s : array-like of shape (n,)
         Submissions. [s]
-    deadline_s : float
-        From submission. [s]
     choose : callable
         The plan, e.g. ``SpotPolicy.choose``.
     look_s : float, optional

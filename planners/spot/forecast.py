@@ -1,4 +1,4 @@
-"""When a job on one zone's spot nodes will finish: replays of the past, weighted by the present.
+"""A job's finish on one zone's spot nodes: replays of the past, weighted by the present.
 
 =====================  ==========================================================================
 here                   meaning, unit
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.units import HOUR_S
-from advisor.planners.spot.availability import Column, Replay, Spells, SpotJob, replay
+from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
 from advisor.planners.spot.table import MAXIMUM_TILES
 
 # Availability drifts, and a fortnight forgets: the pinball loss on first halves is 0.142 with it,
@@ -110,8 +110,7 @@ def finish_runner(job: SpotJob) -> Runner:
     """Return the runner that replays ``job`` and reports its finish; inf where it never ends."""
 
     def run(spells: Spells, start_s: Column) -> Column:
-        outcome: Replay = replay(spells, job, start_s)
-        return np.nan_to_num(outcome.finish_s, nan=np.inf)
+        return np.nan_to_num(replay(spells, job, start_s).finish_s, nan=np.inf)
 
     return run
 
@@ -137,7 +136,6 @@ def library(
 
     Parameters
     ----------
-    spells : Spells
     run : callable
         ``run(spells, start_s)`` returns the outcome of each start.
     horizon_s : float
@@ -182,7 +180,6 @@ def forecast(
         Of other zones; may be empty.
     is_up, age_s : array-like of shape (n,)
         State of the zone when the job is submitted.
-    levels : sequence of float
     floor : float
         No outcome can be below it.
     """

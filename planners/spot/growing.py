@@ -28,8 +28,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.spot.availability import Column, Spells
-from advisor.planners.spot.timeline import Timeline
+from advisor.planners.spot.availability import Column, Spells, Timeline
 
 Edges = tuple[Column, Column]  # begins and ends of spells, in order [s]
 
@@ -47,8 +46,6 @@ def growing_timeline(
         Ascending.
     rate : ndarray of shape (k,)
         Ascending to 1.
-    settle_s : float
-        [s]
     """
     used = _settled(levels, settle_s)
     begins, ends = (np.concatenate(edge) for edge in zip(*used, strict=True))

@@ -26,12 +26,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob
+from advisor.planners.spot.availability import Column, Spells, SpotJob, joined
 from advisor.planners.spot.controlled import replay_policy
 from advisor.planners.spot.fallback import FallbackRun
 from advisor.planners.spot.policy import SpotPolicy
 from advisor.planners.spot.spell_ages import SpellHazards
-from advisor.planners.spot.timeline import joined
 
 
 def replay_plan(
@@ -51,11 +50,6 @@ def replay_plan(
     ----------
     records : sequence of Spells
         Of all nodes that the job needs.
-    job : SpotJob
-    starts : int
-        In each record.
-    deadline_s : float
-        From submission. [s]
     spot_price_usd_per_h, price_usd_per_h : float
         Of all nodes together. [USD/h]
 
@@ -92,10 +86,6 @@ def late_probability(
     ----------
     whole_s, restart_s : array-like
         Expected work with its saves; from having nodes to the first useful step. [s]
-    deadline_s : float
-        From submission. [s]
-    log_sd : array-like
-        Of the work.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""When to be on spot, on demand, or to wait: the plan that costs least on average, by a deadline.
+"""The plan of spot, on demand and waiting that costs least on average, by a deadline.
 
 =========================  =====================================================================
 here                       meaning, unit
@@ -75,8 +75,6 @@ class SpotPolicy:
 
         Parameters
         ----------
-        hazards : SpellHazards
-        job : SpotJob
         deadline_s : float
             From submission; the plan serves every shorter one too. [s]
         spot_price_usd_per_h, price_usd_per_h : float
@@ -112,8 +110,6 @@ class SpotPolicy:
 
         Parameters
         ----------
-        to_go_s : float
-            [s]
         rest_s, age_s : ndarray of shape (n,)
             Work left with a restart under way, and age of the spell. [s]
         """

@@ -8,12 +8,12 @@ beside it: nothing is interpolated (``planners.spot.table`` is for thousands of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob
+from advisor.planners.spot.availability import Column, Rental, Spells, SpotJob, joined
 from advisor.planners.spot.table import (
     GANG_EXPONENT,
     MAXIMUM_TILES,
@@ -22,40 +22,33 @@ from advisor.planners.spot.table import (
     STARTS,
     SpotHistory,
 )
-from advisor.planners.spot.timeline import Rental, joined
 
 # Copies of a record behind the one in which the job would end at its mean progress.
 _SPARE_COPIES: Final = 2
+_COLUMNS: Final = tuple(one.name for one in fields(Rental))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalColumns:
-    """What candidates rent, one row a candidate; inf where most replays never end.
+    """Rentals of candidates, one row each; inf where most replays never end.
 
     Attributes
     ----------
+    mean : Rental
+        Expected values of the replays' columns, shape (n,) each.
     finish_s, billed_s : ndarray of shape (n, 3)
         10th, 50th and 90th percentile of the time to the finish, and of the rented time at the
         price of an on-demand hour of all machines. [s]
     billed_mean_s : ndarray of shape (n,)
         Expected value of the latter. [s]
-    spot_s, on_demand_s : ndarray of shape (n,)
-        Expected rented time of each kind, as if of all machines. [s]
-    rented_s : ndarray of shape (n,)
-        Expected time with at least one machine. [s]
-    changes : ndarray of shape (n,)
-        Expected moves to other machines.
     checkpoint_interval_s : ndarray of shape (n,)
         Useful computing between two saves. [s]
     """
 
+    mean: Rental
     finish_s: Column
     billed_s: Column
     billed_mean_s: Column
-    spot_s: Column
-    on_demand_s: Column
-    rented_s: Column
-    changes: Column
     checkpoint_interval_s: Column
 
     @classmethod
@@ -66,8 +59,6 @@ class RentalColumns:
 
         Parameters
         ----------
-        rentals : sequence of Rental
-            One a candidate.
         price_ratio : ndarray of shape (n,)
             Of a spot hour to an on-demand one.
         checkpoint_interval_s : ndarray of shape (n,)
@@ -75,15 +66,14 @@ class RentalColumns:
         """
         billed = [r.billed_s(ratio) for r, ratio in zip(rentals, price_ratio, strict=True)]
         return cls(
+            mean=Rental(**{
+                name: _means([getattr(rental, name) for rental in rentals]) for name in _COLUMNS
+            }),
             finish_s=_stacked([_shown(rental.finish_s) for rental in rentals]),
             billed_s=_stacked([_shown(paid) for paid in billed]),
             billed_mean_s=_means(billed),
-            spot_s=_means([rental.spot_s for rental in rentals]),
-            on_demand_s=_means([rental.on_demand_s for rental in rentals]),
-            rented_s=_means([rental.rented_s for rental in rentals]),
-            changes=_means([rental.changes for rental in rentals]),
             checkpoint_interval_s=checkpoint_interval_s,
-        )
+        )  # fmt: skip
 
 
 def scaled_records(history: SpotHistory, nodes: float, hazard: float) -> list[Spells]:
@@ -110,8 +100,6 @@ def replay_records(
 
     Parameters
     ----------
-    records : sequence of Spells
-    job : SpotJob
     replay : callable
         Of spells and starts [s].
     progress_s : sequence of float
@@ -145,11 +133,9 @@ def starts_s(begin_s: Column, length_s: Column) -> Column:
 def cut(rental: Rental, start_s: Column, begin_s: Column) -> Rental:
     """Return the replays with those as never ended that go on into the next record."""
     is_over = start_s + rental.finish_s <= np.repeat(begin_s[1:], STARTS) + 1e-6
-    columns = {
-        name: np.where(is_over, getattr(rental, name), np.nan)
-        for name in ("finish_s", "spot_s", "on_demand_s", "rented_s", "changes")
-    }
-    return Rental(**columns)
+    return Rental(**{
+        name: np.where(is_over, getattr(rental, name), np.nan) for name in _COLUMNS
+    })  # fmt: skip
 
 
 def _shown(samples: Column) -> Column:

@@ -93,7 +93,6 @@ def spot_completion(
     ----------
     work_s : array-like of shape (n,)
         Useful computing. [s]
-    history : SpotHistory
     nodes : array-like of shape (n,)
     checkpoint_s : array-like of shape (n,) or None
         Standstill of one save; None is refused with the expected bill. [s]

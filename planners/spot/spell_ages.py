@@ -1,4 +1,4 @@
-"""How likely a spot node is to come or to go within the next moments, by how long it has stood so.
+"""Chances that a spot node comes or goes in the next moments, by how long it has stood so.
 
 =========================  =====================================================================
 here                       meaning, unit

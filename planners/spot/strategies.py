@@ -1,4 +1,4 @@
-"""What a job does when some of its spot nodes go: four published ways, replayed on node counts.
+"""Four published ways to cope when some of a job's spot nodes go, replayed on node counts.
 
 =================  ==============================================================================
 here               meaning, unit
@@ -42,11 +42,10 @@ STRATEGIES: Final[tuple[Name, ...]] = get_args(Name)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How one way of coping behaves.
+    """A way of coping, and how it behaves.
 
     Attributes
     ----------
-    name : str
     least_nodes : int
         With fewer the job stands still and goes back to its checkpoint.
     removal_s, addition_s : float
@@ -163,17 +162,12 @@ def replay_strategy(
 
     Parameters
     ----------
-    trace : SpotTrace
-    way : Strategy
     start_s : array-like of shape (n,)
         [s]
     work_s : float
         Useful computing on all nodes. [s]
-    nodes : int
     speed : array-like of shape (nodes + 1,), optional
         Relative throughput on 0 to ``nodes`` nodes; proportional by default.
-    checkpoint_interval_s, checkpoint_s : float
-        [s]
 
     Raises
     ------

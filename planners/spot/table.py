@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.spot.availability import Column, Spells, SpotJob, replay_attempts
+from advisor.planners.spot.availability import Column, Spells, SpotJob, Timeline, replay_timeline
 
 # The SkyPilot trace of four requested nodes gives 0.16 (a zone runs dry as a whole), Bamboo's p3
 # pool of 2020 gives 0.88 up to eight nodes (removals nearly one by one): the middle of the two.
@@ -42,10 +42,8 @@ class SpotHistory:
 
     Attributes
     ----------
-    spells : tuple of Spells
     nodes : tuple of int
         Nodes that were up together in each record.
-    source : str
     """
 
     spells: tuple[Spells, ...]
@@ -147,13 +145,13 @@ def _replayed(spells: Spells, job: SpotJob, grid: Column) -> tuple[Column, Colum
     )
     start = (np.arange(STARTS) + 0.5) / STARTS * spells.end_s
     shape = (grid.size, STARTS)
-    run = replay_attempts(
-        spells.tiled(tiles),
+    run = replay_timeline(
+        Timeline.of_spells(spells.tiled(tiles)),
         job,
         np.broadcast_to(start, shape).ravel(),
         np.broadcast_to(attempts[:, None], shape).ravel(),
     )
-    finish, billed = (np.nan_to_num(c, nan=NEVER_S) for c in (run.finish_s, run.billed_s))
+    finish, billed = (np.nan_to_num(c, nan=NEVER_S) for c in (run.finish_s, run.rented_s))
     return finish.reshape(shape), billed.reshape(shape)
 
 

@@ -1,4 +1,4 @@
-r"""What mends a straggler, and what each way costs.
+r"""Ways to mend a straggler, and what each costs.
 
 ======================  =========================================================================
 here                    meaning, unit
@@ -62,7 +62,7 @@ class Mended:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnlikeRanks:
-    """UnlikeRanks that train together.
+    """Ranks that train together and compute unequally fast.
 
     Attributes
     ----------
@@ -70,8 +70,6 @@ class UnlikeRanks:
         What each computes for. [s]
     batches : ndarray of shape (ranks,)
         Samples of each in a step.
-    exchange_s : float
-        [s]
     fixed_s : float
         Of a rank's step, whatever its samples. [s]
     """
@@ -126,7 +124,6 @@ def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
 
     Parameters
     ----------
-    ranks : UnlikeRanks
     selection_s : float
         What choosing the samples takes a straggler in every step; below what is saved, or the
         gain is negative. [s]
@@ -140,11 +137,6 @@ def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
     batches = np.where(slow, fewer, ranks.batches)
     extra = selection_s if slow.any() else 0.0
     return ranks.mended(ranks.scaled(batches) + extra, batches)
-
-
-def pays_to_drop(ranks: UnlikeRanks, *, selection_s: float) -> bool:
-    """Whether **selection < saved**: the step gets shorter at all."""
-    return dropped(ranks, selection_s=selection_s).step_s < ranks.step_s
 
 
 def backed_up(ranks: UnlikeRanks, backups: int) -> Mended:

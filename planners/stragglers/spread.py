@@ -1,4 +1,4 @@
-r"""How unlike the ranks of one job are, and how much of it stays from step to step.
+r"""The spread of the ranks of one job, and how much of it stays from step to step.
 
 ======================  =========================================================================
 here                    meaning, unit
@@ -46,7 +46,7 @@ PRIOR_RANKS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpread:
-    """What was measured of the ranks of one job.
+    """The measured spread of the ranks of one job.
 
     Attributes
     ----------
@@ -54,7 +54,6 @@ class RankSpread:
         Standard deviations over the mean: between ranks, and from step to step.
     lag1 : float
         Correlation of a rank's passing part with that of its next step.
-    ranks, steps : int
     """
 
     staying_fraction: float

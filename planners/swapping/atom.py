@@ -118,19 +118,10 @@ class SwapPlan:
 
     Attributes
     ----------
-    layers : tuple of int
-        Of each piece.
-    accumulation_steps : int
     accumulation_to_hide : int
         A*: micro-batches with which every load would hide behind its neighbour's forward.
-    average_every : int
-        K.
     forward_s, backward_s, update_s, sync_s : float
         ``sync_s`` is the averaging's share of one step: a K-th of it. [s]
-    step_s : float
-        Their sum. [s]
-    throughput_samples_per_s : float
-        Of all peers.
     exposed_fraction : float
         Share of the step spent waiting for loads.
     gpu_bytes, host_bytes : float

@@ -1,0 +1,1 @@
+"""Published systems, one module each: its equations, symbols and sources."""
