@@ -137,13 +137,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def drafting_folder(near: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``near`` that is gone at the end, unless ``put_in_place``.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
+    """Give an empty folder beside ``near`` that is gone at the end, unless ``put_in_place``."""
     near = Path(os.path.realpath(near))
     near.parent.mkdir(parents=True, exist_ok=True)
     _put_back(near)

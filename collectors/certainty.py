@@ -72,7 +72,6 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
 
     Parameters
     ----------
-    seen : Recording
     is_length_given : bool, default False
         The user says how long the job is, whatever was found.
     """

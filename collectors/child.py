@@ -39,7 +39,6 @@ class Child:
 
     Attributes
     ----------
-    pid : int
     code : int or None
         Exit code, or the negative number of the signal that killed it; None while it runs.
     max_rss_bytes : int

@@ -53,9 +53,6 @@ def interpreter_for(
 
     Parameters
     ----------
-    script : Path
-    environment : mapping of str
-        Environment variables of the user's shell.
     own, prefix : str
         The advisor's own interpreter, and the environment that it belongs to.
     """

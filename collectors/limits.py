@@ -70,10 +70,6 @@ def limits_of(fact: Mapping[str, Any], logical_cpus: int, cpu_limit: float) -> L
 
     Parameters
     ----------
-    fact : mapping
-        Fact ``limits`` of the process that trains; empty where it has none.
-    logical_cpus : int
-        Of the machine.
     cpu_limit : float
         What the profiler itself may use: affinity and quota. [cores]
     """

@@ -114,12 +114,6 @@ class Ranks(Child):
 
     Where a rank fails the others are ended, for they would wait for it. ``code`` is that of the
     first rank that failed, 0 where none did.
-
-    Parameters
-    ----------
-    plan : RecordingPlan
-    is_beside_others : bool, default False
-        See ``Child``.
     """
 
     def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:

@@ -35,8 +35,6 @@ def of_loops(
         Innermost first; see ``hooks.total_work.find``.
     found : list of dict
         All that was seen of the work, in order, ``loops`` last.
-    events : Events
-        For the training loader.
 
     Returns
     -------

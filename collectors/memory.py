@@ -26,18 +26,6 @@ _STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
     """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
 
-    Parameters
-    ----------
-    peak_bytes : int
-        Largest resident memory seen. [bytes]
-    margin : float
-        Factor on the peak.
-
-    Returns
-    -------
-    int
-        [bytes]
-
     Raises
     ------
     ValueError
@@ -67,15 +55,9 @@ def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 
 
     Parameters
     ----------
-    readings : sequence of Reading
     largest_process_bytes : int
         Largest resident memory of any single process; proportional memory is divided by strangers
         as well, hence the result is no less than this. [bytes]
-
-    Returns
-    -------
-    int
-        [bytes]
     """
     if readings and readings[0].pss_bytes is not None:
         peak = max(reading.pss_bytes or 0 for reading in readings)
@@ -110,14 +92,8 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
 
     Parameters
     ----------
-    deep : DeepStep
     samples : float
         In one micro-batch.
-
-    Returns
-    -------
-    float
-        [bytes]
 
     Raises
     ------

@@ -33,7 +33,6 @@ class Nodes:
     ----------
     label : str
         At most 11 characters, unique on the machine: begins every name.
-    count : int
     """
 
     def __init__(self, label: str, count: int) -> None:

@@ -24,8 +24,6 @@ class PortableProcess:
     ----------
     pid, start_ticks : int
         Together the identity: pids are used again. Ticks are hundredths of a second.
-    usage : Usage
-        As last read.
     shared_bytes : int
         The part of the resident memory that is known to be shared; 0 where nobody tells.
 

@@ -57,8 +57,6 @@ class Process:
     ----------
     pid, start_ticks : int
         Together the identity: pids are used again.
-    usage : Usage
-        As last read.
     shared_bytes : int
         The part of the resident memory that is pages of files and shared memory, as last read.
     """
@@ -157,13 +155,7 @@ class OneProcess(Protocol):
 
 
 class Processes(ABC):
-    """Processes that are followed together.
-
-    Attributes
-    ----------
-    processes : dict of int to OneProcess
-        The living ones, by pid.
-    """
+    """Processes that are followed together."""
 
     def __init__(self) -> None:
         self.processes: dict[int, OneProcess] = {}
@@ -214,8 +206,6 @@ class ProcessTree(Processes):
     attached : int or None
         The pid to attach to; None follows this process's own children, among them every orphan
         if this process is a subreaper.
-    proc : Path
-        Where procfs is mounted.
     """
 
     def __init__(self, attached: int | None = None, *, proc: Path = Path("/proc")) -> None:

@@ -41,8 +41,6 @@ class Proportional:
 
     Parameters
     ----------
-    now_ns : int
-        Monotonic time.
     spent : callable
         CPU time of the walks, of this thread [ns]; injected by tests.
     """
@@ -56,14 +54,7 @@ class Proportional:
         self._again_ns = _FIRST_AGAIN_NS
 
     def used_bytes(self, processes: Mapping[int, OneProcess], now_ns: int) -> int:
-        """Return the memory that the processes use together, as last read. [bytes].
-
-        Parameters
-        ----------
-        processes : dict of process number to process
-        now_ns : int
-            Monotonic time.
-        """
+        """Return the memory that the processes use together, as last read. [bytes]."""
         total = sum(process.rss_bytes for process in processes.values())
         largest = max((process.rss_bytes for process in processes.values()), default=0)
         if total - largest <= _NEGLIGIBLE * largest:

@@ -48,8 +48,6 @@ def ranks_of(processes: Sequence[Events], trainer: Events) -> tuple[RankSeries, 
 
     Parameters
     ----------
-    processes : sequence of Events
-        All of the recording.
     trainer : Events
         The one whose steps count where no process has joined a group.
     """
@@ -139,12 +137,6 @@ def communication_of(
 ) -> dict[str, float] | None:
     """Return DDP's own figures, and what was measured beside it: means over the ranks.
 
-    Parameters
-    ----------
-    processes : sequence of Events
-    ranks : sequence of RankSeries
-        Theirs.
-
     Returns
     -------
     dict of str to float, or None
@@ -204,12 +196,6 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     ----------
     step : StepTime
         Of the trainer, its own waiting for a core taken out.
-    trainer : Events
-    processes : sequence of Events
-
-    Returns
-    -------
-    StepTime
     """
     ranks = _by_rank(processes)
     if len(ranks) < 2:

@@ -34,9 +34,6 @@ class HostBenchmark:
     scalar_score : float
         Interpreter-free integer work of one core while all are busy, in CoreMark-like
         iterations; see ``benchmark_kernels`` for how it was tied to CoreMark. [1/s]
-    disk_read_bytes_per_s : float or None
-    measured_at : str
-        ISO 8601, UTC.
     """
 
     matmul_flop_per_s: float
@@ -54,7 +51,6 @@ class DeviceSheet:
 
     Attributes
     ----------
-    device : {"cpu", "cuda"}
     name : str
         As the processor or the driver names itself.
     fp32_flop_per_s, ..., fp8_flop_per_s : float or None
@@ -67,8 +63,6 @@ class DeviceSheet:
         Processors: the numbers of threads of the three lists below; empty for GPUs.
     flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads : tuple of float
         Large fp32 products [flop/s], copy [bytes/s], a small training step [s].
-    torch_version, measured_at : str
-        ISO 8601, UTC.
     """
 
     device: Literal["cpu", "cuda"]
@@ -163,7 +157,6 @@ class StepTime:
         Steps used, and steps dropped before them.
     delay_fraction : float
         Share of the raw time spent waiting for a core: the machine's noise.
-    clock : StepClock
     is_settled : bool
         The stop rule was satisfied before the recording ended.
     contention_half_width_s : float
@@ -231,23 +224,14 @@ class DeepStep:
         Samples that went through it (all micro-batches of the step).
     micro_batches : int
         Backward passes in it (gradient accumulation).
-    parameters, trainable_parameters : int
-    parameter_bytes, optimizer_state_bytes : int
     saved_bytes : int
         Kept for the backward pass at its peak. [bytes]
     peak_bytes : int or None
         Peak of tensor memory in the step, where it could be followed. [bytes]
     precision : str
         Autocast or parameter type: ``"fp32"``, ``"bf16"``, ...
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    is_compiled : bool
-    operators : tuple of OperatorCount
-    layers : tuple of LayerCost
     flags : tuple of str
         What may be wrong with the counts, in words.
-    gradient_bytes : int
-        Of the trainable parameters, as they store them. [bytes]
     memory_frontier : tuple of (int, int, int)
         Fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
         that are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
@@ -287,7 +271,6 @@ class Loading:
     ----------
     batch : int or None
         Samples of one loader batch.
-    dataset_samples, batches_per_epoch : int or None
     workers : int
         Loader processes; 0 loads inside the loop.
     wait_s, raw_wait_s : float
@@ -332,8 +315,6 @@ class Rounds:
         The framework, e.g. ``"LightGBM"``.
     unit : str
         What a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``, ...
-    device : str
-        ``"cpu"`` or ``"cuda"``.
     cores : float or None
         As many as the script lets it use; None for all there are. [cores]
     busy_cores : float or None

@@ -27,8 +27,6 @@ class Resources:
 
     Attributes
     ----------
-    interval_s : float
-        [s]
     channels : mapping of str to tuple of float
         ``cpu_cores`` (cores busy), ``memory_bytes``, ``network_received_bytes_per_s``,
         ``network_sent_bytes_per_s``; all of one length, which is 0 where the recording ended

@@ -47,17 +47,7 @@ def rounds_of(
     readings: Sequence[Reading],
     start_ns: int,
 ) -> Rounds | None:
-    """Return what is known of the rounds; None if the steps are an optimizer's or the script's.
-
-    Parameters
-    ----------
-    events : Events
-        Of the process that trains.
-    step : StepTime
-    readings : sequence of Reading
-    start_ns : int
-        When the recording began, on the clock of the ticks. [ns]
-    """
+    """Return what is known of the rounds; None if the steps are an optimizer's or the script's."""
     if not has_rounds(events):
         return None
     told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
@@ -116,8 +106,6 @@ def count_rounds(events: Events, *, is_finished: bool) -> RoundCount | None:
 
     Parameters
     ----------
-    events : Events
-        Of the process that trains.
     is_finished : bool
         Whether the script ran to its own end, with hooks: then all rounds were seen.
     """

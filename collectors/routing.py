@@ -32,8 +32,6 @@ class Routing:
 
     Attributes
     ----------
-    layers : tuple of str
-        Their names in the model.
     experts, top : int
         Experts of a layer, and how many each token uses.
     expert_bytes, dense_bytes : int

@@ -37,8 +37,6 @@ class RunLine:
 
     Attributes
     ----------
-    run : str
-        Its id.
     status : str
         As in ``Recording``, or ``"unreadable: "`` and why, in one line.
     started_at : str or None
@@ -58,13 +56,7 @@ class RunLine:
 
 
 def run_lines(runs: list[Path]) -> list[RunLine]:
-    """Return a line a run; one that cannot be read says why and costs no other.
-
-    Parameters
-    ----------
-    runs : list of Path
-        Folders beside each other, as ``store.list_runs`` gives them.
-    """
+    """Return a line a run; one that cannot be read says why and costs no other."""
     if not runs:
         return []
     index = runs[0].parent / INDEX_FILE

@@ -61,7 +61,6 @@ def plan(
 
     Parameters
     ----------
-    command : sequence of str
     interpreter : Interpreter, optional
         The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
@@ -155,8 +154,6 @@ def profile(
 
     Parameters
     ----------
-    command : sequence of str
-        The program and its arguments.
     on_progress : callable, optional
         Called with a line of text every few seconds.
     **settings

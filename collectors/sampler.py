@@ -52,16 +52,8 @@ class Sampler:
 
     Parameters
     ----------
-    tree : Processes
-    groups : Groups
-        The control groups the tree runs in.
     clock : callable
         Monotonic time in ns; injected by tests.
-
-    Attributes
-    ----------
-    memory : Proportional
-        What the processes use together.
     """
 
     def __init__(

@@ -20,7 +20,6 @@ class Saves:
 
     Attributes
     ----------
-    count : int
     seconds, raw_seconds : float
         Median standstill of one, without neighbours and by the clock. [s]
     size_bytes : int or None

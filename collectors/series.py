@@ -18,7 +18,6 @@ class RankSeries:
 
     Attributes
     ----------
-    rank, pid : int
     step_s : tuple of float
         Ordinary steps in order, the rank's own waiting for a core taken out. [s]
     wait_s : tuple of float
@@ -46,13 +45,10 @@ class ProcessSeries:
 
     Attributes
     ----------
-    pid : int
     rank : int or None
         Of a process that trains together with others.
     t_s : tuple of float
         Since the recording began. [s]
-    rss_bytes, minor_faults, major_faults, received_bytes, sent_bytes : tuple of int
-    cpu_s : tuple of float
     """
 
     pid: int
@@ -85,7 +81,6 @@ class TouchedReading:
         Its end, since the start of the recording, and its length. [s]
     touched_bytes, resident_bytes : int
         Touched in it, and held at its end; pages that processes share count once for each. [bytes]
-    processes : int
     held_bytes : int
         Held at its begin: what came meanwhile was touched because it came. [bytes]
     """

@@ -70,7 +70,6 @@ class Others:
 
         Parameters
         ----------
-        t_ns : int
         slowest_ns, main_ns, others_ns : int
             Of the slowest thread in each interval, of the main one, and of the slowest but it;
             None in recordings of earlier versions.
@@ -141,8 +140,6 @@ class Steps:
         The first tick, and what the main thread had waited by then since it began.
     last_ns, last_delay_ns : int
         The last tick, ordinary or not.
-    ticks : int
-        All ticks.
     others : Others
         Shared with the clocks that this one took over from.
     kept_share : float
@@ -180,11 +177,8 @@ class Steps:
 
         Parameters
         ----------
-        t_ns : int
         delay_ns : int
             What the main thread has waited for a core since it began.
-        flags : int
-            See ``hooks.format``.
         wait_ns, wait_delay_ns : int
             Time inside the loader since the tick before, and the waiting for a core in there.
         """

@@ -25,7 +25,6 @@ class StopRule:
 
     Attributes
     ----------
-    least_steps : int
     least_s : float
         After warm-up. [s]
     half_width_fraction : float
@@ -59,10 +58,6 @@ def judge(
 
     Parameters
     ----------
-    steps : Steps
-    rule : StopRule
-    epoch_steps : float or None
-        Steps in an epoch, where known.
     epochs_begun : int
         Iterators over the training data so far.
     """

@@ -55,11 +55,8 @@ def told_of(trainer: Events, device: str, command: Sequence[str], world_size: in
 
     Parameters
     ----------
-    trainer : Events
     device : str
         That it trained on, ``"cpu"`` or ``"cuda"``.
-    command : sequence of str
-    world_size : int
     """
     fact = trainer.fact("told")
     if not fact:

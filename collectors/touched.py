@@ -33,9 +33,6 @@ class TouchedMemory:
 
     Parameters
     ----------
-    proc : Path
-    clock : callable
-        Monotonic time [ns]; injected by tests.
     spent : callable
         CPU time of this thread [ns], which the walks are timed by.
 
@@ -65,8 +62,6 @@ class TouchedMemory:
 
         Parameters
         ----------
-        pids : iterable of int
-            The processes that live.
         is_running : bool
             The first step is over: with it the windows begin anew, the shortest first.
         """

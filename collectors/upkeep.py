@@ -26,16 +26,7 @@ _UNMARKED_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What became of a run.
-
-    Attributes
-    ----------
-    run : str
-        Its id.
-    what : {"closed", "deleted", "recording", "unreadable"}
-    why : str
-        In a line.
-    """
+    """What became of a run."""
 
     run: str
     what: Literal["closed", "deleted", "recording", "unreadable"]

@@ -28,8 +28,6 @@ def total_work(
 
     Parameters
     ----------
-    events : Events
-        Of the process that trains.
     given : GivenWork
         Overrides everything.
     samples_per_step : float

@@ -47,9 +47,6 @@ class Chores:
         Below this step something may be due by count; every step where a device is timed.
     delay_ns : int
         The main thread's waiting for a core, as of a short while ago.
-    control : Control
-    routing : RouterHooks
-    updates : UpdateTimer
     """
 
     def __init__(self, state: ProcessState, folder: str) -> None:

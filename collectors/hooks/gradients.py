@@ -40,8 +40,6 @@ class GradientSampler:
 
     Attributes
     ----------
-    is_open : bool
-        The step that is under way is sampled.
     is_wrapped : bool
         The profiler averages the gradients of this rank after each pass.
     """

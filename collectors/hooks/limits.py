@@ -17,8 +17,6 @@ def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, An
 
     Parameters
     ----------
-    torch : module or None
-        Where it is imported.
     called : int or None
         What the script last passed to ``torch.set_num_threads``.
     is_rank : bool

@@ -77,9 +77,6 @@ class Loaders:
         The one that was fetched from last: a step that follows makes it the training loader.
     wait_ns, wait_delay_ns, batches, samples : int
         Since the last step: time inside loaders, what of it the main thread waited for a core.
-    has_begun : bool
-        An iterator began since the last step.
-    delay : RunDelay
     asks_cpu : bool
         Whether the next batch's CPU time and waiting are to be taken. That is a call into the
         kernel, unlike reading a clock: quick batches, whose cost it would add to, count as the

@@ -28,7 +28,6 @@ class Noting(ProcessState):
     ----------
     quick_id : int
         The identity of the one optimizer whose steps are only noted; 0 while none is.
-    gradients : GradientSampler
     """
 
     def __init__(self, folder: str) -> None:

@@ -154,12 +154,9 @@ def summarise(
 
     Parameters
     ----------
-    calls : list of OperatorCall
-        In order.
     fixed : set of int
         Storages of parameters, buffers, gradients and optimizer state; completed here by what is
         computed from these alone or accumulated into them.
-    modules : Modules
     saved : list of list of (key, bytes, owner)
         What was alive when each backward pass began.
     """

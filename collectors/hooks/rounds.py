@@ -45,8 +45,6 @@ class RoundCounter:
 
     Attributes
     ----------
-    finished : int
-        RoundCounter that were counted so far.
     fits_running : int
         Fits of estimators, one inside the other, that are running.
 
@@ -82,8 +80,6 @@ class RoundCounter:
 
         Parameters
         ----------
-        kind : str
-            The framework.
         is_pass : bool, default True
             Whether the first round of a second loop has more in it than a round.
         """
@@ -104,8 +100,6 @@ class RoundCounter:
 
         Parameters
         ----------
-        unit : str
-            What a round of it is.
         describe : callable
             Returns facts: ``rounds`` (None: unknown), ``may_end_early``, ``cores`` (that it may
             use; None: all), ``batch`` and ``samples``. [cores], [samples]

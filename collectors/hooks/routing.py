@@ -29,13 +29,7 @@ _SHARE = 12  # of the time since the first pass, between two
 
 
 class RouterHooks:
-    """The routers of the trained model and the pass that is being kept.
-
-    Attributes
-    ----------
-    is_found : bool
-        There are routers to ask.
-    """
+    """The routers of the trained model and the pass that is being kept."""
 
     def __init__(self, state: ProcessState) -> None:
         self.is_found = False

@@ -64,11 +64,6 @@ class Storages:
 
     Life is counted in *looks*: finding out who has died takes a look at everything alive, so
     there is one after every operator while that is little, and after every few when it is much.
-
-    Attributes
-    ----------
-    fixed : set of int
-        Those of the model, by key.
     """
 
     # Looks are spaced so that an operator pays for at most this many storages, about 15 us.

@@ -83,8 +83,6 @@ class DeviceMentions:
     ----------
     fixed : list of dict
         ``where`` and ``text`` of every place that fixes the CPU, whatever there is.
-    mentions : bool
-    spreads : set of str
     """
 
     def __init__(self, path: str) -> None:

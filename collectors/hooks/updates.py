@@ -18,13 +18,7 @@ FIRST, LAST = 10, 13
 
 
 class UpdateTimer:
-    """The updates of a few training steps of one process.
-
-    Attributes
-    ----------
-    is_open : bool
-        Updates are timed now.
-    """
+    """The updates of a few training steps of one process."""
 
     def __init__(self) -> None:
         self.is_open = False

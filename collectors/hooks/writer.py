@@ -38,8 +38,6 @@ class Writer:
 
     Attributes
     ----------
-    folder : str
-        The run, as an absolute path.
     lost : int
         Records that could not be written (disk full, folder gone).
 

@@ -68,7 +68,6 @@ def collect(
 
     Parameters
     ----------
-    journal : Journal
     limit : int or None
         Runs to make at most.
     hours : float or None
@@ -79,8 +78,6 @@ def collect(
         A run that takes longer is cut short; the plan's own by default. [s]
     attempts : int
         How often a run is made at most where it stays noisy.
-    scale : Scale
-        Of the plan.
     prices : MiniPrices, optional
         Of the plan of minutes; synthetic ones by default.
     tell : callable
@@ -144,14 +141,7 @@ def _standing(possible: Sequence[MiniRun], state: State, pace: Pace) -> dict[str
 
 
 class State:
-    """What the journal says has been done.
-
-    Parameters
-    ----------
-    rows : iterable of Row
-    most : int
-        How often a noisy run is made at most.
-    """
+    """What the journal says has been done."""
 
     def __init__(self, rows: Iterable[Row], most: int = ATTEMPTS) -> None:
         self._most = most

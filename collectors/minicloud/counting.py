@@ -44,8 +44,6 @@ class StepCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     phase : str
         ``"forward"``, ``"backward"`` or ``"optimizer"``.
-    counts : dict of (phase, class) to [operators, flop, bytes]
-    saved : dict of storage to bytes
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:

@@ -39,16 +39,10 @@ def execute(
 
     Parameters
     ----------
-    run : MiniRun
     steps : int or None
         Steps of the loop on each worker; None for the anchor's partial run.
-    has_quota : bool
-        CPU cgroups can be made.
     nodes : Nodes or None
         The small cluster; without it a single process runs in the machine's own network.
-    cap_s : float
-        [s]
-    prices : MiniPrices
     """
     if nodes is not None:
         nodes.shape(run.layout.rate_bit_per_s)
@@ -100,13 +94,7 @@ def _priced(row: Row, run: MiniRun, prices: MiniPrices) -> Row:
 def _watch(
     samplers: list[sampling.ProcessSampler], tapes: list[Tape], *, interval_s: float, cap_s: float
 ) -> tuple[list[int], float | None]:
-    """Sample the nodes until all have ended; end them when it takes too long or one fails.
-
-    Returns
-    -------
-    tuple
-        Wait statuses by rank, and when the run was cut short (None: it was not).
-    """
+    """Sample the nodes until all have ended; end them when it takes too long or one fails."""
     statuses = [0] * len(samplers)
     running, cut_s = dict(enumerate(samplers)), None
     began = tick = time.monotonic()

@@ -29,9 +29,6 @@ class MiniInstance:
 
     Attributes
     ----------
-    name : str
-    cores : int
-        Cores that the process is pinned to.
     quota : float or None
         Cores' worth of time that the cgroup grants; None: all of the pinned cores. [cores]
     threads : int

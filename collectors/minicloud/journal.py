@@ -49,13 +49,7 @@ def _canonical(row: Mapping[str, Any]) -> str:
 
 
 class Journal:
-    """A file of records that is only ever added to.
-
-    Parameters
-    ----------
-    path : Path
-        Created with its folder on the first record.
-    """
+    """A file of records that is only ever added to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,13 +95,7 @@ class Journal:
 
 
 def pack(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write records to ``*.jsonl.gz``, atomically and the same bytes for the same records.
-
-    Returns
-    -------
-    int
-        Records written.
-    """
+    """Write records to ``*.jsonl.gz``, atomically and the same bytes for the same records."""
     count = 0
     with atomic.writing(path) as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         for row in rows:

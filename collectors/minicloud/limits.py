@@ -25,15 +25,7 @@ _V2: Final = Path("/sys/fs/cgroup")
 
 
 class CpuGroup:
-    """A cgroup with a CPU quota; version 1 or 2 by the files it has.
-
-    Parameters
-    ----------
-    path : Path
-        The group's folder, which exists.
-    quota : float or None
-        [cores]
-    """
+    """A cgroup with a CPU quota; version 1 or 2 by the files it has."""
 
     def __init__(self, path: Path, quota: float | None) -> None:
         self.path = path
@@ -93,8 +85,6 @@ def cpu_group(name: str, *, quota: float | None) -> Iterator[CpuGroup]:
     ------
     RecordingError
         There is no CPU controller here.
-    OSError
-        It is not allowed.
     """
     home = _home()
     for stale in home.glob("advisor-*-*"):  # of a collector that was killed
@@ -135,14 +125,7 @@ def _remove(path: Path, patience_s: float = 2.0) -> None:
 
 
 def apply(instance: MiniInstance, cores: tuple[int, ...]) -> None:
-    """Pin the calling process and limit its memory as the instance type says.
-
-    Parameters
-    ----------
-    instance : MiniInstance
-    cores : tuple of int
-        Numbers of the cores to run on.
-    """
+    """Pin the calling process and limit its memory as the instance type says."""
     os.sched_setaffinity(0, cores)
     if instance.memory_headroom_bytes is not None:
         limit = data_bytes() + instance.memory_headroom_bytes

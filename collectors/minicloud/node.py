@@ -43,15 +43,10 @@ class Seat:
     ----------
     rank : int
         0 is the master or chief.
-    cores : tuple of int
-        Cores to pin to.
     group : CpuGroup or None
         None where cgroups are refused and the instance type needs none.
     network : Nodes or None
         Whose namespace ``rank`` to enter.
-    port : int
-        Where the nodes of this run meet.
-    tape : Tape
     """
 
     rank: int

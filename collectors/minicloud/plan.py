@@ -57,7 +57,6 @@ class Scale:
 
     Attributes
     ----------
-    name : str
     shortest_s, longest_s : float
         Of a whole job on the anchor. [s]
     least_ratio : int
@@ -68,8 +67,6 @@ class Scale:
         A run that takes longer is cut short. [s]
     partial_interval_s, full_interval_s : float
         Between two readings of a run's series. [s]
-    nodes : int
-        Machines of the small cluster.
     """
 
     name: str
@@ -169,12 +166,8 @@ def total_steps(
 
     Parameters
     ----------
-    job : MiniJob
     anchor_step_s : float
         Corrected median step of its partial run. [s]
-    partial_steps : int
-        Steps of that run.
-    scale : Scale
     """
     return max(scale.least_ratio * partial_steps, math.ceil(wanted_s(job, scale) / anchor_step_s))
 

@@ -46,7 +46,6 @@ class ProcessSampler:
 
     Parameters
     ----------
-    pid : int
     has_network : bool
         The process has a network namespace of its own to read.
     """

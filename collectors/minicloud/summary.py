@@ -74,8 +74,6 @@ def is_noisy(row: Mapping[str, Any], anchor_cpu_s: float | None) -> bool:
 
     Parameters
     ----------
-    row : mapping
-        A record without this verdict.
     anchor_cpu_s : float or None
         CPU time of a step in the anchor's partial run. One thread of the same program takes the
         same CPU time under any quota, unless somebody else empties its caches. [s]
@@ -104,11 +102,6 @@ def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[s
     """Return each key's best attempt, by key: not noisy before noisy, then least corrected.
 
     Attempts that tell nothing are left out.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-    kind : {"partial", "full"}
     """
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -140,7 +133,6 @@ def blocks(ends: NDArray[np.float64], count: int = BLOCKS) -> list[float]:
     ----------
     ends : array, (steps,)
         End of each step since the loop began. [s]
-    count : int
     """
     if not len(ends):
         return []
@@ -156,7 +148,6 @@ def label(
 
     Parameters
     ----------
-    run : MiniRun
     seen : sequence of Seen
         Rank 0 first: its loop is the run's.
     steps : int or None

@@ -78,15 +78,7 @@ class Trainee:
 
 
 class StepClock:
-    """The steps' clock: wall time since ``start`` and the main thread's wait for a core.
-
-    Parameters
-    ----------
-    tape : Tape
-        Where the end of each step is written.
-    partial_cpu_s : float
-        Least CPU time of a partial run. [s]
-    """
+    """The steps' clock: wall time since ``start`` and the main thread's wait for a core."""
 
     def __init__(self, tape: Tape, *, partial_cpu_s: float) -> None:
         self.tape = tape

@@ -1,7 +1,7 @@
 """A zoo of small, real training jobs that learn on data every installation has.
 
-Twelve families, each in its own file: what the model is, which widths and batches make it a job,
-what it learns on. All but ``recommender`` learn on real data: scikit-learn's digits and sample
+Twelve families in three files: what the model is, which widths and batches make it a job, what it
+learns on. All but ``recommender`` learn on real data: scikit-learn's digits and sample
 photographs, and the source text of Python's standard library; the recommender's ratings are
 synthetic and say so. Nothing is downloaded.
 
@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import torch
 
-WORKLOADS: Final[tuple[str, ...]] = (
+_FILES: Final = {
+    "relations": ("mlp", "gnn", "recommender"),
+    "images": ("cnn", "resnet", "convnext", "vit", "unet", "autoencoder"),
+    "text": ("lstm", "gru", "transformer"),
+}
+# In the order of the collection's plan, which goes by it.
+WORKLOADS: Final = (
     "mlp", "cnn", "resnet", "convnext", "vit", "unet", "autoencoder", "lstm", "gru",
     "transformer", "gnn", "recommender",
 )  # fmt: skip
@@ -31,11 +37,6 @@ class Workload:
 
     Attributes
     ----------
-    name, description : str
-    data : str
-        What it learns on, in words.
-    is_synthetic : bool
-        The data were made up by a formula.
     widths : tuple of int
         Sizes of the model: what ``build`` takes.
     batches : tuple of int
@@ -63,7 +64,7 @@ class Workload:
 
 
 def load(name: str) -> Workload:
-    """Return the workload of that name, importing torch and its file.
+    """Return the workload of that name, importing torch and its models.
 
     Raises
     ------
@@ -72,7 +73,6 @@ def load(name: str) -> Workload:
     """
     if name not in WORKLOADS:
         raise ValueError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
-    workload = importlib.import_module(f"{__name__}.{name}").WORKLOAD
-    if not isinstance(workload, Workload):
-        raise TypeError(f"{name}.WORKLOAD is a {type(workload).__name__}")
-    return workload
+    file = next(file for file, names in _FILES.items() if name in names)
+    found: tuple[Workload, ...] = importlib.import_module(f"{__name__}.{file}").WORKLOADS
+    return next(one for one in found if one.name == name)
