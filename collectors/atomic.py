@@ -236,12 +236,8 @@ def _draft_name(target: Path, ending: str) -> Path:
 
 
 def _claim(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Make a draft that is locked, and return it and its descriptor.
-
-    Between the making and the locking another writer may take it for abandoned: then it is made
-    again.
-    """
-    while True:
+    """Make a draft that is locked, and return it and its descriptor."""
+    while True:  # another writer may take it for abandoned before it is locked
         draft = _draft_name(target, _PARTIAL)
         try:
             handle = _locked(make(draft))

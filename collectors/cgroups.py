@@ -72,7 +72,7 @@ class Groups:
             limited = [one for one in self.cpu if _quota(one, self.version) is not None]
             for folder in limited or self.cpu[:1]:
                 self._stat.append(KeptFile(folder / "cpu.stat"))
-        return sum(_throttled_ns(stat.read()) for stat in self._stat)
+        return sum(throttled_ns(stat.read()) for stat in self._stat)
 
 
 def _mounts(mountinfo: str) -> Iterator[tuple[str, str, set[str] | None]]:
@@ -107,7 +107,7 @@ def _folders(
     return ()
 
 
-def _throttled_ns(stat: bytes) -> int:
+def throttled_ns(stat: bytes) -> int:
     """Return the throttled time in a ``cpu.stat``; version 2 counts in us, version 1 in ns."""
     for line in stat.splitlines():
         name, _, value = line.partition(b" ")

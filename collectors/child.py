@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from advisor.collectors.hooks import lineage
 
-_INJECT: Final = Path(__file__).parent / "inject"
+_INJECT: Final = Path(lineage.__file__).parents[1] / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
 _RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 _RU_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024  # getrusage(2)

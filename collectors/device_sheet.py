@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from advisor.collectors import atomic, benchmark
+from advisor.collectors import atomic, benchmark, device_kernels
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.recording import DeviceSheet
 
@@ -56,25 +55,16 @@ def measure_and_remember() -> tuple[DeviceSheet, ...]:
     RecordingError
         If PyTorch is not there, or the measurement fails.
     """
-    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); "
-        "from advisor.collectors.device_kernels import main; main()"
-    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, root],
-            capture_output=True, text=True, timeout=_PATIENCE_S, check=True,
-        )  # fmt: skip
-        sheets = tuple(from_record(one) for one in json.loads(done.stdout))
+        printed = benchmark.run_apart(device_kernels.__name__, _PATIENCE_S)
+        sheets = tuple(from_record(one) for one in printed)
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(
             f"the devices could not be measured: {said[-1] if said else error}",
             hint="PyTorch must be importable by the interpreter that runs advisor",
         ) from error
-    path = sheet_path()
-    atomic.write_text(path, json.dumps([asdict(sheet) for sheet in sheets]))
+    atomic.write_text(sheet_path(), json.dumps([asdict(sheet) for sheet in sheets]))
     return sheets
 
 

@@ -27,7 +27,7 @@ class RecordingLimits:
         self._monitor = monitor
 
     def left_s(self, elapsed_s: float) -> float:
-        """Return how long the recording may go on; counted from the first step, if one can come."""
+        """Return how long the recording may go on, from the first step if one can come. [s]."""
         monitor, limit_s = self._monitor, self._plan.limit_s
         first_ns = monitor.first_step_ns()
         if first_ns:

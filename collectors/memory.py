@@ -23,22 +23,22 @@ MARGIN = 1.2
 _STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
-def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
+def advised_memory_bytes(peak_bytes: int) -> int:
     """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
 
     Raises
     ------
     ValueError
-        If the peak is negative or the margin below 1.
+        If the peak is negative.
 
     Examples
     --------
     >>> advised_memory_bytes(800 * 2**20) == 2**30
     True
     """
-    if peak_bytes < 0 or margin < 1:
-        raise ValueError(f"peak {peak_bytes} and margin {margin} are out of range")
-    wanted = peak_bytes * margin / GIB
+    if peak_bytes < 0:
+        raise ValueError(f"a peak of {peak_bytes} bytes is out of range")
+    wanted = peak_bytes * MARGIN / GIB
     for step in _STEPS_GIB:
         if wanted <= step:
             return int(step * GIB)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """One recording to make.
+    """One recording to make; the fields are the settings of ``runner.plan``.
 
     Attributes
     ----------
@@ -22,20 +22,10 @@ class RecordingPlan:
         Empty when attached.
     limit_s : float
         From the first step; from the start where no step can come.
-    interval_s : float
-        Between readings in the first minute.
     options, host : dict
         Kept in the recording: what was asked for, and the machine.
-    progress_s : float
-        Between progress lines on stderr; 0 for none.
     progress_fd : int
         Where progress goes as JSON lines, -1 for nowhere.
-    patience_s : float
-        Between asking the script to stop, SIGTERM and SIGKILL.
-    workers : int
-        Run the command so many times as ranks that train together; 1 runs it as it is.
-    bandwidth_bit_per_s : float or None
-        Of each rank's link, each way; None for loopback. [bit/s]
     """
 
     run: str

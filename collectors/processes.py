@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.procfs import KeptFile
@@ -50,27 +49,53 @@ class Usage:
         self.minor_faults += other.minor_faults
 
 
-class Process:
-    """One living process.
+class OneProcess(ABC):
+    """One living process, however it is read.
 
     Attributes
     ----------
     pid, start_ticks : int
         Together the identity: pids are used again.
     shared_bytes : int
-        The part of the resident memory that is pages of files and shared memory, as last read.
+        The part of the resident memory that is known to be shared (pages of files, shared
+        memory), as last read; 0 where nobody tells.
     """
 
-    __slots__ = (
-        "_clock", "_io", "_rollup", "_schedstat", "_stat", "_statm", "pid", "shared_bytes",
-        "start_ticks", "usage",
-    )  # fmt: skip
+    __slots__ = ("pid", "shared_bytes", "start_ticks", "usage")
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self.pid, self.start_ticks = pid, start_ticks
+        self.shared_bytes = 0
+        self.usage = Usage(processes=1)
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, as last read. [bytes]."""
+        return self.usage.rss_bytes
+
+    @abstractmethod
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory; None where it is not known. [bytes]."""
+
+    @abstractmethod
+    def read(self, *, is_full: bool) -> bool:
+        """Read what the process has used; False once it is gone.
+
+        Disk and page faults, which take longer, only in a full reading. Figures that are somebody
+        else's to read stay zero.
+        """
+
+    def close(self) -> None:  # noqa: B027  (there may be nothing to let go of)
+        """Let go of it."""
+
+
+class Process(OneProcess):
+    """One living process, by ``/proc``."""
+
+    __slots__ = ("_clock", "_io", "_rollup", "_schedstat", "_stat", "_statm")
 
     def __init__(self, pid: int, proc: Path) -> None:
-        self.pid = pid
-        self.shared_bytes = 0
-        self.start_ticks = start_ticks(pid)
-        self.usage = Usage(processes=1)
+        super().__init__(pid, start_ticks(pid))
         folder = f"{proc}/{pid}"
         # Process CPU clocks are numbered by the complement of the pid, see clock_getcpuclockid(3).
         self._clock = (~pid << 3) | 2
@@ -80,11 +105,6 @@ class Process:
         self._io = _open(f"{folder}/io")
         self._schedstat = _open(f"{folder}/schedstat")
         self._rollup = f"{folder}/smaps_rollup"
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory, as last read. [bytes]."""
-        return self.usage.rss_bytes
 
     def pss_bytes(self) -> int | None:
         """Return proportional memory; walks the page tables. None if it may not. [bytes]."""
@@ -99,10 +119,7 @@ class Process:
             os.close(fd)
 
     def read(self, *, is_full: bool) -> bool:
-        """Read what the process has used; False once it is gone.
-
-        Disk and page faults, which take longer, only in a full reading.
-        """
+        """Read what the process has used; see ``OneProcess``."""
         usage = self.usage
         try:
             _, pages, shared, _ = os.pread(self._statm, 64, 0).split(None, 3)
@@ -130,28 +147,6 @@ class Process:
         for fd in (self._statm, self._stat, self._io, self._schedstat):
             if fd >= 0:
                 os.close(fd)
-
-
-class OneProcess(Protocol):
-    """What a tree needs of a process, however it is read; see ``Process``."""
-
-    pid: int
-    start_ticks: int
-    usage: Usage
-    shared_bytes: int
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory, as last read. [bytes]."""
-
-    def pss_bytes(self) -> int | None:
-        """Return proportional memory; None where it is not known. [bytes]."""
-
-    def read(self, *, is_full: bool) -> bool:
-        """Read what the process has used; False once it is gone."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class Processes(ABC):

@@ -292,6 +292,9 @@ class Loading:
     raw_wait_s: float = 0.0
 
 
+Confidence = Literal["given", "certain", "likely", "weak"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalWork:
     """How long the whole job is, and how we know.
@@ -302,7 +305,15 @@ class TotalWork:
     steps: int
     epochs: float | None
     source: str
-    confidence: Literal["given", "certain", "likely", "weak"]
+    confidence: Confidence
+
+    @classmethod
+    def of(
+        cls, steps: float, epochs: float | None, source: str, confidence: Confidence
+    ) -> TotalWork:
+        """Return the work of so many steps, rounded; one at least."""
+        whole = max(1, round(steps))
+        return cls(steps=whole, epochs=epochs, source=source, confidence=confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -175,7 +176,6 @@ def _write_index(path: Path, runs: dict[str, Any]) -> None:
 @cache
 def _version() -> list[int]:
     """Return what tells this version of the collectors from others: how many files, how new."""
-    folder = Path(__file__).parent
-    with os.scandir(folder) as entries:
-        times = [entry.stat().st_mtime_ns for entry in entries if entry.name.endswith(".py")]
+    folder = Path(sys.modules["advisor.collectors"].__path__[0])
+    times = [path.stat().st_mtime_ns for path in folder.rglob("*.py")]
     return [len(times), max(times)]

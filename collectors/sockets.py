@@ -167,11 +167,13 @@ def socket_inodes(pid: int) -> Iterator[int]:
             yield int(target[8:-1])
 
 
+def by_interface(table: bytes) -> dict[bytes, tuple[int, int]]:
+    """Return the bytes received and sent by each interface in ``/proc/net/dev``."""
+    rows = (line.partition(b":") for line in table.splitlines()[2:])
+    found = {name.strip(): rest.split() for name, _, rest in rows}
+    return {name: (int(of[0]), int(of[8])) for name, of in found.items() if len(of) > 8}
+
+
 def interface_bytes(table: bytes) -> int:
-    """Return the bytes that passed all interfaces in ``/proc/net/dev``, loopback included."""
-    total = 0
-    for line in table.splitlines()[2:]:
-        fields = line.partition(b":")[2].split()
-        if len(fields) > 8:
-            total += int(fields[0]) + int(fields[8])
-    return total
+    """Return the bytes that passed all interfaces, loopback included."""
+    return sum(map(sum, by_interface(table).values()))

@@ -50,16 +50,18 @@ class Told:
     spreads: tuple[str, ...] = ()
 
 
-def told_of(trainer: Events, device: str, command: Sequence[str], world_size: int) -> Told | None:
+def told_of(
+    trainer: Events, device: str | None, command: Sequence[str], world_size: int
+) -> Told | None:
     """Return what the training process was told, or None where nothing is known of it.
 
     Parameters
     ----------
-    device : str
-        That it trained on, ``"cpu"`` or ``"cuda"``.
+    device : str or None
+        That it trained on, ``"cpu"`` or ``"cuda"``; None where no step was traced.
     """
     fact = trainer.fact("told")
-    if not fact:
+    if not fact or device is None:
         return None
     spreads = tuple(fact.get("spreads", ()))
     if world_size > 1 and not spreads:

@@ -95,8 +95,7 @@ class Exits:
         turn = _first_turn(test, name, (start, stride), self._scope)
         if turn is None:
             return None
-        now = value_of(_node_of(name), self._scope)
-        counter = (now - start) // stride if is_count(now) else 0
+        counter = value_of_counter(self._loop, self._scope) or 0
         return {"limit": turn + reached, "counter": counter, "is_own": True, "reset": ""}
 
     def _counted(self, test: Any) -> dict[str, Any] | None:
@@ -113,10 +112,7 @@ class Exits:
 
 def own_variable(loop: Any, scope: dict[str, Any]) -> tuple[str, int, int] | None:
     """Return (name, first value, stride) of what a ``for`` counts with, where it is known."""
-    target = getattr(loop, "target", None)
-    if isinstance(target, ast.Tuple) and target.elts:
-        target = target.elts[0]
-    name = dotted(target)
+    name = dotted(_target(loop))
     known = _counting(getattr(loop, "iter", None), scope)
     return None if not name or known is None else (name, known[0], known[1])
 
@@ -143,8 +139,22 @@ def _counting(node: Any, scope: dict[str, Any]) -> tuple[int, int] | None:
     return _counting(node.args[0], scope) if name in _HANDED_ON and node.args else None
 
 
-def _node_of(name: str) -> Any:
-    return ast.parse(name, mode="eval").body
+def value_of_counter(loop: Any, scope: dict[str, Any]) -> int | None:
+    """Return how many turns came before this one, by the loop's variable if it counts.
+
+    That is ``i``, or the first of ``i, batch``; a range may count in strides.
+    """
+    value = value_of(_target(loop), scope)
+    if not is_count(value):
+        return None
+    known = own_variable(loop, scope)
+    return int(value) if known is None else int(value - known[1]) // known[2]
+
+
+def _target(loop: Any) -> Any:
+    """Return what a ``for`` counts with: its variable, or the first of several."""
+    target = getattr(loop, "target", None)
+    return target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
 
 
 class _Put(ast.NodeTransformer):

@@ -167,7 +167,7 @@ class GradientSampler:
             self._is_off = True  # several losses of several models: no parts of one gradient
             return False
         is_shared = state.is_together and not self.is_wrapped
-        if is_shared and (state.data_parallel is None or _is_compiled()):
+        if is_shared and (state.data_parallel is None or is_compiled()):
             self._is_off = True  # sharded, or exchanged by others; hooks would compile anew
             return False
         self._parameters = state.optimizers.parameters()
@@ -213,6 +213,7 @@ class GradientSampler:
         self._state.fact("gradient_norms", why=repr(error)[:200])
 
 
-def _is_compiled() -> bool:
+def is_compiled() -> bool:
+    """Whether torch.compile has made graphs in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0

@@ -10,7 +10,7 @@ import time
 
 from . import communication, rounds
 from . import format as fmt
-from .replacing import replace
+from .rounds import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

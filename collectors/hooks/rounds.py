@@ -14,7 +14,6 @@ import threading
 import time
 
 from . import format as fmt
-from .replacing import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,6 +191,19 @@ def _is_worker() -> bool:
     return "Loky" in name or "PoolWorker" in name
 
 
+def replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
+    """Put ``replacement`` in place of ``owner.name`` until the session lets go."""
+    original = getattr(owner, name)
+    functools.update_wrapper(replacement, original)
+    setattr(owner, name, replacement)
+
+    def restore() -> None:
+        if getattr(owner, name, None) is replacement:
+            setattr(owner, name, original)
+
+    session.on_release(restore)
+
+
 def around(
     rounds: RoundCounter, owner: Any, name: str, kind: str, unit: str,
     describe: Callable[..., dict[str, Any]],
@@ -254,20 +266,20 @@ def hooks(session: Session) -> dict[str, Callable[[Any], None]]:
 
 
 _HOOKED = {
-    "lightgbm.basic": ("boosting", "lightgbm_booster"),
-    "lightgbm.engine": ("boosting", "lightgbm_train"),
-    "xgboost.core": ("boosting", "xgboost_booster"),
-    "xgboost.training": ("boosting", "xgboost_train"),
-    "catboost.core": ("boosting", "catboost"),
-    "keras.src.callbacks.callback_list": ("keras_fit", "callbacks"),
-    "keras.src.backend.tensorflow.trainer": ("keras_fit", "trainer"),
-    "keras.src.backend.jax.trainer": ("keras_fit", "trainer"),
-    "keras.src.backend.torch.trainer": ("keras_fit", "trainer"),
-    "jax": ("jitted", "jax"),
-    "optax": ("jitted", "optax"),
-    "joblib.parallel": ("searches", "parallel"),
-    "sklearn.model_selection._search": ("searches", "search"),
-    "sklearn.model_selection._validation": ("searches", "validation"),
+    "lightgbm.basic": ("estimators", "lightgbm_booster"),
+    "lightgbm.engine": ("estimators", "lightgbm_train"),
+    "xgboost.core": ("estimators", "xgboost_booster"),
+    "xgboost.training": ("estimators", "xgboost_train"),
+    "catboost.core": ("estimators", "catboost"),
+    "keras.src.callbacks.callback_list": ("keras_jax", "callbacks"),
+    "keras.src.backend.tensorflow.trainer": ("keras_jax", "trainer"),
+    "keras.src.backend.jax.trainer": ("keras_jax", "trainer"),
+    "keras.src.backend.torch.trainer": ("keras_jax", "trainer"),
+    "jax": ("keras_jax", "jax"),
+    "optax": ("keras_jax", "optax"),
+    "joblib.parallel": ("estimators", "parallel"),
+    "sklearn.model_selection._search": ("estimators", "search"),
+    "sklearn.model_selection._validation": ("estimators", "validation"),
     "sklearn.base": ("estimators", "base"),
     "sklearn.ensemble._forest": ("estimators", "forest"),
     "sklearn.ensemble._gb": ("estimators", "gradient_boosting"),

@@ -14,9 +14,9 @@ import os
 import sys
 
 from . import frameworks
-from .bounds import Exits
+from .bounds import Exits, value_of_counter
 from .expressions import dotted
-from .turns import is_endless, turns_of_for, turns_of_while, value_of_counter
+from .turns import is_endless, turns_of_for, turns_of_while
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

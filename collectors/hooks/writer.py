@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Steps are kept back for so long, or so many of them, and written as one record (see ``noting``).
+# Steps are kept back for so long, or so many of them, and written as one record (see ``session``).
 # A script that is killed loses those. Slower steps are written as they come.
 HOLD_NS = 20_000_000
 MOST_HELD = 64

@@ -156,11 +156,7 @@ class State:
         self.attempts[row["key"]] += 1
         if not row["is_noisy"]:
             self._quiet.add(row["key"])
-        if row["kind"] == "partial" and row["layout"]["kind"] == "single" and "total_steps" in row:
-            known = self._anchors.get(row["job"]["key"])
-            if known is None or summary.cpu_step_s(row) < summary.cpu_step_s(known):
-                total = row["total_steps"] if known is None else known["total_steps"]
-                self._anchors[row["job"]["key"]] = row | {"total_steps": total}
+        summary.take_anchor(self._anchors, row)
 
     def is_done(self, run: MiniRun) -> bool:
         """Return whether the run needs no further attempt."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from advisor.collectors.cgroups import throttled_ns
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.minicloud.instances import MiniInstance
 
@@ -55,17 +56,12 @@ class CpuGroup:
 
     def throttled_periods(self) -> int:
         """Return in how many periods the quota was used up so far."""
-        return int(self._stat().get("nr_throttled", 0))
+        lines = (self.path / "cpu.stat").read_text().splitlines()
+        return int(dict(line.split() for line in lines).get("nr_throttled", 0))
 
     def throttled_s(self) -> float:
         """Return how long the quota has held it back so far, summed over cores [s]."""
-        counts = self._stat()
-        if "throttled_time" in counts:  # version 1: nanoseconds
-            return int(counts["throttled_time"]) / 1e9
-        return int(counts.get("throttled_usec", 0)) / 1e6
-
-    def _stat(self) -> dict[str, str]:
-        return dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
+        return throttled_ns((self.path / "cpu.stat").read_bytes()) / 1e9
 
 
 def can_limit_cpu() -> bool:
