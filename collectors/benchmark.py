@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def cached_or_measured() -> HostBenchmark | None:
 def measure_and_remember() -> HostBenchmark | None:
     """Measure in a process of its own, which leaves this one small; None if that fails."""
     try:
-        measured = HostBenchmark(**run_apart(benchmark_kernels.__name__, _PATIENCE_S))
+        measured = HostBenchmark(**run_apart(benchmark_kernels.main, _PATIENCE_S))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return None
     with contextlib.suppress(OSError):  # unwritable cache: measured again next time
@@ -51,10 +52,10 @@ def measure_and_remember() -> HostBenchmark | None:
     return measured
 
 
-def run_apart(module: str, patience_s: float) -> Any:
-    """Return what a module's ``main`` prints as JSON in a process of its own."""
+def run_apart(main: Callable[[], None], patience_s: float) -> Any:
+    """Return what a module's function prints as JSON in a process of its own."""
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    code = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
-    command = [sys.executable, "-c", code, root]
+    call = f"from {main.__module__} import {main.__name__} as main; main()"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {call}", root]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=True)
     return json.loads(done.stdout)

@@ -56,7 +56,7 @@ def measure_and_remember() -> tuple[DeviceSheet, ...]:
         If PyTorch is not there, or the measurement fails.
     """
     try:
-        printed = benchmark.run_apart(device_kernels.__name__, _PATIENCE_S)
+        printed = benchmark.run_apart(device_kernels.main, _PATIENCE_S)
         sheets = tuple(from_record(one) for one in printed)
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()

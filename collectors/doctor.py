@@ -10,7 +10,6 @@ from pathlib import Path
 
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import Gpus
-from advisor.collectors.network import can_make_nodes
 from advisor.collectors.recording import Host
 from advisor.collectors.sockets import TcpCounters
 from advisor.collectors.units import bytes_text
@@ -27,6 +26,8 @@ class Ability:
 
 def abilities() -> tuple[Ability, ...]:
     """Return what can be recorded here."""
+    from advisor.collectors.network import can_make_nodes  # brings what starts other programs
+
     groups, gpus = Groups.of(), Gpus().names
     found = (
         ("process tree", Path("/proc/self/task").is_dir(),

@@ -228,7 +228,7 @@ def _agent_command(plan_fd: int, reader: str) -> list[str]:
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.path += sys.argv[3:]; "
-        "from advisor.collectors.agent import main; sys.exit(main(int(sys.argv[2])))"
+        f"from {__package__}.agent import main; sys.exit(main(int(sys.argv[2])))"
     )
     command = [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
     if reader == "psutil":

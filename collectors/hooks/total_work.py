@@ -13,6 +13,7 @@ import linecache
 import os
 import sys
 
+from . import format as fmt
 from . import frameworks
 from .bounds import Exits, value_of_counter
 from .expressions import dotted
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_HOOKS = os.path.dirname(os.path.abspath(__file__))
+_HOOKS = os.path.dirname(os.path.abspath(fmt.__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__))
 # Packages that loop around a step without repeating it (over groups of parameters, over hooks), or
 # that say the length themselves: see ``frameworks``.
@@ -50,7 +51,7 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
     schedules: list[dict[str, Any]] = []
     depth = 0
     while frame is not None and depth < _MAX_FRAMES:
-        if os.path.dirname(os.path.abspath(frame.f_code.co_filename)) != _HOOKS:
+        if not _is_ours(frame.f_code.co_filename):
             stated = frameworks.state(frame)
             if stated is not None:
                 candidates.append(stated)
@@ -92,6 +93,10 @@ def _begun_anew_by_calls(loops: list[dict[str, Any]]) -> None:
     for loop in loops:
         if loop["bound"] is not None and loop["bound"]["reset"] == "call":
             loop["bound"]["reset"] = "loop"
+
+
+def _is_ours(filename: str) -> bool:
+    return os.path.abspath(filename).startswith(_HOOKS)
 
 
 def _is_library(filename: str) -> bool:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .session import Session
-
 # Optimizers that decide by the value of the loss, which is each rank's own: ranks would part.
 _BY_LOSS = ("LBFGS",)
 _SHARED = "DistributedSampler"
@@ -47,7 +45,7 @@ class Wrapping:
         The script trains together by itself, or this process is not a rank any more.
     """
 
-    def __init__(self, session: Session, workers: int, port: str) -> None:
+    def __init__(self, session: Any, workers: int, port: str) -> None:
         self._session = session
         self._workers = workers
         self._port = port
@@ -254,7 +252,7 @@ class Wrapping:
         raise SystemExit(2)
 
 
-def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+def add(session: Any, patches: dict[str, Callable[[ModuleType], None]]) -> None:
     """Add to ``patches`` what wraps this process, if it is a rank that is to be wrapped.
 
     The variable that says so is taken away: what the script starts is no rank.
