@@ -1,4 +1,4 @@
-"""What was seen of a training script: run it, sample it, hook it, read it back.
+"""Recordings of training scripts: run them, sample them, hook them, read them back.
 
 Complete in itself: imports nothing of ``advisor`` and nothing of the planners. Names are imported
 when they are used.

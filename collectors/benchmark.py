@@ -1,4 +1,4 @@
-"""What this machine can do: products, memory, integers, disk; measured once and remembered."""
+"""Micro-benchmarks of this machine: products, memory, integers, disk; measured once and kept."""
 
 from __future__ import annotations
 

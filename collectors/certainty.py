@@ -1,4 +1,4 @@
-"""Whether a recording is known well enough to answer from.
+"""The certainty that a recording needs before it is answered from.
 
 An interval says how far an answer may be off; beyond ``MOST_RATIO`` between its ends it is no
 answer any more, and the recording has to go on. One rule for all who read recordings.

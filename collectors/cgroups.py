@@ -1,4 +1,4 @@
-"""What the control groups allow: cores, memory, and the time they took away. Versions 1 and 2.
+"""Control groups, versions 1 and 2: cores and memory they allow, and the time they took away.
 
 Inside a container the machine's own figures are not what a process may use; every group from the
 process's own up to the root can limit it, the tightest counts.

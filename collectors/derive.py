@@ -1,4 +1,4 @@
-"""From the raw files of a run to a ``Recording``: everything here can be derived again."""
+"""A ``Recording`` derived from the raw files of a run; everything here can be derived again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine's devices sustain, measured once and kept: the user's own device sheet."""
+"""The user's own device sheet: rates that this machine's devices sustain, measured once and kept."""
 
 from __future__ import annotations
 

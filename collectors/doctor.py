@@ -1,4 +1,4 @@
-"""What can be recorded on this machine, tried rather than assumed."""
+"""The abilities of this machine to record, tried rather than assumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a recording ends, and how: first by asking, then by SIGTERM, then for good."""
+"""The end of a recording: first by asking, then by SIGTERM, then for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python a script runs in: the user's, not the one that the advisor is installed in.
+"""The Python that a script runs in: the user's, not the one that the advisor is installed in.
 
 In the order in which a user would expect it:
 

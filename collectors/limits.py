@@ -1,4 +1,4 @@
-"""What keeps a script from using the whole machine: part of the job, wherever it runs.
+"""Limits on what a script uses of a machine: part of the job, wherever it runs.
 
 What the script or its environment set stays on another machine; what a framework took because
 that many cores were there grows with the machine.

@@ -1,4 +1,4 @@
-"""What a recording says of itself while it goes on: a line every few seconds."""
+"""The progress line of a recording, every few seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let a script of any framework say when a step is over.
+"""``advisor.step``: a script of any framework says when a step is over.
 
 Three lines in the script, which cost nothing where nobody records::
 

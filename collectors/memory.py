@@ -1,4 +1,4 @@
-"""How much memory to rent for what was seen to be used, and what another batch would need.
+"""Memory to rent for what was seen to be used, and what another batch would need.
 
 =============  ================================================================================
 name           meaning [bytes]

@@ -1,4 +1,4 @@
-"""What is to be recorded: travels from the caller to the profiler's own process as JSON.
+"""The plan of a recording: travels from the caller to the profiler's own process as JSON.
 
 It goes through a file in memory that has no name: an argument could be read by every user of the
 machine, and is limited to 128 KiB.

@@ -85,8 +85,9 @@ class OneProcess(ABC):
         else's to read stay zero.
         """
 
-    def close(self) -> None:  # noqa: B027  (there may be nothing to let go of)
-        """Let go of it."""
+    def close(self) -> None:
+        """Let go of it: what it has used stays, but it is there no more."""
+        self.usage.processes = self.usage.rss_bytes = 0
 
 
 class Process(OneProcess):
@@ -143,7 +144,8 @@ class Process(OneProcess):
         return True
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Let go of the descriptors too."""
+        super().close()
         for fd in (self._statm, self._stat, self._io, self._schedstat):
             if fd >= 0:
                 os.close(fd)
@@ -184,7 +186,6 @@ class Processes(ABC):
     def _bury(self, pid: int) -> None:
         process = self.processes.pop(pid)
         process.close()
-        process.usage.processes = process.usage.rss_bytes = 0
         self._gone.add(process.usage)
 
     def close(self) -> None:

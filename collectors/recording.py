@@ -1,4 +1,4 @@
-"""What was seen: the nouns of a recording, as derived from the raw files of a run.
+"""The nouns of a recording, as derived from the raw files of a run.
 
 The raw append-only files are the truth; everything here can be derived from them again.
 ``read_recording`` (module ``store``) is the only way from a folder to these nouns.

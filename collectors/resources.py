@@ -1,4 +1,4 @@
-"""What a recording's steps used, as rates at a fixed interval: the form that models learn from.
+"""Resources that a recording's steps used, as rates at a fixed interval: models learn from these.
 
 Readings are cumulative counters at uneven ticks. Here they become means over equal intervals, from
 the first step on: imports and the building of the model say nothing of the training.

@@ -1,4 +1,4 @@
-"""Which experts the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``)."""
+"""The experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``)."""
 
 from __future__ import annotations
 

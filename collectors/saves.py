@@ -1,4 +1,4 @@
-"""What the checkpoints of a recorded process took, from its calls of ``torch.save``."""
+"""Checkpoints of a recorded process, from its calls of ``torch.save``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the ticks of a clock to one honest step time.
+"""One honest step time from the ticks of a clock.
 
 =============  ================================================================================
 name           meaning

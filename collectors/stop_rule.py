@@ -1,4 +1,4 @@
-"""When enough of a script has been seen.
+"""The rule that says when enough of a script has been seen.
 
 A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means of
 the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled when

@@ -1,4 +1,4 @@
-"""Where runs are kept, and the only way from a folder to a ``Recording``."""
+"""The store of runs, and the only way from a folder to a ``Recording``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system refused - disk, rights, memory, damaged files - as an error and a hint."""
+"""Refusals of the system (disk, rights, memory, damaged files) as an error and a hint."""
 
 from __future__ import annotations
 

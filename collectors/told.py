@@ -1,4 +1,4 @@
-"""Why a script trains where it does, and what to change for it to use an accelerator."""
+"""The reason why a script trains on the CPU, and the change that lets it use an accelerator."""
 
 from __future__ import annotations
 

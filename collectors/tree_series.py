@@ -1,4 +1,4 @@
-"""From readings to series: each process of the tree, and when a quota took time away."""
+"""Series from readings: each process of the tree, and when a quota took time away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a user's own files lie: the XDG base folders, on every system.
+"""The folders of a user's own files: the XDG base folders, on every system.
 
 Standard library only.
 """

@@ -1,4 +1,4 @@
-"""Sleep until a signal comes: no signal interrupts anything else.
+"""A sleep until a signal comes: no signal interrupts anything else.
 
 Where the system has ``sigtimedwait`` signals are blocked and waited for. macOS has not: there
 handlers that do nothing have a pipe written to, which is what is waited for.

@@ -1,4 +1,4 @@
-"""How many steps the whole job takes: what the hooks found, made into one number with a source."""
+"""The steps of the whole job: what the hooks found, made into one number with a source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a loop breaks off: ``if counter >= bound: break`` inside it."""
+"""Conditions under which a loop breaks off: ``if counter >= bound: break`` inside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due between two steps, each thing as seldom as it can be: a step pays for little."""
+"""Chores between two steps, each as seldom as it can be: a step pays for little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the profiler wants of this process: go on, stop, or let go."""
+"""The profiler's orders to this process: go on, stop, or let go."""
 
 from __future__ import annotations
 

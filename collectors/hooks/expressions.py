@@ -1,4 +1,4 @@
-"""Evaluate an expression of the script's without running any of the script's code again."""
+"""Values of a script's expressions, found without running any of its code again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the training frameworks' own loops say about the job's length."""
+"""The job's length by the training frameworks' own loops."""
 
 from __future__ import annotations
 

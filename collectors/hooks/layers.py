@@ -1,4 +1,4 @@
-"""Which module an operator belongs to, forward and backward.
+"""The module that an operator belongs to, forward and backward.
 
 Forward, an operator belongs to the module entered last: a leaf's own operators and whatever its
 parents compute before they enter the next one (an activation, a residual sum), so that the layers

@@ -1,4 +1,4 @@
-"""What keeps the script from using the whole machine, as the script's own process sees it."""
+"""Limits on the use of the machine, as the script's own process sees them."""
 
 from __future__ import annotations
 

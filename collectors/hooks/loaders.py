@@ -1,4 +1,4 @@
-"""What the data loaders of this process deliver, and what that costs."""
+"""The data loaders of this process: samples that they deliver, and what those cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From observed operator calls to the table of a step: who, how often, how much, how long."""
+"""The table of a step, from observed operator calls: who, how often, how much, how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which optimizers step, and which of their steps completes a training step.
+"""The optimizers of a script, and which of their steps completes a training step.
 
 One optimizer leads: a training step completes when it steps. Whichever it is, as long as it steps
 once a period, every period of the script's schedule gives one training step; so the order in which

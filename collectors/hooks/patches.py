@@ -1,4 +1,4 @@
-"""What is hooked in which module, and how to let go of it again."""
+"""Patches by module, and how each is taken out again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which experts tokens are sent to: seen at the routers of a mixture of experts.
+"""The experts that tokens are sent to, seen at the routers of a mixture of experts.
 
 A layer routes if one of its children is named after experts and holds several alike, and another
 has a weight with a row for each of them: the router. How many experts a token uses stands in an

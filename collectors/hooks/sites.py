@@ -1,4 +1,4 @@
-"""Where in the user's script a call into a framework comes from, and the loops around it."""
+"""The line of the user's script that calls into a framework, and the loops around it."""
 
 from __future__ import annotations
 

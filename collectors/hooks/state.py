@@ -1,4 +1,4 @@
-"""What one process has recorded so far: the counters and facts that all hooks share."""
+"""The counters and facts of one process that all hooks share."""
 
 from __future__ import annotations
 

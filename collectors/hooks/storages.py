@@ -1,4 +1,4 @@
-"""Which memory an operator touches: what belongs to the model, what to the batch, what is alive.
+"""Memory that operators touch: what belongs to the model, what to the batch, what is alive.
 
 A tensor is a view of a storage; traffic is counted by tensor, ownership and life by storage.
 *Fixed* storages (parameters, buffers, gradients, optimizer state, and what is computed from these

@@ -1,4 +1,4 @@
-"""What the script is told of devices: by arguments, by the environment, by its own source."""
+"""Devices that the script is told of: by arguments, by the environment, by its own source."""
 
 from __future__ import annotations
 

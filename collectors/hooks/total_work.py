@@ -1,4 +1,4 @@
-"""How long the whole job is, read from the frames under a step: never guessed, always sourced.
+"""The length of the whole job, read from the frames under a step: never guessed, always sourced.
 
 From the step outwards every enclosing loop is looked at: a framework's loop says it itself (see
 ``frameworks``); a plain ``for`` or ``while`` is evaluated from its source and its frame's

@@ -1,4 +1,4 @@
-"""How often a loop turns, by its source and the variables around it."""
+"""The turns of a loop, by its source and the variables around it."""
 
 from __future__ import annotations
 

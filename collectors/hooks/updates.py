@@ -1,4 +1,4 @@
-"""How long the optimizers' updates take in ordinary steps, with the Python between operators.
+"""Times of optimizers' updates in ordinary steps, with the Python between operators.
 
 A traced step tells what its operators took, and an update of many small tensors is mostly what
 happens between them: PyTorch's loop over parameters. So a few steps after the traced ones are

@@ -1,4 +1,4 @@
-"""Append one process's records to its own file, steps several at a time; never an exception."""
+"""The writer of one process's records: steps several at a time, never an exception."""
 
 from __future__ import annotations
 

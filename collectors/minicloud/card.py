@@ -1,4 +1,4 @@
-"""What is in a dataset of runs, in numbers: the tables of its card, from its rows alone.
+"""The card of a dataset of runs: its tables in numbers, from its rows alone.
 
 here         meaning
 label        a full run that took all its steps; of several attempts the least disturbed

@@ -1,4 +1,4 @@
-"""What one training step computes: operators, floating-point operations, bytes, kept activations.
+"""Counts of one training step: operators, floating-point operations, bytes, kept activations.
 
 A dispatch mode of our own sees every operator of one real step, forward, backward and optimizer.
 Operations come from torch's formulas, except where those are wrong in torch 2.13: LSTM on CPU

@@ -1,4 +1,4 @@
-"""How long a plan takes: what each run declares, at the pace of the runs that were made.
+"""The duration of a plan: what each run declares, at the pace of the runs that were made.
 
     t(run) = T / (c W)              a full run: T the whole job's time on the anchor, c the cores
                                     granted to each worker, W the workers that share its samples

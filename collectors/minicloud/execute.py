@@ -1,4 +1,4 @@
-"""Make one run: fork its nodes, watch them from outside, write down what was seen."""
+"""One run: its nodes are forked, watched from outside, and what was seen is written down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run may use: a machine with limits stands for an instance type, at a nominal price.
+"""Machines with limits that stand for instance types, at a nominal price.
 
 Price of one machine, SYNTHETIC: price_usd_per_h = BASE + PER_CORE x cores + PER_GBIT x Gbit/s.
 No provider's figure: the coefficients only have the order of magnitude of small cloud machines,

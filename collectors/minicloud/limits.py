@@ -1,4 +1,4 @@
-"""What makes a process an "instance": pinned cores, a cgroup's CPU quota, a limit on its memory.
+"""Limits that make a process an "instance": pinned cores, a CPU quota, a limit on its memory.
 
 The quota is the kernel's CFS bandwidth control. Its period here is 50 ms, not the usual 100, so
 that a step of some milliseconds rather sees a slower machine than a stopped one; shorter periods

@@ -1,4 +1,4 @@
-"""Which runs to make, in which order: stopping early still leaves a balanced set.
+"""The runs to make, in an order such that stopping early still leaves a balanced set.
 
 A job is a workload at one width and one batch. How many steps it has in all is declared when its
 anchor run was made (``total_steps``): as many as take a time of the plan's ``Scale`` there, drawn

@@ -1,4 +1,4 @@
-"""From what was seen of a run to its record: the label, its noise, the series.
+"""The record of a run, from what was seen of it: the label, its noise, the series.
 
 here          meaning
 wall_s        the loop, as it was [s]
