@@ -1,10 +1,10 @@
 """The micro-benchmarks themselves, run in a process of their own.
 
 Everything is timed by the CPU clock of the thread that works, and the best of many short
-repetitions counts, so that neighbours cost little: they slow a kernel down by what they take of
-caches and bandwidth, not by the cores they occupy. The figures for all cores come from one process
-a core, all at work at the same time, added up: clocks, caches and memory are shared as in a
-training run.
+repetitions counts, so that neighbours cost little: they slow a kernel down by what they take
+of caches and bandwidth, not by the cores they occupy. The figures for all cores come from one
+process a core, all at work at the same time, added up: clocks, caches and memory are shared as
+in a training run.
 
 The integer mix takes about as long in each of four kinds of work that CoreMark is made of, in
 code that Python's own library has compiled: a table-driven CRC, sorting a list, a state machine

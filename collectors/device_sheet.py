@@ -1,4 +1,4 @@
-"""The user's own device sheet: rates that this machine's devices sustain, measured once and kept."""
+"""The user's device sheet: rates that this machine's devices sustain, measured once and kept."""
 
 from __future__ import annotations
 

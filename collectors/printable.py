@@ -1,9 +1,9 @@
 """Text that others wrote, made safe to print: one line, nothing that a terminal obeys.
 
-Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An escape
-sequence in them could move the cursor or retitle the window, a newline could fake a line of ours,
-and a sign for right-to-left text could show a command that is not the one recorded.
-"""
+Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
+escape sequence in them could move the cursor or retitle the window, a newline could fake a
+line of ours, and a sign for right-to-left text could show a command that is not the one
+recorded."""
 
 from __future__ import annotations
 

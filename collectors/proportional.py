@@ -10,11 +10,11 @@ used           of all processes together: the sum of the proportional ones, or i
 
 Forked workers have their parent's pages in their own resident memory: three processes may look
 like three times the memory that they use. Only the kernel's walk of the page tables
-(``smaps_rollup``) tells, and that is dear. It is spared where it could change little: what is used
-is no less than the largest process, so nobody is counted twice by more than the others' memory.
-Between two walks every process keeps its proportional share of its resident memory. Of those that
-were never walked pages of files and shared memory are counted once, their own pages in full.
-"""
+(``smaps_rollup``) tells, and that is dear. It is spared where it could change little: what is
+used is no less than the largest process, so nobody is counted twice by more than the others'
+memory. Between two walks every process keeps its proportional share of its resident memory. Of
+those that were never walked pages of files and shared memory are counted once, their own pages
+in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``)."""
+"""Experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """TCP bytes of single processes, without privileges: the kernel's socket diagnosis.
 
-Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every TCP
-socket how many bytes the other side acknowledged and how many came in (``tcp_info``), and a
-process's descriptors say which sockets are its own. What a socket sends after the last look and
-before it is closed is lost; UDP and RDMA are not seen; loopback is, and local ranks talk over it.
+Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every
+TCP socket how many bytes the other side acknowledged and how many came in (``tcp_info``), and
+a process's descriptors say which sockets are its own. What a socket sends after the last look
+and before it is closed is lost; UDP and RDMA are not seen; loopback is, and local ranks talk
+over it.
 
 Source: ``sock_diag(7)``; offsets in ``struct inet_diag_msg`` and ``struct tcp_info`` from
 ``linux/inet_diag.h`` and ``linux/tcp.h`` (both only ever grow at the end).

@@ -5,10 +5,9 @@ has a weight with a row for each of them: the router. How many experts a token u
 attribute of either (``top_k`` and its like). What the router returns are scores, of which the
 largest are taken here too, or the chosen experts themselves.
 
-Now and then, the more seldom the longer the recording, one forward pass is kept: the first tokens
-in their order, in every layer. In between a router's hook returns at once. Nothing is drawn at
-random, no gradient is made, and nothing that the script computes is changed.
-"""
+Now and then, the more seldom the longer the recording, one forward pass is kept: the first
+tokens in their order, in every layer. In between a router's hook returns at once. Nothing is
+drawn at random, no gradient is made, and nothing that the script computes is changed."""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ would do is done around it:
   (running statistics) become rank 0's.
 
 Averaging after a pass is right for any number of optimizers, clipping, loss scaling and
-accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass, so
-the waiting is what DDP would take at most. A script that joins a process group itself, or makes a
-``DistributedDataParallel``, is left to itself.
-"""
+accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass,
+so the waiting is what DDP would take at most. A script that joins a process group itself, or
+makes a ``DistributedDataParallel``, is left to itself."""
 
 from __future__ import annotations
 
