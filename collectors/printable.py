@@ -3,7 +3,8 @@
 Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
 escape sequence in them could move the cursor or retitle the window, a newline could fake a
 line of ours, and a sign for right-to-left text could show a command that is not the one
-recorded."""
+recorded.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ like three times the memory that they use. Only the kernel's walk of the page ta
 used is no less than the largest process, so nobody is counted twice by more than the others'
 memory. Between two walks every process keeps its proportional share of its resident memory. Of
 those that were never walked pages of files and shared memory are counted once, their own pages
-in full."""
+in full.
+"""
 
 from __future__ import annotations
 

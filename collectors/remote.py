@@ -2,7 +2,8 @@
 
 Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under
 the user's cache and are copied file by file when a recording has ended. Files of a run never
-change afterwards, except that ``recover`` may append to the profiler's."""
+change afterwards, except that ``recover`` may append to the profiler's.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
 of the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled
 when all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where
-epochs are short, the batch-means interval narrow, and the last two stretches in agreement."""
+epochs are short, the batch-means interval narrow, and the last two stretches in agreement.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ touched grows with the time that is looked at.
 
 The script does nothing for it and no page is moved; both walks hold up its page faults
 meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
-long as the walks before it took. Pages that processes share count once for each."""
+long as the walks before it took. Pages that processes share count once for each.
+"""
 
 from __future__ import annotations
 

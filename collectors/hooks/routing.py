@@ -7,7 +7,8 @@ largest are taken here too, or the chosen experts themselves.
 
 Now and then, the more seldom the longer the recording, one forward pass is kept: the first
 tokens in their order, in every layer. In between a router's hook returns at once. Nothing is
-drawn at random, no gradient is made, and nothing that the script computes is changed."""
+drawn at random, no gradient is made, and nothing that the script computes is changed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``profile --workers N`` of a script that opens no process group: make its ranks train together.
+"""``profile --workers N`` of a script without a process group: its ranks train together.
 
 Every rank runs the script unchanged. What ``DistributedDataParallel`` and ``DistributedSampler``
 would do is done around it:
@@ -11,7 +11,8 @@ would do is done around it:
 Averaging after a pass is right for any number of optimizers, clipping, loss scaling and
 accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass,
 so the waiting is what DDP would take at most. A script that joins a process group itself, or
-makes a ``DistributedDataParallel``, is left to itself."""
+makes a ``DistributedDataParallel``, is left to itself.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ the last parameter updated; building the model and meeting the other nodes come 
 Parameter server, synchronous: each worker sends its gradient (S bytes), the master averages,
 updates and sends the parameters back: 2 W S bytes through the master's link each step.
 All-reduce: DistributedDataParallel over gloo, a ring: 2 (W - 1) / W x S bytes through every
-link, each way."""
+link, each way.
+"""
 
 from __future__ import annotations
 
