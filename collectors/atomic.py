@@ -276,7 +276,6 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _locked(handle: int) -> int:
-    """Return a descriptor, locked where the file system can."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 

@@ -45,7 +45,6 @@ _COREMARK_PER_PASS: Final = 44_668 * 0.0136
 
 
 def _best_s(run: Callable[[], object]) -> float:
-    """Return the least CPU time of ``run`` within the budget. [s]."""
     run()
     least = float("inf")
     end = time.perf_counter() + _BUDGET_S
@@ -93,7 +92,6 @@ def _rates(workers: int) -> tuple[float, float, float]:
 
 
 def _in_parallel(workers: int) -> list[tuple[float, float, float]]:
-    """Run the kernels in forked processes at the same time and return what each measured."""
     pipes = []
     for _ in range(workers):
         read_fd, write_fd = os.pipe()

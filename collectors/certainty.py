@@ -95,7 +95,6 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
 
 
 def _go_on(step: StepTime) -> str:
-    """Say how to profile on: for steps enough, or beside fewer other processes."""
     if step.steps < _ENOUGH_STEPS:
         limit_s = max(60.0, math.ceil(2 * _ENOUGH_STEPS * step.raw_s / 60.0) * 60.0)
         return f"profile on with: advisor profile --for {limit_s / 60:.0f}m SCRIPT"

@@ -129,7 +129,6 @@ def cluster(count: int) -> Iterator[Nodes]:
 
 
 def _sweep() -> None:
-    """Remove what collectors that were killed have left behind."""
     for path in Path("/run/netns").glob(f"{_PREFIX}*c*n*"):
         pid = path.name.removeprefix(_PREFIX).partition("c")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():

@@ -58,7 +58,6 @@ def ranks_of(processes: Sequence[Events], trainer: Events) -> tuple[RankSeries, 
 
 
 def _by_rank(processes: Sequence[Events]) -> dict[int, Events]:
-    """Return the process of each rank; of several, the one with most steps."""
     found: dict[int, Events] = {}
     for one in processes:
         group = one.fact("process_group")

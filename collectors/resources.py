@@ -141,7 +141,6 @@ def _rates(
 
 
 def _at(seen: list[Reading], read: Callable[[Reading], float], t_s: float) -> float:
-    """Return a counter at a moment, linear between readings."""
     place = bisect.bisect_left(seen, t_s, key=lambda r: r.t_s)
     if place == 0:
         return read(seen[0])

@@ -239,7 +239,6 @@ def _agent_command(plan_fd: int, reader: str) -> list[str]:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Return the script's name, or the program's."""
     scripts = [part for part in command if part.endswith((".py", ".sh"))]
     return Path(scripts[0] if scripts else command[0]).stem if command else ""
 

@@ -83,7 +83,6 @@ Found = tuple[str, str, tuple[Edit, ...]]
 
 
 def _by_environment(fact: dict[str, Any]) -> list[Found]:
-    """Return the variables that hide accelerators, or choose without them."""
     found: list[Found] = []
     for name, value in fact.get("environment", {}).items():
         is_hidden = name in _HIDES and value.strip() in ("", "-1", "none", "NoDevFiles")
@@ -161,7 +160,6 @@ def _replaced(words: tuple[str, ...], others: tuple[str, ...]) -> Found:
 
 
 def _by_source(fact: dict[str, Any]) -> list[Found]:
-    """Return what the sources fix, or that they name no device at all."""
     fixed = fact.get("fixed", [])
     if fixed:
         places = ", ".join(f"{one['where']} ({one['text']})" for one in fixed[:3])

@@ -82,7 +82,6 @@ def _update_s(updates: Sequence[dict[str, Any]], step_s: float | None) -> float 
 
 
 def _contention(facts: list[dict[str, Any]]) -> float:
-    """Return the share of its time that the calmest trace waited for a core."""
     shares = [float(one.get("delay_ns", 0) / max(one.get("duration_ns", 0), 1)) for one in facts]
     return min(1.0, max(0.0, min(shares)))
 

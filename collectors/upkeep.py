@@ -50,7 +50,6 @@ def recover_all(root: store.Root | None = None) -> list[Recovered]:
 
 
 def _recovered(run: Path) -> Recovered | None:
-    """Return what became of a run; None if it had ended."""
     name = printable(run.name)
     try:
         if never_recorded(run):

@@ -88,7 +88,6 @@ class Exits:
         return name in {dotted(node) for node in ast.walk(test)}
 
     def _own(self, test: Any, reached: int) -> dict[str, Any] | None:
-        """Return the bound on the loop's own variable."""
         if self._variable is None or not self._is_own(test):
             return None
         name, start, stride = self._variable
@@ -152,14 +151,11 @@ def value_of_counter(loop: Any, scope: dict[str, Any]) -> int | None:
 
 
 def _target(loop: Any) -> Any:
-    """Return what a ``for`` counts with: its variable, or the first of several."""
     target = getattr(loop, "target", None)
     return target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
 
 
 class _Put(ast.NodeTransformer):
-    """Puts a number in the place of a variable."""
-
     def __init__(self, name: str, value: int) -> None:
         self._name = name
         self._value = value
@@ -216,7 +212,6 @@ def _at_least(test: Any) -> tuple[Any, Any]:
 
 
 def _conjunction(test: Any) -> list[Any]:
-    """Return the conditions that must all hold."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return [one for value in test.values for one in _conjunction(value)]
     return [test]
@@ -256,7 +251,6 @@ def _ways_out(loop: Any) -> Iterator[tuple[list[Any], int]]:
 
 
 def _assigned_in(loop: Any) -> set[str]:
-    """Return the names that change while the loop runs."""
     found = {"an exception", "an inner loop"}
     for node in ast.walk(loop):
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):

@@ -118,7 +118,6 @@ class Chores:
             self._begin_deep(torch)
 
     def _describe(self, torch: Any) -> None:
-        """Record what is known once training runs: threads, devices, optimizers."""
         state = self._state
         lineage.begin_training()
         if torch is not None:
@@ -145,7 +144,6 @@ class Chores:
             self._find_work(self._state.steps)
 
     def _find_work(self, step: int) -> None:
-        """Record what the frames say of the job's length."""
         from . import total_work
 
         state = self._state

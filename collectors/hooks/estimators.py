@@ -109,7 +109,6 @@ def xgboost_train(rounds: RoundCounter, module: Any) -> None:
 
 
 def _times(facts: dict[str, Any], folds: int | None) -> dict[str, Any]:
-    """Return the facts of a cross-validation: it updates one booster a fold in every round."""
     facts["rounds"] = None if folds is None else facts["rounds"] * folds
     return facts
 
@@ -394,8 +393,6 @@ def _is_of_search(frame: Any) -> bool:
 
 def search(rounds: RoundCounter, module: Any) -> None:
     """See ``fit`` of every search: candidates x folds, and the fit of the best at the end."""
-    owner = module.BaseSearchCV
-    original = owner.fit
 
     def describe(self: Any, X: Any, y: Any = None, **given: Any) -> dict[str, Any]:  # noqa: N803
         candidates = _candidates(module, self)
@@ -408,23 +405,11 @@ def search(rounds: RoundCounter, module: Any) -> None:
             "device": "cpu",
         }
 
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        loop = rounds.begin(_SEARCH)
-        if loop is not None:
-            rounds.tell("fit", lambda: describe(self, *args, **kwargs))
-        try:
-            result = original(self, *args, **kwargs)
-            if loop is not None and self.refit:
-                rounds.done(_SEARCH)
-            return result
-        finally:
-            rounds.end(loop)
-
-    replace(rounds.session, owner, "fit", fit)
+    owner = module.BaseSearchCV
+    around(rounds, owner, "fit", _SEARCH, "fit", describe, lambda search: bool(search.refit))
 
 
 def _candidates(module: Any, search: Any) -> int | None:
-    """Return how many candidates there are; None where the search decides as it goes."""
     if hasattr(search, "factor"):  # successive halving
         return None
     if hasattr(search, "param_grid"):

@@ -17,7 +17,7 @@ import weakref
 
 from . import format as fmt
 from .optimizers import Optimizers
-from .rounds import after, limited_threads, replace
+from .rounds import after, around, limited_threads, replace
 from .total_work import _forget
 
 TYPE_CHECKING = False
@@ -219,8 +219,6 @@ _KERAS = "Keras"
 
 
 class _Progress:
-    """The fit that is running: its batch size, and where its epoch is."""
-
     __slots__ = ("batch", "behind", "seen")
 
     def __init__(self) -> None:
@@ -236,16 +234,7 @@ def trainer(rounds: RoundCounter, module: Any) -> None:
         for name, one in vars(module).items()
         if name.endswith("Trainer") and one.__module__ == module.__name__
     )
-    original = owner.fit
-
-    def fit(*args: Any, **kwargs: Any) -> Any:
-        loop = rounds.begin(_KERAS)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            rounds.end(loop)
-
-    replace(rounds.session, owner, "fit", fit)
+    around(rounds, owner, "fit", _KERAS)
     after(rounds, owner, "train_on_batch", _KERAS)
 
 

@@ -212,7 +212,6 @@ class Loaders:
             self.last.is_recorded = False
 
     def _waited(self, before_ns: int) -> int:
-        """Return how much longer than ``before_ns`` the main thread has waited for a core."""
         return max(0, self.delay.main_ns() - before_ns)
 
     def start_counting(self) -> None:
@@ -267,7 +266,6 @@ def _length(sized: Any) -> int | None:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Yield the tensors in a batch, however nested."""
     if hasattr(value, "element_size") and hasattr(value, "shape"):
         yield value
     elif isinstance(value, (list, tuple)):

@@ -236,7 +236,6 @@ def _phase(call: OperatorCall, fixed: set[int]) -> str:
 
 
 def _main_precision(calls: list[OperatorCall]) -> str:
-    """Return the type in which most product operations are done."""
     totals: dict[str, float] = {}
     for call in calls:
         if flops.is_product(call.name.rpartition("::")[2]):

@@ -167,7 +167,6 @@ class Optimizers:
         return number, flags
 
     def _end_turn(self) -> None:
-        """Close the turn of whoever stepped last."""
         seen = self._latest
         if seen is None:
             return

@@ -185,7 +185,6 @@ class RoundCounter:
 
 
 def _is_worker() -> bool:
-    """Whether this process is a worker of joblib's or of a pool."""
     process = sys.modules.get("multiprocessing.process")
     name = "" if process is None else str(process.current_process().name)
     return "Loky" in name or "PoolWorker" in name
@@ -205,18 +204,25 @@ def replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
 
 
 def around(
-    rounds: RoundCounter, owner: Any, name: str, kind: str, unit: str,
-    describe: Callable[..., dict[str, Any]],
+    rounds: RoundCounter, owner: Any, name: str, kind: str, unit: str = "",
+    describe: Any = None, has_last: Any = None,
 ) -> None:  # fmt: skip
-    """Have ``owner.name`` be a training loop; ``describe`` is called with its arguments."""
+    """Have ``owner.name`` be a training loop.
+
+    ``describe`` is called with its arguments, and returns facts; ``has_last`` says of its owner
+    whether its end is the end of a round, too.
+    """
     original = getattr(owner, name)
 
     def train(*args: Any, **kwargs: Any) -> Any:
         loop = rounds.begin(kind)
-        if loop is not None:
+        if loop is not None and describe is not None:
             rounds.tell(unit, lambda: describe(*args, **kwargs))
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if loop is not None and has_last is not None and has_last(args[0]):
+                rounds.done(kind)
+            return result
         finally:
             rounds.end(loop)
 

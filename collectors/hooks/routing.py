@@ -141,7 +141,6 @@ def routers_of(root: Any) -> list[dict[str, Any]]:
 
 
 def _experts_in(held: Any) -> int:
-    """Return how many experts a module holds; 0 if it is none of them."""
     children = list(held.children())
     if len(children) > 1 and len({type(one) for one in children}) == 1:
         return len(children)

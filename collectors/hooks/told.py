@@ -154,7 +154,6 @@ def _is_main_guard(node: Any) -> bool:
 
 
 def _is_cpu(node: Any) -> bool:
-    """Return whether an expression is ``"cpu"`` or ``torch.device("cpu")``."""
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "device":
         return bool(node.args) and _is_cpu(node.args[0])
     return isinstance(node, ast.Constant) and node.value == "cpu"

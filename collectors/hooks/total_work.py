@@ -118,7 +118,6 @@ def _source(loops: list[dict[str, Any]]) -> str:
 
 
 def _loops(frame: FrameType) -> list[dict[str, Any]]:
-    """Return the loops around the line that ``frame`` is at, innermost first."""
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     if not source:
         return []
@@ -139,7 +138,6 @@ def _loops(frame: FrameType) -> list[dict[str, Any]]:
 
 
 def _owner_of(tree: ast.AST, frame: FrameType) -> ast.AST:
-    """Return the function (or module) that the frame runs."""
     owner = tree
     first = frame.f_code.co_firstlineno
     if frame.f_code.co_name != "<module>":

@@ -282,7 +282,6 @@ def _both(before: Any, patch: Any, module: Any) -> None:
 
 
 def _after(owner: Any, name: str, then: Any) -> None:
-    """Have ``then(*args)`` called after ``owner.name(*args)``."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

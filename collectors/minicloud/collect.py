@@ -33,23 +33,17 @@ _AHEAD: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionProgress:
-    """What ``collect`` says after each run; ``left_s`` as in ``CollectionStart``."""
+    """What ``collect`` says before its first run (``run`` and ``row`` are None) and after each.
 
-    run: MiniRun
-    row: Row
-    done: int
-    planned: int
-    elapsed_s: float
-    left_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionStart:
-    """What ``collect`` says before its first run; how long the rest takes, but for noisy runs."""
+    ``left_s`` is how long the rest takes, but for noisy runs.
+    """
 
     done: int
     planned: int
     left_s: float
+    elapsed_s: float = 0.0
+    run: MiniRun | None = None
+    row: Row | None = None
 
 
 def collect(
@@ -62,7 +56,7 @@ def collect(
     attempts: int = ATTEMPTS,
     scale: Scale = SECONDS,
     prices: MiniPrices | None = None,
-    tell: Callable[[CollectionProgress | CollectionStart], None] = lambda progress: None,
+    tell: Callable[[CollectionProgress], None] = lambda progress: None,
 ) -> int:
     """Make the plan's runs that the journal lacks, noisy ones again at the end.
 
@@ -112,7 +106,7 @@ def collect(
     _warm_up({run.job for run in wanted})
     with _machinery(scale) as (has_quota, nodes):
         possible = [run for run in wanted if _is_possible(run, has_quota, nodes)]
-        tell(CollectionStart(**_standing(possible, state, pace)))
+        tell(CollectionProgress(**_standing(possible, state, pace)))
         while (run := state.next_run(possible, is_calm=sampling.is_calm())) is not None:
             if limit is not None and made >= limit:
                 break
@@ -247,20 +241,20 @@ def _warm_up(wanted: set[MiniJob]) -> None:
     gc.freeze()
 
 
-def describe(progress: CollectionProgress | CollectionStart) -> str:
+def describe(progress: CollectionProgress) -> str:
     """Return one line on a run, or on what there is to do, for people."""
     left = f"about {progress.left_s / 3600:.1f} h"
-    if isinstance(progress, CollectionStart):
+    run, row = progress.run, progress.row
+    if run is None or row is None:
         return (
             f"{progress.planned} runs, {progress.done} of them made; the others take {left} "
             "where nothing else runs. Stop at any time: the same command goes on"
         )
-    row = progress.row
     time_s = f"{row['time_s']:7.2f} s" if "time_s" in row else "      - "
     share = row.get("correction_fraction")
     noise = "" if share is None else f" corrected by {share:.0%}"
     noise += " NOISY" if row["is_noisy"] else ""
     return (
         f"[{progress.done}/{progress.planned} {progress.elapsed_s / 60:.1f} min, {left} left] "
-        f"{row['status']:8} {time_s} {progress.run.key}{noise} {row.get('error', '')}"
+        f"{row['status']:8} {time_s} {run.key}{noise} {row.get('error', '')}"
     )

@@ -202,7 +202,6 @@ def _anchor_facts(run: MiniRun, seen: list[summary.Seen]) -> Row:
 
 
 def _cores(run: MiniRun) -> tuple[int, ...]:
-    """Return the cores to pin to: the idlest for one, all for a layout of several nodes."""
     usable = sorted(os.sched_getaffinity(0))
     wanted = run.instance.cores if run.layout.kind == "single" else len(usable)
     if wanted >= len(usable):
