@@ -100,6 +100,7 @@ def _derive(run: Path) -> Recording:
     computing_s = None if step_time is None else step_time.corrected_s - waits_s
     facts = trainer.facts
     deep = deep_step(facts.get("deep_step", []), computing_s, facts.get("updates", []))
+    device = None if deep is None else deep.device
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
@@ -141,7 +142,7 @@ def _derive(run: Path) -> Recording:
         contention=1.0 - whole.corrected_s / whole.raw_s if whole.raw_s else 0.0,
         contention_half_width=whole.half_width_s / whole.corrected_s if whole.corrected_s else 0.0,
         step_samples=samples,
-        optimizers=_optimizers(trainer),
+        optimizers=tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", [])),
         communication=communication_of(processes, ranks),
         gradients=gradient_norms(processes, samples=samples, passes=passes, ranks=world_size),
         saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
@@ -155,7 +156,7 @@ def _derive(run: Path) -> Recording:
         touched=tuple(log.touched),
         routing=routing_of(trainer.fact("routers"), trainer.facts.get("routes", [])),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
-        told=told_of(trainer, deep and deep.device, log.header.get("command", ()), world_size),
+        told=told_of(trainer, device, log.header.get("command", ()), world_size),
     )
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))
@@ -293,10 +294,6 @@ def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
     if trainer.batches:
         backwards = min(backwards, batches_per_step(trainer))
     return max(1, round(backwards))
-
-
-def _optimizers(trainer: Events) -> tuple[str, ...]:
-    return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
 
 
 def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:

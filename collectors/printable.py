@@ -24,7 +24,10 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _escaped(sign) for sign in text)
+    signs = (
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+    )
+    return "".join(signs)
 
 
 def shown(text: str) -> str:
@@ -68,7 +71,3 @@ def _shell_sign(sign: str) -> str:
     if sign == "\n":
         return "\\n"
     return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
-
-
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode("ascii")

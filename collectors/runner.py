@@ -116,7 +116,9 @@ def plan(
     upkeep.clean(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
-    options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    options: dict[str, Any] = {
+        "given": {k: v for k, v in asdict(given or GivenWork()).items() if v is not None}
+    }
     if interpreter is not None:
         options["interpreter"] = asdict(interpreter)
     if workers > 1:
@@ -241,7 +243,3 @@ def _agent_command(plan_fd: int, reader: str) -> list[str]:
 def _name_of(command: Sequence[str]) -> str:
     scripts = [part for part in command if part.endswith((".py", ".sh"))]
     return Path(scripts[0] if scripts else command[0]).stem if command else ""
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

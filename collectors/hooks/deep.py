@@ -139,14 +139,13 @@ class DeepTrace:
         parameters = optimizers.parameters()
         gradients = [p.grad for p in parameters if p.grad is not None]
         step._storages.add_model(parameters + gradients + optimizers.states())
-        step._handle = optimizer.register_optimizer_step_pre_hook(step._optimizer_begins)
+        step._handle = optimizer.register_optimizer_step_pre_hook(
+            lambda *_: step.optimizer_runs(True)
+        )
         step._modules.__enter__()
         step._trace.__enter__()  # type: ignore[no-untyped-call]
         step._begin_ns = time.perf_counter_ns()
         return step
-
-    def _optimizer_begins(self, *_: Any) -> None:
-        self.optimizer_runs(True)
 
     def optimizer_runs(self, is_running: bool) -> None:
         """Say whether the operators that follow are an optimizer's."""

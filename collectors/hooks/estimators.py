@@ -215,7 +215,8 @@ def _counted(rounds: RoundCounter, method: Any, decorated: Any) -> Any:
     def fit(*args: Any, **kwargs: Any) -> Any:
         if rounds.is_idle or rounds.is_inside:
             return decorated(*args, **kwargs)
-        if is_partial and _is_called_by_library(sys._getframe(1)):
+        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if is_partial and caller.startswith("sklearn"):
             return decorated(*args, **kwargs)
         if is_partial and not rounds.fits_running:
             loop = rounds.begin(_PARTIAL + " ", is_pass=False)  # what is inside does not count
@@ -236,10 +237,6 @@ def _counted(rounds: RoundCounter, method: Any, decorated: Any) -> Any:
         return result
 
     return fit
-
-
-def _is_called_by_library(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("sklearn")
 
 
 def _rows(data: Any) -> int | None:

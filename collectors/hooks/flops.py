@@ -44,11 +44,6 @@ def _matrix_product(a: Any, b: Any) -> float:
     return 2.0 * _product(a.shape) * (int(b.shape[-1]) if b.dim() > 1 else 1)
 
 
-def _linear(args: Any, out: Any) -> float:
-    """(..., k) times the transpose of (n, k)."""
-    return 2.0 * _product(args[0].shape) * int(args[1].shape[0])
-
-
 def _linear_backward(args: Any, out: Any) -> float:
     """Gradients by input (args: self, grad, weight) and by weight, as asked for."""
     one = 2.0 * _product(args[0].shape) * int(args[2].shape[0])
@@ -102,7 +97,9 @@ _FORMS: tuple[tuple[str, Callable[[Any, Any], float]], ...] = (
     ("mm _sparse_mm _int_mm _scaled_mm mv dot vdot", lambda a, _: _matrix_product(a[0], a[1])),
     ("addmm _addmm_activation _sparse_addmm addmv", lambda a, _: _matrix_product(a[1], a[2])),
     ("addr", lambda _, out: 2.0 * _product(out.shape)),
-    ("linear mkldnn_linear _linear_pointwise", _linear),
+    # (..., k) times the transpose of (n, k).
+    ("linear mkldnn_linear _linear_pointwise",
+     lambda a, _: 2.0 * _product(a[0].shape) * int(a[1].shape[0])),
     ("linear_backward", _linear_backward),
     ("bmm", lambda a, _: 2.0 * _product(a[0].shape) * int(a[1].shape[2])),
     ("baddbmm", lambda a, _: 2.0 * _product(a[1].shape) * int(a[2].shape[2])),

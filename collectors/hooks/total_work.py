@@ -71,7 +71,8 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
         if loop["bound"] is not None and loop["bound"]["reset"] == "call":
             loop["bound"]["reset"] = ""  # called once: it counts through the job
     if loops:
-        candidates.append({"loops": loops, "confidence": "likely", "source": _source(loops)})
+        source = "%s, %s" % (" in ".join(loop["text"] for loop in loops), loops[-1]["where"])
+        candidates.append({"loops": loops, "confidence": "likely", "source": source})
     return candidates + schedules[:1]
 
 
@@ -111,10 +112,6 @@ def _is_counted(frame: FrameType) -> bool:
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     is_installed = "site-packages" in filename or "dist-packages" in filename
     return is_installed and package not in _NOT_COUNTED
-
-
-def _source(loops: list[dict[str, Any]]) -> str:
-    return "%s, %s" % (" in ".join(loop["text"] for loop in loops), loops[-1]["where"])
 
 
 def _loops(frame: FrameType) -> list[dict[str, Any]]:

@@ -261,13 +261,16 @@ def add(session: Any, patches: dict[str, Callable[[ModuleType], None]]) -> None:
     if not workers.isdigit() or int(workers) < 2:
         return
     wrapping = Wrapping(session, int(workers), port)
-    for name, patch in (
-        ("torch.optim.optimizer", _optimizer),
-        ("torch.autograd", _autograd),
+    patched: tuple[tuple[str, Any], ...] = (
+        ("torch.optim.optimizer",
+         lambda w, m: _after(m.Optimizer, "__init__", lambda self, *_: w.optimizer_made(self))),
+        ("torch.autograd", lambda w, m: _after(m, "backward", lambda *_: w.backward_ended())),
         ("torch.utils.data.dataloader", _loader),
         ("torch.distributed.distributed_c10d", _process_group),
-        ("torch.nn.parallel.distributed", _data_parallel),
-    ):
+        ("torch.nn.parallel.distributed",
+         lambda w, m: _after(m.DistributedDataParallel, "__init__", lambda *_: w.give_way())),
+    )  # fmt: skip
+    for name, patch in patched:
         before = patches.get(name)
         patches[name] = functools.partial(_both, before, functools.partial(patch, wrapping))
 
@@ -291,14 +294,6 @@ def _after(owner: Any, name: str, then: Any) -> None:
         return result
 
     setattr(owner, name, both)
-
-
-def _optimizer(wrapping: Wrapping, module: Any) -> None:
-    _after(module.Optimizer, "__init__", lambda self, *_: wrapping.optimizer_made(self))
-
-
-def _autograd(wrapping: Wrapping, module: Any) -> None:
-    _after(module, "backward", lambda *_: wrapping.backward_ended())
 
 
 def _loader(wrapping: Wrapping, module: Any) -> None:
@@ -325,7 +320,3 @@ def _process_group(wrapping: Wrapping, module: Any) -> None:
         return original(*args, **kwargs)
 
     module.init_process_group = init_process_group
-
-
-def _data_parallel(wrapping: Wrapping, module: Any) -> None:
-    _after(module.DistributedDataParallel, "__init__", lambda *_: wrapping.give_way())

@@ -162,7 +162,8 @@ class State:
         Of the next in the plan the first that suits the moment: what others disturb most while it
         is calm, the rest while it is not.
         """
-        ready = [run for run in runs if not self.is_done(run) and self._is_ready(run)]
+        left = (run for run in runs if not self.is_done(run))
+        ready = [run for run in left if _is_anchor(run) or run.job.key in self._anchors]
         ready.sort(key=lambda run: self.attempts[run.key])
         return min(
             ready[:_AHEAD],
@@ -183,9 +184,6 @@ class State:
         """Return the CPU time of a step in the job's quietest anchor run, where there is one."""
         anchor = self._anchors.get(run.job.key)
         return None if anchor is None else summary.cpu_step_s(anchor)
-
-    def _is_ready(self, run: MiniRun) -> bool:
-        return _is_anchor(run) or run.job.key in self._anchors
 
 
 def is_sensitive(run: MiniRun) -> bool:
