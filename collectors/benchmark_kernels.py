@@ -131,13 +131,7 @@ def _disk_read() -> float | None:
 
 
 def measure() -> HostBenchmark:
-    """Run all micro-benchmarks; about two seconds after the import of torch.
-
-    Raises
-    ------
-    OSError, ValueError
-        If a worker process fails.
-    """
+    """Run all micro-benchmarks; about two seconds after the import of torch."""
     import torch  # noqa: F401 - before the forks, so that they share its pages
 
     (alone,) = _in_parallel(1)

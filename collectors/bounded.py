@@ -101,13 +101,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_numbers(values: Any, *, but: Collection[str] = ()) -> None:
-    """Refuse fitted constants that are no numbers, however deep they lie.
-
-    Raises
-    ------
-    ValueError
-        Naming the first one.
-    """
+    """Refuse fitted constants that are no numbers, however deep they lie."""
     if not isinstance(values, dict):
         raise ValueError(f"{str(values)[:40]} instead of constants")  # noqa: TRY004
     for name, value in values.items():

@@ -41,8 +41,6 @@ class Child:
     ----------
     code : int or None
         Exit code, or the negative number of the signal that killed it; None while it runs.
-    max_rss_bytes : int
-        Largest resident set of any process reaped.
     cpu_ns : int
         CPU time of all processes reaped, and of those that they reaped.
     """

@@ -32,13 +32,7 @@ def cached() -> tuple[DeviceSheet, ...]:
 
 
 def from_record(record: Mapping[str, Any]) -> DeviceSheet:
-    """Make a sheet of its JSON form.
-
-    Raises
-    ------
-    TypeError
-        If a field is missing or unknown.
-    """
+    """Make a sheet of its JSON form."""
     lists = {
         name: tuple(record.get(name, ()))
         for name in ("threads", "flop_per_s_by_threads", "bytes_per_s_by_threads",

@@ -58,13 +58,7 @@ class RecordingLimits:
 
 
 class Escalation:
-    """SIGTERM and then SIGKILL to whoever outlives the profiler's patience.
-
-    Parameters
-    ----------
-    patience_s : float
-        Between the question, SIGTERM and SIGKILL. [s]
-    """
+    """SIGTERM and then SIGKILL to whoever outlives the profiler's patience."""
 
     def __init__(self, tree: Processes, monitor: Monitor, patience_s: float) -> None:
         self._tree = tree

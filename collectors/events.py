@@ -77,16 +77,10 @@ class Events:
 
     Attributes
     ----------
-    header : dict
-        pid, start ticks, Python version.
     clock : int
         The one of the highest rank that ticked; -1 for none.
     backwards, batches, samples : int
         Sums over the ``intervals``: complete steps without an epoch's begin in them.
-    others : Others
-        What the steps' main thread waits for.
-    communication : list of CommunicationCounts
-        Since the process joined a group.
     """
 
     header: dict[str, Any] = field(default_factory=dict)

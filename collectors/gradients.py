@@ -40,8 +40,6 @@ def gradient_norms(
 
     Parameters
     ----------
-    samples : float or None
-        Of a step, over all ranks.
     passes : int
         Micro-batches of a step of one rank, as loader and backward passes say together: passes
         for several losses of one batch are no parts of one gradient.

@@ -49,13 +49,7 @@ def interpreter_for(
     own: str = sys.executable,
     prefix: str = sys.prefix,
 ) -> Interpreter:
-    """Return the Python in which the user would run ``script``.
-
-    Parameters
-    ----------
-    own, prefix : str
-        The advisor's own interpreter, and the environment that it belongs to.
-    """
+    """Return the Python in which the user would run ``script``."""
     searched = environment.get("PATH", os.defpath)
     active = _active(environment, searched.split(os.pathsep))
     found = active or _named_by(script, searched)

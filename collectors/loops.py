@@ -31,8 +31,6 @@ def of_loops(
 
     Parameters
     ----------
-    loops : list of dict
-        Innermost first; see ``hooks.total_work.find``.
     found : list of dict
         All that was seen of the work, in order, ``loops`` last.
 

@@ -25,8 +25,6 @@ def step(*, samples: int | None = None, total_steps: int | None = None) -> None:
     ----------
     samples : int, optional
         Training examples in the step, over this process.
-    total_steps : int, optional
-        Steps of the whole job.
     """
     session = _session()
     if session is not None:

@@ -26,11 +26,6 @@ _STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 def advised_memory_bytes(peak_bytes: int) -> int:
     """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
 
-    Raises
-    ------
-    ValueError
-        If the peak is negative.
-
     Examples
     --------
     >>> advised_memory_bytes(800 * 2**20) == 2**30
@@ -89,11 +84,6 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
 
     max over the moments of the traced step of fixed + growing samples / traced samples: with the
     batch the peak moves from the optimizer over the end of the backward pass to its beginning.
-
-    Parameters
-    ----------
-    samples : float
-        In one micro-batch.
 
     Raises
     ------

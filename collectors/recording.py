@@ -230,8 +230,6 @@ class DeepStep:
         Peak of tensor memory in the step, where it could be followed. [bytes]
     precision : str
         Autocast or parameter type: ``"fp32"``, ``"bf16"``, ...
-    flags : tuple of str
-        What may be wrong with the counts, in words.
     memory_frontier : tuple of (int, int, int)
         Fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
         that are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
@@ -269,17 +267,11 @@ class Loading:
 
     Attributes
     ----------
-    batch : int or None
-        Samples of one loader batch.
     workers : int
         Loader processes; 0 loads inside the loop.
     wait_s, raw_wait_s : float
         Mean time per step that the loop spends in the loader, without neighbours and by the clock;
         the first is part of the corrected step. [s]
-    cpu_s_per_sample : float or None
-        Seconds of one core to produce a sample. [s]
-    sample_bytes : float or None
-        Size of one sample as tensors. [bytes]
     """
 
     batch: int | None
@@ -328,8 +320,6 @@ class Rounds:
         What a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``, ...
     cores : float or None
         As many as the script lets it use; None for all there are. [cores]
-    busy_cores : float or None
-        Kept busy while it trained; None where that was not read. [cores]
     compile_s : float or None
         What the first round took beyond an ordinary one: compilation, binning. [s]
     spread_fraction : float

@@ -32,13 +32,7 @@ def mirror_of(url: str) -> Path:
 
 
 def push(run: Path, url: str) -> None:
-    """Copy a run's files to ``url``.
-
-    Raises
-    ------
-    RecordingError
-        If the place cannot be written to.
-    """
+    """Copy a run's files to ``url``."""
     files, base = _file_system(url)
     try:
         files.makedirs(f"{base}/{run.name}", exist_ok=True)
@@ -51,13 +45,7 @@ def push(run: Path, url: str) -> None:
 
 
 def pull(url: str) -> Path:
-    """Bring what the mirror of ``url`` lacks, and return the mirror.
-
-    Raises
-    ------
-    RecordingError
-        If the place cannot be read.
-    """
+    """Bring what the mirror of ``url`` lacks, and return the mirror."""
     files, base = _file_system(url)
     mirror = mirror_of(url)
     try:

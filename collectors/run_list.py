@@ -44,8 +44,6 @@ class RunLine:
         ISO 8601, UTC; None where unreadable, as all that follows.
     duration_s, step_s : float or None
         Of the recording, and of a step, corrected. [s]
-    command : tuple of str
-        Empty when attached.
     """
 
     run: str

@@ -73,14 +73,10 @@ def plan(
         Longest recording after the first step. [s]
     limit_steps : int, optional
         Record exactly so many steps.
-    interval_s : float
-        Between readings. [s]
     continue_run : bool
         Let the script go on without hooks instead of stopping it.
     is_precise : bool
         Go on until the step time's interval is within 2 %.
-    given : GivenWork, optional
-        The job's length as the user gives it.
     measure_host : bool
         Run the host's micro-benchmarks first, unless they are in the cache.
     progress_s : float
@@ -160,11 +156,6 @@ def profile(
         Called with a line of text every few seconds.
     **settings
         As for ``plan``.
-
-    Raises
-    ------
-    RecordingError
-        If nothing can be recorded here.
     """
     wanted = plan(command, **settings)
     run(wanted, on_progress=on_progress)
@@ -173,13 +164,7 @@ def profile(
 
 
 def share(run: Path, run_root: Root | None = None) -> None:
-    """Copy a run to where the team's runs are, if that is a URL.
-
-    Raises
-    ------
-    RecordingError
-        If it cannot be written to.
-    """
+    """Copy a run to where the team's runs are, if that is a URL."""
     place = store.run_root() if run_root is None else run_root
     if remote.is_url(place):
         remote.push(run, str(place))

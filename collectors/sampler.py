@@ -48,13 +48,7 @@ class _Slow:
 
 
 class Sampler:
-    """Takes readings of a process tree.
-
-    Parameters
-    ----------
-    clock : callable
-        Monotonic time in ns; injected by tests.
-    """
+    """Takes readings of a process tree."""
 
     def __init__(
         self, tree: Processes, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns

@@ -41,15 +41,7 @@ class RankSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeries:
-    """One process of the tree, once a second; counters since it began.
-
-    Attributes
-    ----------
-    rank : int or None
-        Of a process that trains together with others.
-    t_s : tuple of float
-        Since the recording began. [s]
-    """
+    """One process of the tree, once a second; counters since it began."""
 
     pid: int
     rank: int | None
@@ -77,8 +69,6 @@ class TouchedReading:
 
     Attributes
     ----------
-    t_s, window_s : float
-        Its end, since the start of the recording, and its length. [s]
     touched_bytes, resident_bytes : int
         Touched in it, and held at its end; pages that processes share count once for each. [bytes]
     held_bytes : int

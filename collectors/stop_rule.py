@@ -25,8 +25,6 @@ class StopRule:
 
     Attributes
     ----------
-    least_s : float
-        After warm-up. [s]
     half_width_fraction : float
         Of the mean; 0.05, or 0.02 with ``--precise``.
     agreement_fraction : float
@@ -54,13 +52,7 @@ class Verdict:
 def judge(
     steps: Steps, rule: StopRule, *, epoch_steps: float | None, epochs_begun: int
 ) -> Verdict:
-    """Say whether ``steps`` have settled.
-
-    Parameters
-    ----------
-    epochs_begun : int
-        Iterators over the training data so far.
-    """
+    """Say whether ``steps`` have settled."""
     now = mean(steps)
     return Verdict(
         mean=now,

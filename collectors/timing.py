@@ -134,12 +134,8 @@ class Times:
 
     Attributes
     ----------
-    startup : Corrected or None
-        From the start to the end of the first step.
     boundary : Corrected or None
         What a step with an epoch's begin in it takes beyond an ordinary one without neighbours.
-    tail : Corrected or None
-        From the last step to the end.
     """
 
     step: Mean | None

@@ -33,12 +33,8 @@ class Told:
     ----------
     reason : str
         Why it used no accelerator, in words; empty where it uses one if there is one.
-    change : str
-        What to do for it to use one.
     edits : tuple of (words, words)
         The part of it on the command line: words in a row, and what stands in their place.
-    by_hand : str
-        The rest of it: in the environment, or in the script.
     spreads : tuple of str
         Names in its source of what trains on several devices; empty where none was seen.
     """

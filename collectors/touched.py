@@ -31,11 +31,6 @@ _ALL_PAGES = b"1"
 class TouchedMemory:
     """Follows what the processes of a tree touch.
 
-    Parameters
-    ----------
-    spent : callable
-        CPU time of this thread [ns], which the walks are timed by.
-
     Attributes
     ----------
     failure : str

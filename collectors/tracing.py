@@ -20,13 +20,9 @@ def deep_step(
 
     Parameters
     ----------
-    facts : list of dict
-        One per traced step.
     step_s : float or None
         What the operators add up to: the corrected step without its loader; None leaves them as
         measured. [s]
-    updates : sequence of dict
-        Times of updates in ordinary steps, as the hooks wrote them.
     """
     if not facts:
         return None

@@ -34,13 +34,7 @@ class Recovered:
 
 
 def recover_all(root: store.Root | None = None) -> list[Recovered]:
-    """Close or take away every run whose profiler was killed; return what became of each.
-
-    Raises
-    ------
-    RecordingError
-        If the folder of runs cannot be read.
-    """
+    """Close or take away every run whose profiler was killed; return what became of each."""
     found = []
     for run in store.list_runs(root):
         outcome = _recovered(run)
@@ -89,11 +83,6 @@ def never_recorded(run: Path) -> bool:
     """Whether a run is this user's, its profiler is dead, and no reading or step was recorded.
 
     Its folder must hold nothing but a recording's files.
-
-    Raises
-    ------
-    OSError
-        If it cannot be looked into.
     """
     path = run / PROFILER_FILE
     about = path.stat()

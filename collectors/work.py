@@ -27,12 +27,8 @@ def total_work(
 
     Parameters
     ----------
-    given : GivenWork
-        Overrides everything.
     samples_per_step : float
         Over all processes; 0 where unknown.
-    is_finished : bool
-        Whether the script ran to its own end.
     """
     if given.total_steps is not None:
         return TotalWork.of(given.total_steps, None, "--total-steps", "given")

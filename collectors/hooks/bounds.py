@@ -27,8 +27,6 @@ class Exits:
         runs now; of another counter it is the value at which the loop is left, and ``reset`` says
         where it begins anew: ``"loop"`` (in a loop around, in this function), ``"call"`` (in this
         function) or ``""``.
-    may_end : bool
-        Some condition cannot be foreseen.
     """
 
     def __init__(self, loop: Any, owner: Any, scope: dict[str, Any], line: int) -> None:

@@ -41,12 +41,8 @@ class Chores:
 
     Attributes
     ----------
-    due_ns : int
-        When something is due by time.
     due_step : int
         Below this step something may be due by count; every step where a device is timed.
-    delay_ns : int
-        The main thread's waiting for a core, as of a short while ago.
     """
 
     def __init__(self, state: ProcessState, folder: str) -> None:

@@ -36,8 +36,6 @@ class Communication:
     ----------
     wait_ns : int
         Time that the main thread spent inside collectives and waiting for them.
-    calls, payload_bytes : int
-        Collectives called, and the bytes of their largest argument.
     """
 
     def __init__(self, writer: Writer) -> None:

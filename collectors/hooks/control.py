@@ -13,13 +13,6 @@ NEVER = 2**63
 class Control:
     """The control file.
 
-    Attributes
-    ----------
-    action : int
-        ``format.ACTION_*``.
-    from_step : int
-        The step after which it is due.
-
     Notes
     -----
     A profiler that was killed cannot ask for anything any more: when its heartbeat is older than

@@ -157,8 +157,6 @@ def flop(name: str, args: Sequence[Any], names: Sequence[str], out: Any, element
     ----------
     name : str
         The operator without namespace and overload, e.g. ``"addmm"``.
-    args, names
-        What it got, in the order of its schema, and how the schema calls it.
     elements : int
         Elements of its largest floating-point operand or result.
     """

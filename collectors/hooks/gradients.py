@@ -36,13 +36,7 @@ _LOOKS = 3
 
 
 class GradientSampler:
-    """The norms of the sampled steps of one process.
-
-    Attributes
-    ----------
-    is_wrapped : bool
-        The profiler averages the gradients of this rank after each pass.
-    """
+    """The norms of the sampled steps of one process."""
 
     def __init__(self, state: ProcessState) -> None:
         self.is_open = self.is_wrapped = False

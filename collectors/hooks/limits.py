@@ -13,15 +13,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, Any]:
-    """Return the limits in force.
-
-    Parameters
-    ----------
-    called : int or None
-        What the script last passed to ``torch.set_num_threads``.
-    is_rank : bool
-        The profiler made this process, one of several (``--workers``).
-    """
+    """Return the limits in force."""
     try:
         affinity = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on Linux

@@ -39,10 +39,6 @@ class _Seen:
 
     Attributes
     ----------
-    last, begun : int
-        The ticks of its last step, and of the begin of its last turn.
-    run : int
-        Steps in its last turn so far.
     runs, pauses : tuple of int
         Of its last turns: their steps, and the ticks from one's begin to the next one's.
     completed_before, proofs : int

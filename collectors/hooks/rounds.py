@@ -42,11 +42,6 @@ class RunningFit:
 class RoundCounter:
     """The training loops of this process.
 
-    Attributes
-    ----------
-    fits_running : int
-        Fits of estimators, one inside the other, that are running.
-
     Notes
     -----
     Rounds may end in several threads at once, hence the lock. A worker process of joblib's or of a

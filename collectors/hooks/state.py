@@ -23,18 +23,12 @@ class ProcessState:
     ----------
     arguments : dict of float
         The numbers among the parsed arguments that may say how long the job is.
-    switches : dict
-        The parsed arguments about devices.
     clock, rank, steps : int
         The leading clock, its rank, and the training steps it completed.
-    backwards : int
-        Backward passes since the last tick.
     threads_called : int or None
         What the script's main thread last passed to ``torch.set_num_threads``.
     last_step : int
         After which the profiler wants the script to stop, or to be let go.
-    is_released : bool
-        The hooks are out; nothing is recorded any more.
     """
 
     def __init__(self, folder: str) -> None:

@@ -121,11 +121,6 @@ class Storages:
         What is left at the step's end (a loop's variables) lived in it from the step before, up to
         the moment at which it was made anew.
 
-        Parameters
-        ----------
-        fixed : set of int
-            Storages that do not grow with the batch.
-
         Returns
         -------
         list of (int, int, int)

@@ -36,11 +36,6 @@ def start_ticks(pid: int) -> int:
 class Writer:
     """The event file of this process; opened on the first record, and anew after a fork.
 
-    Attributes
-    ----------
-    lost : int
-        Records that could not be written (disk full, folder gone).
-
     Notes
     -----
     Threads of the script may write at the same time; a signal's handler may interrupt a write of

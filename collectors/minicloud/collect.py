@@ -62,25 +62,14 @@ def collect(
 
     Parameters
     ----------
-    limit : int or None
-        Runs to make at most.
-    hours : float or None
-        Time after which no new run begins.
     only : sequence of str
         Patterns for run keys, as a shell matches file names; one must match.
     cap_s : float, optional
         A run that takes longer is cut short; the plan's own by default. [s]
     attempts : int
         How often a run is made at most where it stays noisy.
-    prices : MiniPrices, optional
-        Of the plan of minutes; synthetic ones by default.
     tell : callable
         Is given what there is to do before the first run, and the progress after each.
-
-    Returns
-    -------
-    int
-        Runs made.
 
     Raises
     ------

@@ -38,13 +38,7 @@ def operator_class(name: str) -> str:
 
 
 class StepCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what passes through; set ``phase`` before each part of the step.
-
-    Attributes
-    ----------
-    phase : str
-        ``"forward"``, ``"backward"`` or ``"optimizer"``.
-    """
+    """Counts what passes through; set ``phase`` before each part of the step."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

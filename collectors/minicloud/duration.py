@@ -27,13 +27,7 @@ def declared_s(run: MiniRun) -> float:
 
 
 class Pace:
-    """Seconds spent for each declared second, by the kind of layout; takes in one row at a time.
-
-    Parameters
-    ----------
-    planned : iterable of MiniRun
-        Rows of other runs say nothing.
-    """
+    """Seconds spent for each declared second, by the kind of layout; rows come one at a time."""
 
     def __init__(self, planned: Iterable[MiniRun]) -> None:
         self._planned = {run.key: run for run in planned}

@@ -31,8 +31,6 @@ class MiniInstance:
     ----------
     quota : float or None
         Cores' worth of time that the cgroup grants; None: all of the pinned cores. [cores]
-    threads : int
-        Intra-operator threads of the framework.
     memory_headroom_bytes : int or None
         Data memory it may add to the freshly started process; None: no limit. [bytes]
     """
@@ -62,8 +60,6 @@ class MiniLayout:
     kind : LayoutKind
         ``"parameter-server"``: a master that holds the parameters, and workers that compute;
         ``"allreduce"``: workers only, DistributedDataParallel, the first is the chief.
-    workers : int
-        Processes that compute gradients.
     rate_bit_per_s : float or None
         Every machine's link, each way; None where there is none. [bit/s]
     """

@@ -56,13 +56,7 @@ class Journal:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other collectors off the journal: two at once would disturb each other's runs.
-
-        Raises
-        ------
-        RecordingError
-            If another one is at it.
-        """
+        """Keep other collectors off the journal: two at once would disturb each other's runs."""
         import fcntl  # where runs are read, there may be none
 
         self.path.parent.mkdir(parents=True, exist_ok=True)

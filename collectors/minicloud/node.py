@@ -41,12 +41,8 @@ class Seat:
 
     Attributes
     ----------
-    rank : int
-        0 is the master or chief.
     group : CpuGroup or None
         None where cgroups are refused and the instance type needs none.
-    network : Nodes or None
-        Whose namespace ``rank`` to enter.
     """
 
     rank: int

@@ -61,12 +61,8 @@ class Scale:
         Of a whole job on the anchor. [s]
     least_ratio : int
         Steps of the whole job over those of its partial run.
-    partial_cpu_s : float
-        Least CPU time of a partial run. [s]
     cap_s : float
         A run that takes longer is cut short. [s]
-    partial_interval_s, full_interval_s : float
-        Between two readings of a run's series. [s]
     """
 
     name: str

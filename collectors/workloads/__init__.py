@@ -37,10 +37,6 @@ class Workload:
 
     Attributes
     ----------
-    widths : tuple of int
-        Sizes of the model: what ``build`` takes.
-    batches : tuple of int
-        Samples of one step on one worker.
     build : callable
         ``width -> module``, freshly initialised from torch's global seed.
     samples : callable
@@ -64,13 +60,7 @@ class Workload:
 
 
 def load(name: str) -> Workload:
-    """Return the workload of that name, importing torch and its models.
-
-    Raises
-    ------
-    ValueError
-        There is none of that name.
-    """
+    """Return the workload of that name, importing torch and its models."""
     if name not in WORKLOADS:
         raise ValueError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
     file = next(file for file, names in _FILES.items() if name in names)

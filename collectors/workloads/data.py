@@ -45,11 +45,6 @@ def patches() -> TensorDataset:
     """Return 2,048 patches (3, 32, 32) of scikit-learn's two photographs, and where they are from.
 
     The class is photograph x quadrant, 8 in all: colour and texture tell it, not perfectly.
-
-    Raises
-    ------
-    RecordingError
-        If the package that decodes them is missing.
     """
     from sklearn.datasets import load_sample_images
 

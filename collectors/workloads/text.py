@@ -19,13 +19,7 @@ _TEXT: dict[str, Any] = {
 
 
 class CharacterModel(nn.Module):
-    """Embedding, a recurrent layer, linear head over 128 characters.
-
-    Parameters
-    ----------
-    layer : type
-        ``nn.LSTM`` or ``nn.GRU``.
-    """
+    """Embedding, a recurrent layer, linear head over 128 characters."""
 
     def __init__(self, width: int, layer: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
