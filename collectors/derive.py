@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from advisor.collectors.contention import Corrected
-from advisor.collectors.device_sheet import from_record
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.gradients import gradient_norms
@@ -28,6 +27,7 @@ from advisor.collectors.ranks import (
 )
 from advisor.collectors.recording import (
     DeepStep,
+    DeviceSheet,
     Host,
     HostBenchmark,
     Loading,
@@ -309,7 +309,7 @@ def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
 def _host(log: ProfilerLog, trainer: Events) -> Host:
     described = dict(log.header["host"])
     measured = described.pop("benchmark", None)
-    sheets = tuple(from_record(sheet) for sheet in described.pop("sheets", ()))
+    sheets = tuple(DeviceSheet.from_record(sheet) for sheet in described.pop("sheets", ()))
     torch = trainer.fact("torch")
     host = Host(
         **{**described, "gpus": tuple(described.get("gpus", ()))},

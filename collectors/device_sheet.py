@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from advisor.collectors import atomic, benchmark, device_kernels
 from advisor.collectors.errors import RecordingError
@@ -26,19 +24,9 @@ def sheet_path() -> Path:
 def cached() -> tuple[DeviceSheet, ...]:
     """Return the remembered sheets; none where nothing was measured or it cannot be read."""
     try:
-        return tuple(from_record(one) for one in json.loads(sheet_path().read_text()))
+        return tuple(DeviceSheet.from_record(one) for one in json.loads(sheet_path().read_text()))
     except (OSError, ValueError, TypeError):
         return ()
-
-
-def from_record(record: Mapping[str, Any]) -> DeviceSheet:
-    """Make a sheet of its JSON form."""
-    lists = {
-        name: tuple(record.get(name, ()))
-        for name in ("threads", "flop_per_s_by_threads", "bytes_per_s_by_threads",
-                     "step_s_by_threads")
-    }  # fmt: skip
-    return DeviceSheet(**{**record, **lists})
 
 
 def measure_and_remember() -> tuple[DeviceSheet, ...]:
@@ -51,7 +39,7 @@ def measure_and_remember() -> tuple[DeviceSheet, ...]:
     """
     try:
         printed = benchmark.run_apart(device_kernels.main, _PATIENCE_S)
-        sheets = tuple(from_record(one) for one in printed)
+        sheets = tuple(DeviceSheet.from_record(one) for one in printed)
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(

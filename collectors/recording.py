@@ -6,9 +6,10 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from advisor.collectors.gradients import GradientNorms
 from advisor.collectors.limits import Limits
@@ -80,6 +81,12 @@ class DeviceSheet:
     step_s_by_threads: tuple[float, ...] = ()
     torch_version: str = ""
     measured_at: str = ""
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> DeviceSheet:
+        """Make a sheet of its JSON form, with lists for tuples."""
+        lists = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+        return cls(**{**record, **lists})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
