@@ -19,16 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import torch
 
-_FILES: Final = {
-    "relations": ("mlp", "gnn", "recommender"),
-    "images": ("cnn", "resnet", "convnext", "vit", "unet", "autoencoder"),
-    "text": ("lstm", "gru", "transformer"),
-}
-# In the order of the collection's plan, which goes by it.
-WORKLOADS: Final = (
-    "mlp", "cnn", "resnet", "convnext", "vit", "unet", "autoencoder", "lstm", "gru",
-    "transformer", "gnn", "recommender",
-)  # fmt: skip
+# Name -> its file here, in the order that the collection's plan goes by.
+WORKLOADS: Final = {
+    "mlp": "relations", "cnn": "images", "resnet": "images", "convnext": "images",
+    "vit": "images", "unet": "images", "autoencoder": "images", "lstm": "text", "gru": "text",
+    "transformer": "text", "gnn": "relations", "recommender": "relations",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +59,6 @@ def load(name: str) -> Workload:
     """Return the workload of that name, importing torch and its models."""
     if name not in WORKLOADS:
         raise ValueError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
-    file = next(file for file, names in _FILES.items() if name in names)
-    found: tuple[Workload, ...] = importlib.import_module(f"{__name__}.{file}").WORKLOADS
+    module = importlib.import_module(f"{__name__}.{WORKLOADS[name]}")
+    found: tuple[Workload, ...] = module.WORKLOADS
     return next(one for one in found if one.name == name)
