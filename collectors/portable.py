@@ -68,6 +68,9 @@ class PortableProcess(OneProcess):
             counters = self._process.io_counters()
             usage.read_bytes, usage.write_bytes = counters.read_bytes, counters.write_bytes
 
+    def close(self) -> None:
+        """Let go of the process: nothing is held of it."""
+
 
 class PortableTree(Processes):
     """All descendants of this process, or an attached process and its descendants.

@@ -85,9 +85,9 @@ class OneProcess(ABC):
         else's to read stay zero.
         """
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go of it: what it has used stays, but it is there no more."""
-        self.usage.processes = self.usage.rss_bytes = 0
+        """Let go of it."""
 
 
 class Process(OneProcess):
@@ -144,8 +144,7 @@ class Process(OneProcess):
         return True
 
     def close(self) -> None:
-        """Let go of the descriptors too."""
-        super().close()
+        """Let go of the descriptors."""
         for fd in (self._statm, self._stat, self._io, self._schedstat):
             if fd >= 0:
                 os.close(fd)
@@ -186,6 +185,7 @@ class Processes(ABC):
     def _bury(self, pid: int) -> None:
         process = self.processes.pop(pid)
         process.close()
+        process.usage.processes = process.usage.rss_bytes = 0
         self._gone.add(process.usage)
 
     def close(self) -> None:
