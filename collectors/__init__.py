@@ -1,4 +1,4 @@
-"""What was seen of a training script: run it, sample it, hook it, read it back.
+"""Recordings of training scripts: run them, sample them, hook them, read them back.
 
 Complete in itself: imports nothing of ``advisor`` and nothing of the planners. Names are imported
 when they are used.
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from advisor.collectors.recording import Reading as Reading
     from advisor.collectors.recording import Recording as Recording
 
-_HOME = {"Reading": "recording", "Recording": "recording", "RecordingError": "errors"}
+_HOME = {
+    "Reading": "advisor.collectors.recording",
+    "Recording": "advisor.collectors.recording",
+    "RecordingError": "advisor.collectors.errors",
+}
 __all__ = ["Reading", "Recording", "RecordingError"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'advisor.collectors' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"advisor.collectors.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(_HOME[name]), name)

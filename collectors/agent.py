@@ -207,7 +207,6 @@ class Agent:
             self._child.signal(received.number)
 
     def _check(self, elapsed: float) -> None:
-        """Look at what the hooks wrote, and stop when it is time."""
         self._monitor.update()
         self._orders.beat()
         if self._escalation.has_begun:

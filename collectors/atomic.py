@@ -137,13 +137,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def drafting_folder(near: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``near`` that is gone at the end, unless ``put_in_place``.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
+    """Give an empty folder beside ``near`` that is gone at the end, unless ``put_in_place``."""
     near = Path(os.path.realpath(near))
     near.parent.mkdir(parents=True, exist_ok=True)
     _put_back(near)
@@ -242,12 +236,8 @@ def _draft_name(target: Path, ending: str) -> Path:
 
 
 def _claim(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Make a draft that is locked, and return it and its descriptor.
-
-    Between the making and the locking another writer may take it for abandoned: then it is made
-    again.
-    """
-    while True:
+    """Make a draft that is locked, and return it and its descriptor."""
+    while True:  # another writer may take it for abandoned before it is locked
         draft = _draft_name(target, _PARTIAL)
         try:
             handle = _locked(make(draft))
@@ -286,7 +276,6 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _locked(handle: int) -> int:
-    """Return a descriptor, locked where the file system can."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 

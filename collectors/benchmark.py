@@ -1,16 +1,19 @@
-"""What this machine can do: products, memory, integers, disk; measured once and remembered."""
+"""Micro-benchmarks of this machine: products, memory, integers, disk; measured once and kept."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from advisor.collectors import atomic, host
+from advisor.collectors import atomic, benchmark_kernels, host
 from advisor.collectors.recording import HostBenchmark
 
 _VERSION = 2
@@ -40,24 +43,19 @@ def cached_or_measured() -> HostBenchmark | None:
 
 def measure_and_remember() -> HostBenchmark | None:
     """Measure in a process of its own, which leaves this one small; None if that fails."""
-    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); "
-        "from advisor.collectors.benchmark_kernels import main; main()"
-    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, root],
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=True,
-        )
-        measured = HostBenchmark(**json.loads(done.stdout))
+        measured = HostBenchmark(**run_apart(benchmark_kernels.main, _PATIENCE_S))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return None
-    path = cache_path()
-    try:
-        atomic.write_text(path, json.dumps(asdict(measured)))
-    except OSError:  # unwritable cache: measured again next time
-        return measured
+    with contextlib.suppress(OSError):  # unwritable cache: measured again next time
+        atomic.write_text(cache_path(), json.dumps(asdict(measured)))
     return measured
+
+
+def run_apart(main: Callable[[], None], patience_s: float) -> Any:
+    """Return what a module's function prints as JSON in a process of its own."""
+    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
+    call = f"from {main.__module__} import {main.__name__} as main; main()"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {call}", root]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=True)
+    return json.loads(done.stdout)

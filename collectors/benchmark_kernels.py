@@ -1,10 +1,10 @@
 """The micro-benchmarks themselves, run in a process of their own.
 
 Everything is timed by the CPU clock of the thread that works, and the best of many short
-repetitions counts, so that neighbours cost little: they slow a kernel down by what they take of
-caches and bandwidth, not by the cores they occupy. The figures for all cores come from one process
-a core, all at work at the same time, added up: clocks, caches and memory are shared as in a
-training run.
+repetitions counts, so that neighbours cost little: they slow a kernel down by what they take
+of caches and bandwidth, not by the cores they occupy. The figures for all cores come from one
+process a core, all at work at the same time, added up: clocks, caches and memory are shared as
+in a training run.
 
 The integer mix takes about as long in each of four kinds of work that CoreMark is made of, in
 code that Python's own library has compiled: a table-driven CRC, sorting a list, a state machine
@@ -45,7 +45,6 @@ _COREMARK_PER_PASS: Final = 44_668 * 0.0136
 
 
 def _best_s(run: Callable[[], object]) -> float:
-    """Return the least CPU time of ``run`` within the budget. [s]."""
     run()
     least = float("inf")
     end = time.perf_counter() + _BUDGET_S
@@ -93,7 +92,6 @@ def _rates(workers: int) -> tuple[float, float, float]:
 
 
 def _in_parallel(workers: int) -> list[tuple[float, float, float]]:
-    """Run the kernels in forked processes at the same time and return what each measured."""
     pipes = []
     for _ in range(workers):
         read_fd, write_fd = os.pipe()
@@ -133,13 +131,7 @@ def _disk_read() -> float | None:
 
 
 def measure() -> HostBenchmark:
-    """Run all micro-benchmarks; about two seconds after the import of torch.
-
-    Raises
-    ------
-    OSError, ValueError
-        If a worker process fails.
-    """
+    """Run all micro-benchmarks; about two seconds after the import of torch."""
     import torch  # noqa: F401 - before the forks, so that they share its pages
 
     (alone,) = _in_parallel(1)

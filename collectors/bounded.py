@@ -33,8 +33,6 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
 
     Raises
     ------
-    OSError
-        If it cannot be read.
     ValueError
         If it is larger than ``most_bytes``, or not UTF-8.
     """
@@ -49,8 +47,6 @@ def read_bytes(file: IO[bytes], *, most_bytes: int = MOST_BYTES) -> bytes:
 
     Raises
     ------
-    OSError
-        If it cannot be read.
     ValueError
         If there are more than ``most_bytes``: it may be a device, or unpacked as it is read.
     """
@@ -63,12 +59,7 @@ def read_bytes(file: IO[bytes], *, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
-    """Return the value in a JSON file; see ``parse_json``.
-
-    Raises
-    ------
-    OSError, ValueError
-    """
+    """Return the value in a JSON file; see ``parse_json``."""
     return parse_json(read_text(path, most_bytes=most_bytes))
 
 
@@ -92,12 +83,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return a TOML table, within the same bounds as ``parse_json``.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Return a TOML table, within the same bounds as ``parse_json``."""
     if len(text) > MOST_TOML_BYTES:
         raise ValueError(f"larger than {MOST_TOML_BYTES >> 20} MiB")
     try:
@@ -110,30 +96,12 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the table in a TOML file; see ``parse_toml``.
-
-    Raises
-    ------
-    OSError, ValueError
-    """
+    """Return the table in a TOML file; see ``parse_toml``."""
     return parse_toml(read_text(path, most_bytes=MOST_TOML_BYTES))
 
 
 def check_numbers(values: Any, *, but: Collection[str] = ()) -> None:
-    """Refuse fitted constants that are no numbers, however deep they lie.
-
-    Parameters
-    ----------
-    values : mapping
-        Names and numbers, or mappings of them.
-    but : collection of str
-        Names that hold something else.
-
-    Raises
-    ------
-    ValueError
-        Naming the first one.
-    """
+    """Refuse fitted constants that are no numbers, however deep they lie."""
     if not isinstance(values, dict):
         raise ValueError(f"{str(values)[:40]} instead of constants")  # noqa: TRY004
     for name, value in values.items():
@@ -145,12 +113,6 @@ def check_numbers(values: Any, *, but: Collection[str] = ()) -> None:
 
 class csv_rows:  # noqa: N801  (stands where csv.reader stood)
     """Rows of cells as ``csv.reader`` gives them, within bounds.
-
-    Parameters
-    ----------
-    lines : iterable of str
-    **style
-        As for ``csv.reader``.
 
     Raises
     ------

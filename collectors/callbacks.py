@@ -1,4 +1,4 @@
-"""Say steps through a framework's own callbacks, for those who prefer code to hooks.
+"""Step markers as a framework's own callbacks, for those who prefer code to hooks.
 
 Both classes are made when they are asked for, so that neither framework is imported before::
 

@@ -1,4 +1,4 @@
-"""Whether a recording is known well enough to answer from.
+"""The certainty that a recording needs before it is answered from.
 
 An interval says how far an answer may be off; beyond ``MOST_RATIO`` between its ends it is no
 answer any more, and the recording has to go on. One rule for all who read recordings.
@@ -72,7 +72,6 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
 
     Parameters
     ----------
-    seen : Recording
     is_length_given : bool, default False
         The user says how long the job is, whatever was found.
     """
@@ -96,7 +95,6 @@ def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, s
 
 
 def _go_on(step: StepTime) -> str:
-    """Say how to profile on: for steps enough, or beside fewer other processes."""
     if step.steps < _ENOUGH_STEPS:
         limit_s = max(60.0, math.ceil(2 * _ENOUGH_STEPS * step.raw_s / 60.0) * 60.0)
         return f"profile on with: advisor profile --for {limit_s / 60:.0f}m SCRIPT"

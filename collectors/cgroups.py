@@ -1,4 +1,4 @@
-"""What the control groups allow: cores, memory, and the time they took away. Versions 1 and 2.
+"""Control groups, versions 1 and 2: cores and memory they allow, and the time they took away.
 
 Inside a container the machine's own figures are not what a process may use; every group from the
 process's own up to the root can limit it, the tightest counts.
@@ -72,7 +72,7 @@ class Groups:
             limited = [one for one in self.cpu if _quota(one, self.version) is not None]
             for folder in limited or self.cpu[:1]:
                 self._stat.append(KeptFile(folder / "cpu.stat"))
-        return sum(_throttled_ns(stat.read()) for stat in self._stat)
+        return sum(throttled_ns(stat.read()) for stat in self._stat)
 
 
 def _mounts(mountinfo: str) -> Iterator[tuple[str, str, set[str] | None]]:
@@ -107,7 +107,7 @@ def _folders(
     return ()
 
 
-def _throttled_ns(stat: bytes) -> int:
+def throttled_ns(stat: bytes) -> int:
     """Return the throttled time in a ``cpu.stat``; version 2 counts in us, version 1 in ns."""
     for line in stat.splitlines():
         name, _, value = line.partition(b" ")

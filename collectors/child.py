@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from advisor.collectors.hooks import lineage
 
-_INJECT: Final = Path(__file__).parent / "inject"
+_INJECT: Final = Path(lineage.__file__).parents[1] / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
 _RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 _RU_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
@@ -39,11 +39,8 @@ class Child:
 
     Attributes
     ----------
-    pid : int
     code : int or None
         Exit code, or the negative number of the signal that killed it; None while it runs.
-    max_rss_bytes : int
-        Largest resident set of any process reaped.
     cpu_ns : int
         CPU time of all processes reaped, and of those that they reaped.
     """

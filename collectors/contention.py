@@ -1,4 +1,4 @@
-"""From wall time to the time without neighbours: the one correction, for every time recorded.
+"""The correction of wall time for neighbours: one for every time that is recorded.
 
 =============  ================================================================================
 name           meaning, all of one stretch [ns]

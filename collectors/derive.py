@@ -1,4 +1,4 @@
-"""From the raw files of a run to a ``Recording``: everything here can be derived again."""
+"""A ``Recording`` derived from the raw files of a run; everything here can be derived again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from advisor.collectors.device_sheet import from_record
+from advisor.collectors.contention import Corrected
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.events import Events
 from advisor.collectors.gradients import gradient_norms
@@ -27,6 +27,7 @@ from advisor.collectors.ranks import (
 )
 from advisor.collectors.recording import (
     DeepStep,
+    DeviceSheet,
     Host,
     HostBenchmark,
     Loading,
@@ -99,12 +100,14 @@ def _derive(run: Path) -> Recording:
     computing_s = None if step_time is None else step_time.corrected_s - waits_s
     facts = trainer.facts
     deep = deep_step(facts.get("deep_step", []), computing_s, facts.get("updates", []))
+    device = None if deep is None else deep.device
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
     samples = None if per_step is None else per_step * world_size
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
-    startup, boundary, whole = timed.startup, timed.boundary, timed.whole
+    whole = timed.whole
     ranks = ranks_of(processes, trainer)
+    start_ns = int(log.header["t_ns"])
     host = _host(log, trainer)
     passes = _accumulation_steps(trainer, deep)
     length = total_work(
@@ -131,29 +134,21 @@ def _derive(run: Path) -> Recording:
         accumulation_steps=passes,
         peak_rss_bytes=peak_memory_bytes(log.readings, int(log.end.get("max_rss_bytes", 0))),
         warnings=(),
-        startup_s=None if startup is None else startup.corrected_s,
         ending_s=_ending_s(trainer, log, timed),
-        startup_raw_s=None if startup is None else startup.raw_s,
-        startup_half_width_s=None if startup is None else startup.half_width_s,
-        boundary_s=None if boundary is None else boundary.corrected_s,
-        boundary_raw_s=None if boundary is None else boundary.raw_s,
-        boundary_half_width_s=None if boundary is None else boundary.half_width_s,
         boundaries=len(trainer.steps.boundaries()),
+        **_spelt("startup", timed.startup),
+        **_spelt("boundary", timed.boundary),
         busy_s=whole.corrected_s,
         contention=1.0 - whole.corrected_s / whole.raw_s if whole.raw_s else 0.0,
         contention_half_width=whole.half_width_s / whole.corrected_s if whole.corrected_s else 0.0,
         step_samples=samples,
-        optimizers=_optimizers(trainer),
+        optimizers=tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", [])),
         communication=communication_of(processes, ranks),
         gradients=gradient_norms(processes, samples=samples, passes=passes, ranks=world_size),
         saves=saves_of(trainer.facts.get("saved", []), trainer.steps.kept_share),
-        rounds=None
-        if step_time is None
-        else rounds_of(trainer, step_time, log.readings, int(log.header["t_ns"])),
+        rounds=rounds_of(trainer, step_time, log.readings, start_ns),
         ranks=ranks,
-        processes=process_series(
-            log.processes, int(log.header["t_ns"]), {one.pid: one.rank for one in ranks}
-        ),
+        processes=process_series(log.processes, start_ns, {one.pid: one.rank for one in ranks}),
         throttling=throttling(log.readings),
         workers=int(options.get("workers", 1)),
         bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
@@ -161,13 +156,19 @@ def _derive(run: Path) -> Recording:
         touched=tuple(log.touched),
         routing=routing_of(trainer.fact("routers"), trainer.facts.get("routes", [])),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
-        told=None
-        if deep is None
-        else told_of(trainer, deep.device, log.header.get("command", ()), world_size),
+        told=told_of(trainer, device, log.header.get("command", ()), world_size),
     )
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))
     return replace(derived, warnings=warnings)
+
+
+def _spelt(name: str, time: Corrected | None) -> dict[str, Any]:
+    """Return a time as the fields of ``Recording``: corrected, by the clock, and how far off."""
+    if time is None:
+        return {}
+    kinds = (("s", time.corrected_s), ("raw_s", time.raw_s), ("half_width_s", time.half_width_s))
+    return {f"{name}_{kind}": value for kind, value in kinds}
 
 
 def _ending_s(trainer: Events, log: ProfilerLog, timed: Times) -> float | None:
@@ -283,23 +284,16 @@ def _samples_per_step(trainer: Events, traced: int | None) -> float | None:
 
 
 def _accumulation_steps(trainer: Events, deep: DeepStep | None) -> int:
-    """Return the micro-batches of a step: as many as both backward passes and batches say.
-
-    The traced step knows which passes an optimizer asked for itself: LBFGS repeats one batch.
-    """
+    """Return the micro-batches of a step: as many as both backward passes and batches say."""
     optimizers = trainer.fact("optimizers").get("optimizers", [])
     if len(optimizers) > 1 or not trainer.intervals:
         return 1
     backwards = trainer.backwards / trainer.intervals
-    if deep is not None and deep.micro_batches == 1:
+    if deep is not None and deep.micro_batches == 1:  # LBFGS repeats one batch
         return 1
     if trainer.batches:
         backwards = min(backwards, batches_per_step(trainer))
     return max(1, round(backwards))
-
-
-def _optimizers(trainer: Events) -> tuple[str, ...]:
-    return tuple(one["kind"] for one in trainer.fact("optimizers").get("optimizers", []))
 
 
 def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
@@ -315,7 +309,7 @@ def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
 def _host(log: ProfilerLog, trainer: Events) -> Host:
     described = dict(log.header["host"])
     measured = described.pop("benchmark", None)
-    sheets = tuple(from_record(sheet) for sheet in described.pop("sheets", ()))
+    sheets = tuple(DeviceSheet.from_record(sheet) for sheet in described.pop("sheets", ()))
     torch = trainer.fact("torch")
     host = Host(
         **{**described, "gpus": tuple(described.get("gpus", ()))},

@@ -69,7 +69,6 @@ def _sheet(kind: str, name: str, device: str) -> DeviceSheet:
 
 
 def _thread_counts() -> list[int]:
-    """Return 1, 2, 4, ... and all processors that may be used."""
     most = usable_cpus()
     counts = [1]
     while counts[-1] * 2 <= most:
@@ -95,7 +94,6 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def _best_s(run: Callable[[], object], device: str) -> float:
-    """Return the least mean time of a call over the rounds. [s]."""
     import torch
 
     def settle() -> None:
@@ -129,7 +127,6 @@ def _tried(measured: Callable[..., float], *arguments: Any) -> float | None:
 
 
 def _product(device: str, dtype: str) -> float:
-    """Return the rate of a large square product [flop/s]."""
     import torch
 
     side = _SIDE[device.partition(":")[0]]
@@ -140,7 +137,6 @@ def _product(device: str, dtype: str) -> float:
 
 
 def _tf32(device: str) -> float | None:
-    """Return the rate of fp32 products that may round to TF32 [flop/s]."""
     import torch
 
     if torch.cuda.get_device_capability(device) < (8, 0):
@@ -154,7 +150,6 @@ def _tf32(device: str) -> float | None:
 
 
 def _fp8(device: str) -> float | None:
-    """Return the rate of scaled 8-bit products [flop/s]."""
     import torch
 
     if torch.cuda.get_device_capability(device) < (8, 9):
@@ -174,7 +169,6 @@ def _fp8(device: str) -> float | None:
 
 
 def _copy(device: str) -> float:
-    """Return the traffic, read plus written, of a large copy [bytes/s]."""
     import torch
 
     size = _COPY_BYTES[device.partition(":")[0]]

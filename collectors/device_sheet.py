@@ -1,16 +1,13 @@
-"""What this machine's devices sustain, measured once and kept: the user's own device sheet."""
+"""The user's device sheet: rates that this machine's devices sustain, measured once and kept."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from advisor.collectors import atomic, benchmark
+from advisor.collectors import atomic, benchmark, device_kernels
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.recording import DeviceSheet
 
@@ -27,25 +24,9 @@ def sheet_path() -> Path:
 def cached() -> tuple[DeviceSheet, ...]:
     """Return the remembered sheets; none where nothing was measured or it cannot be read."""
     try:
-        return tuple(from_record(one) for one in json.loads(sheet_path().read_text()))
+        return tuple(DeviceSheet.from_record(one) for one in json.loads(sheet_path().read_text()))
     except (OSError, ValueError, TypeError):
         return ()
-
-
-def from_record(record: Mapping[str, Any]) -> DeviceSheet:
-    """Make a sheet of its JSON form.
-
-    Raises
-    ------
-    TypeError
-        If a field is missing or unknown.
-    """
-    lists = {
-        name: tuple(record.get(name, ()))
-        for name in ("threads", "flop_per_s_by_threads", "bytes_per_s_by_threads",
-                     "step_s_by_threads")
-    }  # fmt: skip
-    return DeviceSheet(**{**record, **lists})
 
 
 def measure_and_remember() -> tuple[DeviceSheet, ...]:
@@ -56,25 +37,16 @@ def measure_and_remember() -> tuple[DeviceSheet, ...]:
     RecordingError
         If PyTorch is not there, or the measurement fails.
     """
-    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); "
-        "from advisor.collectors.device_kernels import main; main()"
-    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, root],
-            capture_output=True, text=True, timeout=_PATIENCE_S, check=True,
-        )  # fmt: skip
-        sheets = tuple(from_record(one) for one in json.loads(done.stdout))
+        printed = benchmark.run_apart(device_kernels.main, _PATIENCE_S)
+        sheets = tuple(DeviceSheet.from_record(one) for one in printed)
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(
             f"the devices could not be measured: {said[-1] if said else error}",
             hint="PyTorch must be importable by the interpreter that runs advisor",
         ) from error
-    path = sheet_path()
-    atomic.write_text(path, json.dumps([asdict(sheet) for sheet in sheets]))
+    atomic.write_text(sheet_path(), json.dumps([asdict(sheet) for sheet in sheets]))
     return sheets
 
 

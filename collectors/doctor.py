@@ -1,4 +1,4 @@
-"""What can be recorded on this machine, tried rather than assumed."""
+"""The abilities of this machine to record, tried rather than assumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from advisor.collectors.cgroups import Groups
 from advisor.collectors.gpu import Gpus
-from advisor.collectors.network import can_make_nodes
 from advisor.collectors.recording import Host
 from advisor.collectors.sockets import TcpCounters
 from advisor.collectors.units import bytes_text
@@ -27,54 +26,27 @@ class Ability:
 
 def abilities() -> tuple[Ability, ...]:
     """Return what can be recorded here."""
+    from advisor.collectors.network import can_make_nodes  # brings what starts other programs
+
     groups, gpus = Groups.of(), Gpus().names
-    return (
-        Ability(
-            what="process tree",
-            is_there=Path("/proc/self/task").is_dir(),
-            remark="/proc; without it nothing is sampled",
-        ),
-        Ability(
-            what="network by process",
-            is_there=TcpCounters().is_there,
-            remark="TCP bytes by sock_diag; else none",
-        ),
-        Ability(
-            what="CPU time in ns",
-            is_there=_has_cpu_clock(),
-            remark="process CPU clocks; else ticks of 10 ms",
-        ),
-        Ability(
-            what="contention",
-            is_there=Path("/proc/self/schedstat").is_file(),
-            remark="run-queue delay; without it step times are wall times",
-        ),
-        Ability(
-            what="pressure",
-            is_there=Path("/proc/pressure/cpu").is_file(),
-            remark="the machine's noise next to a figure",
-        ),
-        Ability(
-            what="control groups",
-            is_there=groups.version > 0,
-            remark=f"version {groups.version}: limits and throttling of a container",
-        ),
-        Ability(
-            what="GPU",
-            is_there=bool(gpus),
-            remark=", ".join(gpus) or "no NVML library, or no device behind it",
-        ),
-        Ability(
-            what="limited links",
-            is_there=can_make_nodes(),
-            remark="profile --workers N --bandwidth RATE: root, ip and tc",
-        ),
-        Ability(
-            what="hooks",
-            is_there=not (sys.flags.isolated or sys.flags.ignore_environment),
-            remark="steps, operators and total work of Python scripts",
-        ),
-    )
+    found = (
+        ("process tree", Path("/proc/self/task").is_dir(),
+         "/proc; without it nothing is sampled"),
+        ("network by process", TcpCounters().is_there, "TCP bytes by sock_diag; else none"),
+        ("CPU time in ns", _has_cpu_clock(), "process CPU clocks; else ticks of 10 ms"),
+        ("contention", Path("/proc/self/schedstat").is_file(),
+         "run-queue delay; without it step times are wall times"),
+        ("pressure", Path("/proc/pressure/cpu").is_file(),
+         "the machine's noise next to a figure"),
+        ("control groups", groups.version > 0,
+         f"version {groups.version}: limits and throttling of a container"),
+        ("GPU", bool(gpus), ", ".join(gpus) or "no NVML library, or no device behind it"),
+        ("limited links", can_make_nodes(),
+         "profile --workers N --bandwidth RATE: root, ip and tc"),
+        ("hooks", not (sys.flags.isolated or sys.flags.ignore_environment),
+         "steps, operators and total work of Python scripts"),
+    )  # fmt: skip
+    return tuple(Ability(what=w, is_there=there, remark=remark) for w, there, remark in found)
 
 
 def _has_cpu_clock() -> bool:

@@ -1,4 +1,4 @@
-"""When a recording ends, and how: first by asking, then by SIGTERM, then for good."""
+"""The end of a recording: first by asking, then by SIGTERM, then for good."""
 
 from __future__ import annotations
 
@@ -20,26 +20,14 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGKILL)
 
 
 class RecordingLimits:
-    """When enough has been seen, or too much time has passed.
-
-    Parameters
-    ----------
-    plan : RecordingPlan
-    monitor : Monitor
-    """
+    """When enough has been seen, or too much time has passed."""
 
     def __init__(self, plan: RecordingPlan, monitor: Monitor) -> None:
         self._plan = plan
         self._monitor = monitor
 
     def left_s(self, elapsed_s: float) -> float:
-        """Return how long the recording may go on; counted from the first step, if one can come.
-
-        Parameters
-        ----------
-        elapsed_s : float
-            Since the command began. [s]
-        """
+        """Return how long the recording may go on, from the first step if one can come. [s]."""
         monitor, limit_s = self._monitor, self._plan.limit_s
         first_ns = monitor.first_step_ns()
         if first_ns:
@@ -70,15 +58,7 @@ class RecordingLimits:
 
 
 class Escalation:
-    """SIGTERM and then SIGKILL to whoever outlives the profiler's patience.
-
-    Parameters
-    ----------
-    tree : Processes
-    monitor : Monitor
-    patience_s : float
-        Between the question, SIGTERM and SIGKILL. [s]
-    """
+    """SIGTERM and then SIGKILL to whoever outlives the profiler's patience."""
 
     def __init__(self, tree: Processes, monitor: Monitor, patience_s: float) -> None:
         self._tree = tree

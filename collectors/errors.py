@@ -8,10 +8,6 @@ class RecordingError(Exception):
 
     Parameters
     ----------
-    message : str
-        What is wrong, with the path or value received.
-    hint : str
-        What to do about it.
     exit_code : int, default 1
         What the command line returns: 2 for a value that makes no sense.
     """

@@ -77,22 +77,10 @@ class Events:
 
     Attributes
     ----------
-    header : dict
-        pid, start ticks, Python version.
-    facts : dict of list of dict
-        By name, in order.
     clock : int
         The one of the highest rank that ticked; -1 for none.
-    steps : Steps
-        By that clock.
     backwards, batches, samples : int
         Sums over the ``intervals``: complete steps without an epoch's begin in them.
-    loaders : dict of LoaderCounts
-    others : Others
-        What the steps' main thread waits for.
-    device_steps_ns : list of int
-    communication : list of CommunicationCounts
-        Since the process joined a group.
     """
 
     header: dict[str, Any] = field(default_factory=dict)

@@ -50,13 +50,7 @@ class GpuReading:
 
 
 class Gpus:
-    """The GPUs of this machine; none where the library is missing.
-
-    Parameters
-    ----------
-    library : str
-        NVML's shared library.
-    """
+    """The GPUs of this machine; none where the library is missing."""
 
     def __init__(self, library: str = "libnvidia-ml.so.1") -> None:
         self._devices: list[ctypes.c_void_p] = []

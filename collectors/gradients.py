@@ -40,14 +40,9 @@ def gradient_norms(
 
     Parameters
     ----------
-    processes : sequence of Events
-    samples : float or None
-        Of a step, over all ranks.
     passes : int
         Micro-batches of a step of one rank, as loader and backward passes say together: passes
         for several losses of one batch are no parts of one gradient.
-    ranks : int
-        That train together.
     """
     if not samples or passes * ranks < 2:
         return None

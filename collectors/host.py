@@ -24,9 +24,6 @@ def describe(
     ----------
     python_version, torch_version
         The recorded script's; by default this interpreter's, and unknown.
-    gpus : tuple of str
-    benchmark : HostBenchmark or None
-    sheets : tuple of DeviceSheet
     """
     groups = Groups.of()
     logical = os.cpu_count() or 1

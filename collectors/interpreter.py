@@ -1,4 +1,4 @@
-"""Which Python a script runs in: the user's, not the one that the advisor is installed in.
+"""The Python that a script runs in: the user's, not the one that the advisor is installed in.
 
 In the order in which a user would expect it:
 
@@ -49,16 +49,7 @@ def interpreter_for(
     own: str = sys.executable,
     prefix: str = sys.prefix,
 ) -> Interpreter:
-    """Return the Python in which the user would run ``script``.
-
-    Parameters
-    ----------
-    script : Path
-    environment : mapping of str
-        Environment variables of the user's shell.
-    own, prefix : str
-        The advisor's own interpreter, and the environment that it belongs to.
-    """
+    """Return the Python in which the user would run ``script``."""
     searched = environment.get("PATH", os.defpath)
     active = _active(environment, searched.split(os.pathsep))
     found = active or _named_by(script, searched)

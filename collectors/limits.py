@@ -1,4 +1,4 @@
-"""What keeps a script from using the whole machine: part of the job, wherever it runs.
+"""Limits on what a script uses of a machine: part of the job, wherever it runs.
 
 What the script or its environment set stays on another machine; what a framework took because
 that many cores were there grows with the machine.
@@ -70,10 +70,6 @@ def limits_of(fact: Mapping[str, Any], logical_cpus: int, cpu_limit: float) -> L
 
     Parameters
     ----------
-    fact : mapping
-        Fact ``limits`` of the process that trains; empty where it has none.
-    logical_cpus : int
-        Of the machine.
     cpu_limit : float
         What the profiler itself may use: affinity and quota. [cores]
     """

@@ -1,4 +1,4 @@
-"""What a recording says of itself while it goes on: a line every few seconds."""
+"""The progress line of a recording, every few seconds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ PREFIX: Final = "[advisor] "
 
 
 class Live:
-    """The line on stderr, and the same for a program that listens.
-
-    Parameters
-    ----------
-    plan : RecordingPlan
-    tree : Processes
-    monitor : Monitor
-    memory : Proportional
-    """
+    """The line on stderr, and the same for a program that listens."""
 
     def __init__(
         self, plan: RecordingPlan, tree: Processes, monitor: Monitor, memory: Proportional
@@ -40,15 +32,7 @@ class Live:
         self._before = time.monotonic_ns(), 0
 
     def say(self, elapsed_s: float, until: str) -> None:
-        """Say what is known.
-
-        Parameters
-        ----------
-        elapsed_s : float
-            Since the command began. [s]
-        until : str
-            What is waited for.
-        """
+        """Say what is known."""
         plan = self._plan
         if not plan.progress_s and plan.progress_fd < 0:
             return

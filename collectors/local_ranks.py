@@ -1,10 +1,10 @@
 """Several ranks of one command on this machine: a small cluster that is recorded as one run.
 
-Every rank is the command itself, with the environment that ``torchrun`` would give it. Without a
-bandwidth they talk over loopback; with one each has a network namespace of its own, joined by a
-bridge, and a link limited each way (``network``). Where there are enough cores each rank is pinned
-to its share of them; where there are not, they contend, and their steps are corrected for that
-(``ranks``).
+Every rank is the command itself, with the environment that ``torchrun`` would give it. Without
+a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
+by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
+is pinned to its share of them; where there are not, they contend, and their steps are
+corrected for that (``ranks``).
 
 A script that opens no process group of its own is wrapped: see ``hooks.wrapping``.
 """
@@ -114,12 +114,6 @@ class Ranks(Child):
 
     Where a rank fails the others are ended, for they would wait for it. ``code`` is that of the
     first rank that failed, 0 where none did.
-
-    Parameters
-    ----------
-    plan : RecordingPlan
-    is_beside_others : bool, default False
-        See ``Child``.
     """
 
     def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:

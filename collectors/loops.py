@@ -31,12 +31,8 @@ def of_loops(
 
     Parameters
     ----------
-    loops : list of dict
-        Innermost first; see ``hooks.total_work.find``.
     found : list of dict
         All that was seen of the work, in order, ``loops`` last.
-    events : Events
-        For the training loader.
 
     Returns
     -------

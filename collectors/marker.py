@@ -1,4 +1,4 @@
-"""Let a script of any framework say when a step is over.
+"""``advisor.step``: a script of any framework says when a step is over.
 
 Three lines in the script, which cost nothing where nobody records::
 
@@ -25,8 +25,6 @@ def step(*, samples: int | None = None, total_steps: int | None = None) -> None:
     ----------
     samples : int, optional
         Training examples in the step, over this process.
-    total_steps : int, optional
-        Steps of the whole job.
     """
     session = _session()
     if session is not None:

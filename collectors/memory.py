@@ -1,4 +1,4 @@
-"""How much memory to rent for what was seen to be used, and what another batch would need.
+"""Memory to rent for what was seen to be used, and what another batch would need.
 
 =============  ================================================================================
 name           meaning [bytes]
@@ -23,34 +23,17 @@ MARGIN = 1.2
 _STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
-def advised_memory_bytes(peak_bytes: int, *, margin: float = MARGIN) -> int:
+def advised_memory_bytes(peak_bytes: int) -> int:
     """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
-
-    Parameters
-    ----------
-    peak_bytes : int
-        Largest resident memory seen. [bytes]
-    margin : float
-        Factor on the peak.
-
-    Returns
-    -------
-    int
-        [bytes]
-
-    Raises
-    ------
-    ValueError
-        If the peak is negative or the margin below 1.
 
     Examples
     --------
     >>> advised_memory_bytes(800 * 2**20) == 2**30
     True
     """
-    if peak_bytes < 0 or margin < 1:
-        raise ValueError(f"peak {peak_bytes} and margin {margin} are out of range")
-    wanted = peak_bytes * margin / GIB
+    if peak_bytes < 0:
+        raise ValueError(f"a peak of {peak_bytes} bytes is out of range")
+    wanted = peak_bytes * MARGIN / GIB
     for step in _STEPS_GIB:
         if wanted <= step:
             return int(step * GIB)
@@ -67,15 +50,9 @@ def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 
 
     Parameters
     ----------
-    readings : sequence of Reading
     largest_process_bytes : int
         Largest resident memory of any single process; proportional memory is divided by strangers
         as well, hence the result is no less than this. [bytes]
-
-    Returns
-    -------
-    int
-        [bytes]
     """
     if readings and readings[0].pss_bytes is not None:
         peak = max(reading.pss_bytes or 0 for reading in readings)
@@ -107,17 +84,6 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
 
     max over the moments of the traced step of fixed + growing samples / traced samples: with the
     batch the peak moves from the optimizer over the end of the backward pass to its beginning.
-
-    Parameters
-    ----------
-    deep : DeepStep
-    samples : float
-        In one micro-batch.
-
-    Returns
-    -------
-    float
-        [bytes]
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Watch the event files grow: what is known so far, and whether it is enough."""
+"""The event files as they grow: what is known so far, and whether it is enough."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.sockets import by_interface
 
 BURST_BYTES: Final = 64 * 1024  # one GSO segment: the least that lets the bucket pass full packets
 QUEUE_MS: Final = 200
@@ -33,7 +34,6 @@ class Nodes:
     ----------
     label : str
         At most 11 characters, unique on the machine: begins every name.
-    count : int
     """
 
     def __init__(self, label: str, count: int) -> None:
@@ -129,7 +129,6 @@ def cluster(count: int) -> Iterator[Nodes]:
 
 
 def _sweep() -> None:
-    """Remove what collectors that were killed have left behind."""
     for path in Path("/run/netns").glob(f"{_PREFIX}*c*n*"):
         pid = path.name.removeprefix(_PREFIX).partition("c")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
@@ -151,13 +150,9 @@ def can_make_nodes() -> bool:
 
 def counters(pid: int) -> tuple[int, int]:
     """Return the bytes received and sent in a process's namespace, loopback left out."""
-    received = sent = 0
-    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
-        name, _, rest = line.partition(":")
-        if name.strip() != "lo":
-            fields = rest.split()
-            received, sent = received + int(fields[0]), sent + int(fields[8])
-    return received, sent
+    table = by_interface(Path(f"/proc/{pid}/net/dev").read_bytes())
+    others = [counts for name, counts in table.items() if name != b"lo"]
+    return sum(received for received, _ in others), sum(sent for _, sent in others)
 
 
 def _enter(path: str) -> None:

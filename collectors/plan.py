@@ -1,4 +1,4 @@
-"""What is to be recorded: travels from the caller to the profiler's own process as JSON.
+"""The plan of a recording: travels from the caller to the profiler's own process as JSON.
 
 It goes through a file in memory that has no name: an argument could be read by every user of the
 machine, and is limited to 128 KiB.
@@ -14,43 +14,18 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """One recording to make.
+    """One recording to make; the fields are the settings of ``runner.plan``.
 
     Attributes
     ----------
-    run : str
-        The run's folder, absolute.
     command : tuple of str
         Empty when attached.
-    attached : int or None
-        A process to watch from outside.
     limit_s : float
         From the first step; from the start where no step can come.
-    limit_steps : int or None
-    interval_s : float
-        Between readings in the first minute.
-    continues : bool
-        Let go instead of stopping.
     options, host : dict
         Kept in the recording: what was asked for, and the machine.
-    started_at : str
-        ISO 8601, UTC.
-    progress_s : float
-        Between progress lines on stderr; 0 for none.
     progress_fd : int
         Where progress goes as JSON lines, -1 for nowhere.
-    patience_s : float
-        Between asking the script to stop, SIGTERM and SIGKILL.
-    summary : {"none", "text", "json"}
-        Text on stderr, or JSON on stdout.
-    workers : int
-        Run the command so many times as ranks that train together; 1 runs it as it is.
-    bandwidth_bit_per_s : float or None
-        Of each rank's link, each way; None for loopback. [bit/s]
-    reader : {"proc", "psutil"}
-        How processes are read.
-    working_set : bool
-        Record how much memory is touched, too.
     """
 
     run: str

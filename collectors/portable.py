@@ -12,22 +12,13 @@ import os
 
 import psutil
 
-from advisor.collectors.processes import Processes, Usage
+from advisor.collectors.processes import OneProcess, Processes
 
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
 
 
-class PortableProcess:
-    """One living process; the same as ``processes.Process``, by psutil.
-
-    Attributes
-    ----------
-    pid, start_ticks : int
-        Together the identity: pids are used again. Ticks are hundredths of a second.
-    usage : Usage
-        As last read.
-    shared_bytes : int
-        The part of the resident memory that is known to be shared; 0 where nobody tells.
+class PortableProcess(OneProcess):
+    """One living process, by psutil; ticks are hundredths of a second.
 
     Raises
     ------
@@ -37,15 +28,7 @@ class PortableProcess:
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
-        self.pid = pid
-        self.start_ticks = int(self._process.create_time() * 100)
-        self.usage = Usage(processes=1)
-        self.shared_bytes = 0
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory, as last read. [bytes]."""
-        return self.usage.rss_bytes
+        super().__init__(pid, int(self._process.create_time() * 100))
 
     def pss_bytes(self) -> int | None:
         """Return proportional memory; None where the system does not tell. [bytes]."""
@@ -56,10 +39,7 @@ class PortableProcess:
         return pss
 
     def read(self, *, is_full: bool) -> bool:
-        """Read what the process has used; False once it is gone.
-
-        Disk and page faults only in a full reading. Somebody else's figures stay zero.
-        """
+        """Read what the process has used; see ``OneProcess``."""
         process, usage = self._process, self.usage
         try:
             with process.oneshot():
@@ -89,7 +69,7 @@ class PortableProcess:
             usage.read_bytes, usage.write_bytes = counters.read_bytes, counters.write_bytes
 
     def close(self) -> None:
-        """Let go of the process."""
+        """Let go of the process: nothing is held of it."""
 
 
 class PortableTree(Processes):

@@ -1,8 +1,9 @@
 """Text that others wrote, made safe to print: one line, nothing that a terminal obeys.
 
-Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An escape
-sequence in them could move the cursor or retitle the window, a newline could fake a line of ours,
-and a sign for right-to-left text could show a command that is not the one recorded.
+Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
+escape sequence in them could move the cursor or retitle the window, a newline could fake a
+line of ours, and a sign for right-to-left text could show a command that is not the one
+recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _escaped(sign) for sign in text)
+    signs = (
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+    )
+    return "".join(signs)
 
 
 def shown(text: str) -> str:
@@ -67,7 +71,3 @@ def _shell_sign(sign: str) -> str:
     if sign == "\n":
         return "\\n"
     return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
-
-
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode("ascii")

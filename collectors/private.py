@@ -11,11 +11,6 @@ def private_folder(path: Path) -> Path:
     """Make a folder, and those above it that are missing, for its owner alone; return it.
 
     A folder that is there already keeps its permissions: somebody chose them.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
     """
     missing = []
     at = path

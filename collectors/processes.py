@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from advisor.collectors.hooks.writer import start_ticks
 from advisor.collectors.procfs import KeptFile
@@ -50,29 +49,54 @@ class Usage:
         self.minor_faults += other.minor_faults
 
 
-class Process:
-    """One living process.
+class OneProcess(ABC):
+    """One living process, however it is read.
 
     Attributes
     ----------
     pid, start_ticks : int
         Together the identity: pids are used again.
-    usage : Usage
-        As last read.
     shared_bytes : int
-        The part of the resident memory that is pages of files and shared memory, as last read.
+        The part of the resident memory that is known to be shared (pages of files, shared
+        memory), as last read; 0 where nobody tells.
     """
 
-    __slots__ = (
-        "_clock", "_io", "_rollup", "_schedstat", "_stat", "_statm", "pid", "shared_bytes",
-        "start_ticks", "usage",
-    )  # fmt: skip
+    __slots__ = ("pid", "shared_bytes", "start_ticks", "usage")
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self.pid, self.start_ticks = pid, start_ticks
+        self.shared_bytes = 0
+        self.usage = Usage(processes=1)
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, as last read. [bytes]."""
+        return self.usage.rss_bytes
+
+    @abstractmethod
+    def pss_bytes(self) -> int | None:
+        """Return proportional memory; None where it is not known. [bytes]."""
+
+    @abstractmethod
+    def read(self, *, is_full: bool) -> bool:
+        """Read what the process has used; False once it is gone.
+
+        Disk and page faults, which take longer, only in a full reading. Figures that are somebody
+        else's to read stay zero.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Process(OneProcess):
+    """One living process, by ``/proc``."""
+
+    __slots__ = ("_clock", "_io", "_rollup", "_schedstat", "_stat", "_statm")
 
     def __init__(self, pid: int, proc: Path) -> None:
-        self.pid = pid
-        self.shared_bytes = 0
-        self.start_ticks = start_ticks(pid)
-        self.usage = Usage(processes=1)
+        super().__init__(pid, start_ticks(pid))
         folder = f"{proc}/{pid}"
         # Process CPU clocks are numbered by the complement of the pid, see clock_getcpuclockid(3).
         self._clock = (~pid << 3) | 2
@@ -82,11 +106,6 @@ class Process:
         self._io = _open(f"{folder}/io")
         self._schedstat = _open(f"{folder}/schedstat")
         self._rollup = f"{folder}/smaps_rollup"
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory, as last read. [bytes]."""
-        return self.usage.rss_bytes
 
     def pss_bytes(self) -> int | None:
         """Return proportional memory; walks the page tables. None if it may not. [bytes]."""
@@ -101,10 +120,7 @@ class Process:
             os.close(fd)
 
     def read(self, *, is_full: bool) -> bool:
-        """Read what the process has used; False once it is gone.
-
-        Disk and page faults, which take longer, only in a full reading.
-        """
+        """Read what the process has used; see ``OneProcess``."""
         usage = self.usage
         try:
             _, pages, shared, _ = os.pread(self._statm, 64, 0).split(None, 3)
@@ -134,36 +150,8 @@ class Process:
                 os.close(fd)
 
 
-class OneProcess(Protocol):
-    """What a tree needs of a process, however it is read; see ``Process``."""
-
-    pid: int
-    start_ticks: int
-    usage: Usage
-    shared_bytes: int
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory, as last read. [bytes]."""
-
-    def pss_bytes(self) -> int | None:
-        """Return proportional memory; None where it is not known. [bytes]."""
-
-    def read(self, *, is_full: bool) -> bool:
-        """Read what the process has used; False once it is gone."""
-
-    def close(self) -> None:
-        """Let go of it."""
-
-
 class Processes(ABC):
-    """Processes that are followed together.
-
-    Attributes
-    ----------
-    processes : dict of int to OneProcess
-        The living ones, by pid.
-    """
+    """Processes that are followed together."""
 
     def __init__(self) -> None:
         self.processes: dict[int, OneProcess] = {}
@@ -214,8 +202,6 @@ class ProcessTree(Processes):
     attached : int or None
         The pid to attach to; None follows this process's own children, among them every orphan
         if this process is a subreaper.
-    proc : Path
-        Where procfs is mounted.
     """
 
     def __init__(self, attached: int | None = None, *, proc: Path = Path("/proc")) -> None:

@@ -1,4 +1,4 @@
-"""Whether a run's profiler still lives: who leaves its mark in the run, and who reads it."""
+"""The mark that a run's profiler leaves, which tells whether it still lives."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ used           of all processes together: the sum of the proportional ones, or i
 
 Forked workers have their parent's pages in their own resident memory: three processes may look
 like three times the memory that they use. Only the kernel's walk of the page tables
-(``smaps_rollup``) tells, and that is dear. It is spared where it could change little: what is used
-is no less than the largest process, so nobody is counted twice by more than the others' memory.
-Between two walks every process keeps its proportional share of its resident memory. Of those that
-were never walked pages of files and shared memory are counted once, their own pages in full.
+(``smaps_rollup``) tells, and that is dear. It is spared where it could change little: what is
+used is no less than the largest process, so nobody is counted twice by more than the others'
+memory. Between two walks every process keeps its proportional share of its resident memory. Of
+those that were never walked pages of files and shared memory are counted once, their own pages
+in full.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ class Proportional:
 
     Parameters
     ----------
-    now_ns : int
-        Monotonic time.
     spent : callable
         CPU time of the walks, of this thread [ns]; injected by tests.
     """
@@ -56,14 +55,7 @@ class Proportional:
         self._again_ns = _FIRST_AGAIN_NS
 
     def used_bytes(self, processes: Mapping[int, OneProcess], now_ns: int) -> int:
-        """Return the memory that the processes use together, as last read. [bytes].
-
-        Parameters
-        ----------
-        processes : dict of process number to process
-        now_ns : int
-            Monotonic time.
-        """
+        """Return the memory that the processes use together, as last read. [bytes]."""
         total = sum(process.rss_bytes for process in processes.values())
         largest = max((process.rss_bytes for process in processes.values()), default=0)
         if total - largest <= _NEGLIGIBLE * largest:

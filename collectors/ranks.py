@@ -48,8 +48,6 @@ def ranks_of(processes: Sequence[Events], trainer: Events) -> tuple[RankSeries, 
 
     Parameters
     ----------
-    processes : sequence of Events
-        All of the recording.
     trainer : Events
         The one whose steps count where no process has joined a group.
     """
@@ -60,7 +58,6 @@ def ranks_of(processes: Sequence[Events], trainer: Events) -> tuple[RankSeries, 
 
 
 def _by_rank(processes: Sequence[Events]) -> dict[int, Events]:
-    """Return the process of each rank; of several, the one with most steps."""
     found: dict[int, Events] = {}
     for one in processes:
         group = one.fact("process_group")
@@ -74,25 +71,20 @@ def _by_rank(processes: Sequence[Events]) -> dict[int, Events]:
 def _series(rank: int, events: Events) -> RankSeries:
     counts = events.communication
     sums = events.steps.corrected_ns[-_MOST_STEPS - 1 :]
-    sent = _per_step(counts, "sent_bytes")
+    waits = _wait_of_each(_after_first_steps(counts) or counts)
     return RankSeries(
         rank=rank,
         pid=int(events.header.get("pid", 0)),
         step_s=tuple((after - before) / 1e9 for before, after in pairwise(sums)),
-        wait_s=_waits_s(counts)[-_MOST_STEPS:],
-        sent_bytes_per_step=sent,
+        wait_s=tuple(waits.values())[-_MOST_STEPS:],
+        sent_bytes_per_step=_per_step(counts, "sent_bytes"),
         received_bytes_per_step=_per_step(counts, "received_bytes"),
         payload_bytes_per_step=_per_step(counts, "payload_bytes"),
     )
 
 
-def _waits_s(counts: Sequence[CommunicationCounts]) -> tuple[float, ...]:
-    """Return what each step waited for the others; between two records, their mean. [s]."""
-    return tuple(_wait_of_each(_after_first_steps(counts) or counts).values())
-
-
 def _wait_of_each(counts: Sequence[CommunicationCounts]) -> dict[int, float]:
-    """Return the same by the step's number."""
+    """Return what each step waited for the others, by its number."""
     waits: dict[int, float] = {}
     for before, after in pairwise(counts):
         steps = range(before.steps + 1, after.steps + 1)
@@ -138,12 +130,6 @@ def communication_of(
     processes: Sequence[Events], ranks: Sequence[RankSeries]
 ) -> dict[str, float] | None:
     """Return DDP's own figures, and what was measured beside it: means over the ranks.
-
-    Parameters
-    ----------
-    processes : sequence of Events
-    ranks : sequence of RankSeries
-        Theirs.
 
     Returns
     -------
@@ -204,12 +190,6 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     ----------
     step : StepTime
         Of the trainer, its own waiting for a core taken out.
-    trainer : Events
-    processes : sequence of Events
-
-    Returns
-    -------
-    StepTime
     """
     ranks = _by_rank(processes)
     if len(ranks) < 2:
@@ -257,8 +237,4 @@ def _share(counts: Sequence[CommunicationCounts]) -> _Share | None:
     wall_s = (last.t_ns - first.t_ns) / 1e9 / steps
     delay_s = (last.delay_ns - first.delay_ns) / 1e9 / steps
     wait_s = sum(_wait_s(before, after) for before, after in pairwise(counts)) / steps
-    return _Share(
-        wall_s=wall_s,
-        delay_s=delay_s,
-        wait_s=wait_s,
-    )
+    return _Share(wall_s=wall_s, delay_s=delay_s, wait_s=wait_s)

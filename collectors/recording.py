@@ -1,4 +1,4 @@
-"""What was seen: the nouns of a recording, as derived from the raw files of a run.
+"""The nouns of a recording, as derived from the raw files of a run.
 
 The raw append-only files are the truth; everything here can be derived from them again.
 ``read_recording`` (module ``store``) is the only way from a folder to these nouns.
@@ -6,9 +6,10 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from advisor.collectors.gradients import GradientNorms
 from advisor.collectors.limits import Limits
@@ -34,9 +35,6 @@ class HostBenchmark:
     scalar_score : float
         Interpreter-free integer work of one core while all are busy, in CoreMark-like
         iterations; see ``benchmark_kernels`` for how it was tied to CoreMark. [1/s]
-    disk_read_bytes_per_s : float or None
-    measured_at : str
-        ISO 8601, UTC.
     """
 
     matmul_flop_per_s: float
@@ -54,7 +52,6 @@ class DeviceSheet:
 
     Attributes
     ----------
-    device : {"cpu", "cuda"}
     name : str
         As the processor or the driver names itself.
     fp32_flop_per_s, ..., fp8_flop_per_s : float or None
@@ -67,8 +64,6 @@ class DeviceSheet:
         Processors: the numbers of threads of the three lists below; empty for GPUs.
     flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads : tuple of float
         Large fp32 products [flop/s], copy [bytes/s], a small training step [s].
-    torch_version, measured_at : str
-        ISO 8601, UTC.
     """
 
     device: Literal["cpu", "cuda"]
@@ -86,6 +81,12 @@ class DeviceSheet:
     step_s_by_threads: tuple[float, ...] = ()
     torch_version: str = ""
     measured_at: str = ""
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> DeviceSheet:
+        """Make a sheet of its JSON form, with lists for tuples."""
+        lists = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+        return cls(**{**record, **lists})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,6 @@ class StepTime:
         Steps used, and steps dropped before them.
     delay_fraction : float
         Share of the raw time spent waiting for a core: the machine's noise.
-    clock : StepClock
     is_settled : bool
         The stop rule was satisfied before the recording ended.
     contention_half_width_s : float
@@ -231,23 +231,12 @@ class DeepStep:
         Samples that went through it (all micro-batches of the step).
     micro_batches : int
         Backward passes in it (gradient accumulation).
-    parameters, trainable_parameters : int
-    parameter_bytes, optimizer_state_bytes : int
     saved_bytes : int
         Kept for the backward pass at its peak. [bytes]
     peak_bytes : int or None
         Peak of tensor memory in the step, where it could be followed. [bytes]
     precision : str
         Autocast or parameter type: ``"fp32"``, ``"bf16"``, ...
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    is_compiled : bool
-    operators : tuple of OperatorCount
-    layers : tuple of LayerCost
-    flags : tuple of str
-        What may be wrong with the counts, in words.
-    gradient_bytes : int
-        Of the trainable parameters, as they store them. [bytes]
     memory_frontier : tuple of (int, int, int)
         Fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
         that are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
@@ -285,18 +274,11 @@ class Loading:
 
     Attributes
     ----------
-    batch : int or None
-        Samples of one loader batch.
-    dataset_samples, batches_per_epoch : int or None
     workers : int
         Loader processes; 0 loads inside the loop.
     wait_s, raw_wait_s : float
         Mean time per step that the loop spends in the loader, without neighbours and by the clock;
         the first is part of the corrected step. [s]
-    cpu_s_per_sample : float or None
-        Seconds of one core to produce a sample. [s]
-    sample_bytes : float or None
-        Size of one sample as tensors. [bytes]
     """
 
     batch: int | None
@@ -309,6 +291,9 @@ class Loading:
     raw_wait_s: float = 0.0
 
 
+Confidence = Literal["given", "certain", "likely", "weak"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalWork:
     """How long the whole job is, and how we know.
@@ -319,7 +304,15 @@ class TotalWork:
     steps: int
     epochs: float | None
     source: str
-    confidence: Literal["given", "certain", "likely", "weak"]
+    confidence: Confidence
+
+    @classmethod
+    def of(
+        cls, steps: float, epochs: float | None, source: str, confidence: Confidence
+    ) -> TotalWork:
+        """Return the work of so many steps, rounded; one at least."""
+        whole = max(1, round(steps))
+        return cls(steps=whole, epochs=epochs, source=source, confidence=confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,12 +325,8 @@ class Rounds:
         The framework, e.g. ``"LightGBM"``.
     unit : str
         What a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``, ...
-    device : str
-        ``"cpu"`` or ``"cuda"``.
     cores : float or None
         As many as the script lets it use; None for all there are. [cores]
-    busy_cores : float or None
-        Kept busy while it trained; None where that was not read. [cores]
     compile_s : float or None
         What the first round took beyond an ordinary one: compilation, binning. [s]
     spread_fraction : float

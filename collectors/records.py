@@ -1,4 +1,4 @@
-"""Read record files: torn, damaged or still being written.
+"""Record files: appended to, and read when torn, damaged or still being written.
 
 The format is described in ``hooks.format``, which the recorded script carries too.
 """

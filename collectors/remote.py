@@ -1,8 +1,8 @@
 """A team's runs at any fsspec URL: recorded here, copied there, mirrored back when looked at.
 
-Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under the
-user's cache and are copied file by file when a recording has ended. Files of a run never change
-afterwards, except that ``recover`` may append to the profiler's.
+Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under
+the user's cache and are copied file by file when a recording has ended. Files of a run never
+change afterwards, except that ``recover`` may append to the profiler's.
 """
 
 from __future__ import annotations
@@ -32,13 +32,7 @@ def mirror_of(url: str) -> Path:
 
 
 def push(run: Path, url: str) -> None:
-    """Copy a run's files to ``url``.
-
-    Raises
-    ------
-    RecordingError
-        If the place cannot be written to.
-    """
+    """Copy a run's files to ``url``."""
     files, base = _file_system(url)
     try:
         files.makedirs(f"{base}/{run.name}", exist_ok=True)
@@ -51,13 +45,7 @@ def push(run: Path, url: str) -> None:
 
 
 def pull(url: str) -> Path:
-    """Bring what the mirror of ``url`` lacks, and return the mirror.
-
-    Raises
-    ------
-    RecordingError
-        If the place cannot be read.
-    """
+    """Bring what the mirror of ``url`` lacks, and return the mirror."""
     files, base = _file_system(url)
     mirror = mirror_of(url)
     try:

@@ -1,4 +1,4 @@
-"""What a recording's steps used, as rates at a fixed interval: the form that models learn from.
+"""Resources that a recording's steps used, as rates at a fixed interval: models learn from these.
 
 Readings are cumulative counters at uneven ticks. Here they become means over equal intervals, from
 the first step on: imports and the building of the model say nothing of the training.
@@ -27,8 +27,6 @@ class Resources:
 
     Attributes
     ----------
-    interval_s : float
-        [s]
     channels : mapping of str to tuple of float
         ``cpu_cores`` (cores busy), ``memory_bytes``, ``network_received_bytes_per_s``,
         ``network_sent_bytes_per_s``; all of one length, which is 0 where the recording ended
@@ -143,7 +141,6 @@ def _rates(
 
 
 def _at(seen: list[Reading], read: Callable[[Reading], float], t_s: float) -> float:
-    """Return a counter at a moment, linear between readings."""
     place = bisect.bisect_left(seen, t_s, key=lambda r: r.t_s)
     if place == 0:
         return read(seen[0])

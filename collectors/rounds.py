@@ -14,26 +14,15 @@ cores      busy cores between the first round and the last: CPU time over time n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.recording import Reading, Rounds, StepTime
+from advisor.collectors.recording import Reading, Rounds, StepTime, TotalWork
 
 _FIFTH = 5
 _BUSY_GPU = 0.02  # a desktop's drawing stays below
 _CLOCKS = (fmt.CLOCK_FIT, fmt.CLOCK_ROUND)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCount:
-    """The rounds of the whole job: number, epochs, where it is from, how sure."""
-
-    rounds: float
-    epochs: float | None
-    source: str
-    confidence: Literal["certain", "likely", "weak"]
 
 
 def has_rounds(events: Events) -> bool:
@@ -42,23 +31,10 @@ def has_rounds(events: Events) -> bool:
 
 
 def rounds_of(
-    events: Events,
-    step: StepTime,
-    readings: Sequence[Reading],
-    start_ns: int,
+    events: Events, step: StepTime | None, readings: Sequence[Reading], start_ns: int
 ) -> Rounds | None:
-    """Return what is known of the rounds; None if the steps are an optimizer's or the script's.
-
-    Parameters
-    ----------
-    events : Events
-        Of the process that trains.
-    step : StepTime
-    readings : sequence of Reading
-    start_ns : int
-        When the recording began, on the clock of the ticks. [ns]
-    """
-    if not has_rounds(events):
+    """Return what is known of the rounds; None if the steps are an optimizer's or the script's."""
+    if step is None or not has_rounds(events):
         return None
     told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
     first = told[0] if told else events.fact("rounds")
@@ -111,13 +87,11 @@ def _spread(events: Events, step: StepTime) -> float:
     return abs(steps.corrected(steps.count - last, steps.count) / whole - 1.0) if whole else 0.0
 
 
-def count_rounds(events: Events, *, is_finished: bool) -> RoundCount | None:
+def count_rounds(events: Events, *, is_finished: bool) -> TotalWork | None:
     """Return the rounds of the whole job; None where its fits do not say.
 
     Parameters
     ----------
-    events : Events
-        Of the process that trains.
     is_finished : bool
         Whether the script ran to its own end, with hooks: then all rounds were seen.
     """
@@ -126,10 +100,8 @@ def count_rounds(events: Events, *, is_finished: bool) -> RoundCount | None:
     told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
     if is_finished and events.completed and "obeyed" not in events.facts:
         kind = f"{told[0]['kind']}: " if told else ""
-        return RoundCount(
-            rounds=events.completed, epochs=_epochs(told), confidence="certain",
-            source=f"{kind}the script was seen to its end",
-        )  # fmt: skip
+        source = f"{kind}the script was seen to its end"
+        return TotalWork.of(events.completed, _epochs(told), source, "certain")
     sites: dict[str, list[dict[str, Any]]] = {}
     for fit in told:
         sites.setdefault(str(fit.get("where", "")), []).append(fit)
@@ -137,9 +109,7 @@ def count_rounds(events: Events, *, is_finished: bool) -> RoundCount | None:
     if not parts or any(part is None for part in parts):
         return None
     total = sum(part for part in parts if part is not None)
-    return RoundCount(
-        rounds=total, epochs=_epochs(told), source=_source(told), confidence=_confidence(told)
-    )
+    return TotalWork.of(total, _epochs(told), _source(told), _confidence(told))
 
 
 def _at_site(fits: list[dict[str, Any]]) -> float | None:

@@ -1,4 +1,4 @@
-"""Which experts the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``)."""
+"""Experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ class RoutedPass:
 
     Attributes
     ----------
-    step : int
-        Training steps before it.
     is_training : bool
         Whether the routers were in training mode, in which some add noise.
     experts : tuple of tuple of int
@@ -32,8 +30,6 @@ class Routing:
 
     Attributes
     ----------
-    layers : tuple of str
-        Their names in the model.
     experts, top : int
         Experts of a layer, and how many each token uses.
     expert_bytes, dense_bytes : int
@@ -51,13 +47,7 @@ class Routing:
 
 
 def routing_of(routers: Mapping[str, Any], routes: Sequence[Mapping[str, Any]]) -> Routing | None:
-    """Return what the facts say; None where no layer routes.
-
-    Raises
-    ------
-    ValueError
-        If they contradict one another.
-    """
+    """Return what the facts say; None where no layer routes."""
     if not routers:
         return None
     layers = tuple(str(name) for name in routers["layers"])

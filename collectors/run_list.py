@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -37,16 +38,12 @@ class RunLine:
 
     Attributes
     ----------
-    run : str
-        Its id.
     status : str
         As in ``Recording``, or ``"unreadable: "`` and why, in one line.
     started_at : str or None
         ISO 8601, UTC; None where unreadable, as all that follows.
     duration_s, step_s : float or None
         Of the recording, and of a step, corrected. [s]
-    command : tuple of str
-        Empty when attached.
     """
 
     run: str
@@ -58,13 +55,7 @@ class RunLine:
 
 
 def run_lines(runs: list[Path]) -> list[RunLine]:
-    """Return a line a run; one that cannot be read says why and costs no other.
-
-    Parameters
-    ----------
-    runs : list of Path
-        Folders beside each other, as ``store.list_runs`` gives them.
-    """
+    """Return a line a run; one that cannot be read says why and costs no other."""
     if not runs:
         return []
     index = runs[0].parent / INDEX_FILE
@@ -183,7 +174,6 @@ def _write_index(path: Path, runs: dict[str, Any]) -> None:
 @cache
 def _version() -> list[int]:
     """Return what tells this version of the collectors from others: how many files, how new."""
-    folder = Path(__file__).parent
-    with os.scandir(folder) as entries:
-        times = [entry.stat().st_mtime_ns for entry in entries if entry.name.endswith(".py")]
+    folder = Path(sys.modules["advisor.collectors"].__path__[0])
+    times = [path.stat().st_mtime_ns for path in folder.rglob("*.py")]
     return [len(times), max(times)]

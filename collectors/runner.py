@@ -61,7 +61,6 @@ def plan(
 
     Parameters
     ----------
-    command : sequence of str
     interpreter : Interpreter, optional
         The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
@@ -74,14 +73,10 @@ def plan(
         Longest recording after the first step. [s]
     limit_steps : int, optional
         Record exactly so many steps.
-    interval_s : float
-        Between readings. [s]
     continue_run : bool
         Let the script go on without hooks instead of stopping it.
     is_precise : bool
         Go on until the step time's interval is within 2 %.
-    given : GivenWork, optional
-        The job's length as the user gives it.
     measure_host : bool
         Run the host's micro-benchmarks first, unless they are in the cache.
     progress_s : float
@@ -117,7 +112,9 @@ def plan(
     upkeep.clean(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
     measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
-    options: dict[str, Any] = {"given": _known(asdict(given or GivenWork()))}
+    options: dict[str, Any] = {
+        "given": {k: v for k, v in asdict(given or GivenWork()).items() if v is not None}
+    }
     if interpreter is not None:
         options["interpreter"] = asdict(interpreter)
     if workers > 1:
@@ -155,17 +152,10 @@ def profile(
 
     Parameters
     ----------
-    command : sequence of str
-        The program and its arguments.
     on_progress : callable, optional
         Called with a line of text every few seconds.
     **settings
         As for ``plan``.
-
-    Raises
-    ------
-    RecordingError
-        If nothing can be recorded here.
     """
     wanted = plan(command, **settings)
     run(wanted, on_progress=on_progress)
@@ -174,13 +164,7 @@ def profile(
 
 
 def share(run: Path, run_root: Root | None = None) -> None:
-    """Copy a run to where the team's runs are, if that is a URL.
-
-    Raises
-    ------
-    RecordingError
-        If it cannot be written to.
-    """
+    """Copy a run to where the team's runs are, if that is a URL."""
     place = store.run_root() if run_root is None else run_root
     if remote.is_url(place):
         remote.push(run, str(place))
@@ -231,7 +215,7 @@ def _agent_command(plan_fd: int, reader: str) -> list[str]:
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.path += sys.argv[3:]; "
-        "from advisor.collectors.agent import main; sys.exit(main(int(sys.argv[2])))"
+        f"from {__package__}.agent import main; sys.exit(main(int(sys.argv[2])))"
     )
     command = [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
     if reader == "psutil":
@@ -242,10 +226,5 @@ def _agent_command(plan_fd: int, reader: str) -> list[str]:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Return the script's name, or the program's."""
     scripts = [part for part in command if part.endswith((".py", ".sh"))]
     return Path(scripts[0] if scripts else command[0]).stem if command else ""
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

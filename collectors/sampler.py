@@ -48,21 +48,7 @@ class _Slow:
 
 
 class Sampler:
-    """Takes readings of a process tree.
-
-    Parameters
-    ----------
-    tree : Processes
-    groups : Groups
-        The control groups the tree runs in.
-    clock : callable
-        Monotonic time in ns; injected by tests.
-
-    Attributes
-    ----------
-    memory : Proportional
-        What the processes use together.
-    """
+    """Takes readings of a process tree."""
 
     def __init__(
         self, tree: Processes, groups: Groups, *, clock: Callable[[], int] = time.monotonic_ns

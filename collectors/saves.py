@@ -1,4 +1,4 @@
-"""What the checkpoints of a recorded process took, from its calls of ``torch.save``."""
+"""Checkpoints of a recorded process, from its calls of ``torch.save``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Saves:
 
     Attributes
     ----------
-    count : int
     seconds, raw_seconds : float
         Median standstill of one, without neighbours and by the clock. [s]
     size_bytes : int or None

@@ -18,7 +18,6 @@ class RankSeries:
 
     Attributes
     ----------
-    rank, pid : int
     step_s : tuple of float
         Ordinary steps in order, the rank's own waiting for a core taken out. [s]
     wait_s : tuple of float
@@ -42,18 +41,7 @@ class RankSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeries:
-    """One process of the tree, once a second; counters since it began.
-
-    Attributes
-    ----------
-    pid : int
-    rank : int or None
-        Of a process that trains together with others.
-    t_s : tuple of float
-        Since the recording began. [s]
-    rss_bytes, minor_faults, major_faults, received_bytes, sent_bytes : tuple of int
-    cpu_s : tuple of float
-    """
+    """One process of the tree, once a second; counters since it began."""
 
     pid: int
     rank: int | None
@@ -81,11 +69,8 @@ class TouchedReading:
 
     Attributes
     ----------
-    t_s, window_s : float
-        Its end, since the start of the recording, and its length. [s]
     touched_bytes, resident_bytes : int
         Touched in it, and held at its end; pages that processes share count once for each. [bytes]
-    processes : int
     held_bytes : int
         Held at its begin: what came meanwhile was touched because it came. [bytes]
     """

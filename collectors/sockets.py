@@ -1,9 +1,10 @@
 """TCP bytes of single processes, without privileges: the kernel's socket diagnosis.
 
-Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every TCP
-socket how many bytes the other side acknowledged and how many came in (``tcp_info``), and a
-process's descriptors say which sockets are its own. What a socket sends after the last look and
-before it is closed is lost; UDP and RDMA are not seen; loopback is, and local ranks talk over it.
+Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every
+TCP socket how many bytes the other side acknowledged and how many came in (``tcp_info``), and
+a process's descriptors say which sockets are its own. What a socket sends after the last look
+and before it is closed is lost; UDP and RDMA are not seen; loopback is, and local ranks talk
+over it.
 
 Source: ``sock_diag(7)``; offsets in ``struct inet_diag_msg`` and ``struct tcp_info`` from
 ``linux/inet_diag.h`` and ``linux/tcp.h`` (both only ever grow at the end).
@@ -167,11 +168,13 @@ def socket_inodes(pid: int) -> Iterator[int]:
             yield int(target[8:-1])
 
 
+def by_interface(table: bytes) -> dict[bytes, tuple[int, int]]:
+    """Return the bytes received and sent by each interface in ``/proc/net/dev``."""
+    rows = (line.partition(b":") for line in table.splitlines()[2:])
+    found = {name.strip(): rest.split() for name, _, rest in rows}
+    return {name: (int(of[0]), int(of[8])) for name, of in found.items() if len(of) > 8}
+
+
 def interface_bytes(table: bytes) -> int:
-    """Return the bytes that passed all interfaces in ``/proc/net/dev``, loopback included."""
-    total = 0
-    for line in table.splitlines()[2:]:
-        fields = line.partition(b":")[2].split()
-        if len(fields) > 8:
-            total += int(fields[0]) + int(fields[8])
-    return total
+    """Return the bytes that passed all interfaces, loopback included."""
+    return sum(map(sum, by_interface(table).values()))

@@ -67,7 +67,6 @@ def take_all(events: Events, data: bytes) -> None:
 
 
 def _gathered(payload: bytes) -> list[bytes]:
-    """Return the steps in a record of several, in today's layout."""
     if len(payload) < fmt.STEPS_HEAD.size:
         return []
     return [fmt.STEP_PAYLOAD.pack(*values) for values in fmt.steps_of(payload)]

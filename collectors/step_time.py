@@ -1,4 +1,4 @@
-"""From the ticks of a clock to one honest step time.
+"""One honest step time from the ticks of a clock.
 
 =============  ================================================================================
 name           meaning
@@ -70,7 +70,6 @@ class Others:
 
         Parameters
         ----------
-        t_ns : int
         slowest_ns, main_ns, others_ns : int
             Of the slowest thread in each interval, of the main one, and of the slowest but it;
             None in recordings of earlier versions.
@@ -133,16 +132,8 @@ class Steps:
         Running sums over the steps, both beginning with 0; corrected by the main thread's waiting.
     wait_ns, wait_delay_ns : list of int
         The same of the time inside the loader, and of the main thread's waiting for a core there.
-    end_ns : list of int
-        When each step ended.
-    left_out : list of LeftOut
-        Steps that were traced or had an epoch's begin in them.
     first_ns, first_delay_ns : int
         The first tick, and what the main thread had waited by then since it began.
-    last_ns, last_delay_ns : int
-        The last tick, ordinary or not.
-    ticks : int
-        All ticks.
     others : Others
         Shared with the clocks that this one took over from.
     kept_share : float
@@ -180,11 +171,8 @@ class Steps:
 
         Parameters
         ----------
-        t_ns : int
         delay_ns : int
             What the main thread has waited for a core since it began.
-        flags : int
-            See ``hooks.format``.
         wait_ns, wait_delay_ns : int
             Time inside the loader since the tick before, and the waiting for a core in there.
         """
@@ -321,12 +309,8 @@ class Mean:
 
     Attributes
     ----------
-    time : Corrected
-        One step; its half-width is the correction's.
     half_width_s : float
         By batch means: how far chance may have put the mean off. [s]
-    steps, warmup_steps : int
-        Used, and dropped before them.
     """
 
     time: Corrected

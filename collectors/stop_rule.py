@@ -1,9 +1,9 @@
-"""When enough of a script has been seen.
+"""The rule that says when enough of a script has been seen.
 
-A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means of
-the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled when
-all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where epochs are
-short, the batch-means interval narrow, and the last two stretches in agreement.
+A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
+of the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled
+when all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where
+epochs are short, the batch-means interval narrow, and the last two stretches in agreement.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ class StopRule:
 
     Attributes
     ----------
-    least_steps : int
-    least_s : float
-        After warm-up. [s]
     half_width_fraction : float
         Of the mean; 0.05, or 0.02 with ``--precise``.
     agreement_fraction : float
@@ -55,17 +52,7 @@ class Verdict:
 def judge(
     steps: Steps, rule: StopRule, *, epoch_steps: float | None, epochs_begun: int
 ) -> Verdict:
-    """Say whether ``steps`` have settled.
-
-    Parameters
-    ----------
-    steps : Steps
-    rule : StopRule
-    epoch_steps : float or None
-        Steps in an epoch, where known.
-    epochs_begun : int
-        Iterators over the training data so far.
-    """
+    """Say whether ``steps`` have settled."""
     now = mean(steps)
     return Verdict(
         mean=now,

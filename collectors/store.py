@@ -1,4 +1,4 @@
-"""Where runs are kept, and the only way from a folder to a ``Recording``."""
+"""The store of runs, and the only way from a folder to a ``Recording``."""
 
 from __future__ import annotations
 
@@ -54,13 +54,7 @@ def local_folders(root: Root | None = None) -> tuple[Path, ...]:
 
 
 def list_runs(root: Root | None = None) -> list[Path]:
-    """Return the folders of all runs, oldest first; a URL's are brought here first.
-
-    Raises
-    ------
-    RecordingError
-        If a folder or the URL cannot be read.
-    """
+    """Return the folders of all runs, oldest first; a URL's are brought here first."""
     place = run_root() if root is None else root
     if remote.is_url(place):
         remote.pull(str(place))
@@ -82,13 +76,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def latest_run(root: Root | None = None) -> Path:
-    """Return the newest run's folder.
-
-    Raises
-    ------
-    RecordingError
-        If there is none.
-    """
+    """Return the newest run's folder."""
     runs = list_runs(root)
     if not runs:
         raise RecordingError(
@@ -121,13 +109,7 @@ def find_run(name: str, root: Root | None = None) -> Path:
 
 
 def new_run(name: str, root: Root | None = None) -> Path:
-    """Make the folder of a new run and return it as an absolute path.
-
-    Raises
-    ------
-    RecordingError
-        If the folder cannot be made.
-    """
+    """Make the folder of a new run and return it as an absolute path."""
     folder = local_folder(root).absolute()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in redacted(name))[:40] or "run"

@@ -59,7 +59,6 @@ def lines(seen: Recording) -> list[str]:
 
 
 def _rank_lines(seen: Recording) -> list[str]:
-    """Return what each rank did, and what --workers did to the script."""
     if len(seen.ranks) < 2:
         return []
     found = []

@@ -1,4 +1,4 @@
-"""What the system refused - disk, rights, memory, damaged files - as an error and a hint."""
+"""Refusals of the system (disk, rights, memory, damaged files) as an error and a hint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ _NO_MEMORY_HINT: Final = "raise the limit (ulimit -v, the container's), or ask a
 
 
 def explain(error: BaseException) -> RecordingError | None:
-    """Return a failure of the system in the words of this project; None for anything else.
-
-    Parameters
-    ----------
-    error : BaseException
-        As it reached the command line.
-    """
+    """Return a failure of the system in the words of this project; None for anything else."""
     if isinstance(error, MemoryError) or _is_no_memory(error):
         return RecordingError("out of memory", hint=_NO_MEMORY_HINT)
     if isinstance(error, RecursionError):

@@ -33,8 +33,6 @@ class Tree:
 
     Attributes
     ----------
-    start_ns, end_ns : int
-        Of the recording.
     slowest, throttled : Curve
         What whoever waited most between two readings waited, and what a quota took. [ns]
     least : Curve
@@ -136,15 +134,8 @@ class Times:
 
     Attributes
     ----------
-    step : Mean or None
-    startup : Corrected or None
-        From the start to the end of the first step.
     boundary : Corrected or None
         What a step with an epoch's begin in it takes beyond an ordinary one without neighbours.
-    tail : Corrected or None
-        From the last step to the end.
-    whole : Corrected
-        From the start to the end.
     """
 
     step: Mean | None
@@ -161,7 +152,6 @@ def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) ->
     ----------
     trainer : Events
         Of the process that trains; its steps take over what the tree knows of the waiting's cause.
-    tree : Tree
     profiler_pid : int
         A trainer that is its child has waited for a core since the start.
     world_size : int

@@ -1,4 +1,4 @@
-"""Why a script trains where it does, and what to change for it to use an accelerator."""
+"""The reason why a script trains on the CPU, and the change that lets it use an accelerator."""
 
 from __future__ import annotations
 
@@ -33,12 +33,8 @@ class Told:
     ----------
     reason : str
         Why it used no accelerator, in words; empty where it uses one if there is one.
-    change : str
-        What to do for it to use one.
     edits : tuple of (words, words)
         The part of it on the command line: words in a row, and what stands in their place.
-    by_hand : str
-        The rest of it: in the environment, or in the script.
     spreads : tuple of str
         Names in its source of what trains on several devices; empty where none was seen.
     """
@@ -50,19 +46,18 @@ class Told:
     spreads: tuple[str, ...] = ()
 
 
-def told_of(trainer: Events, device: str, command: Sequence[str], world_size: int) -> Told | None:
+def told_of(
+    trainer: Events, device: str | None, command: Sequence[str], world_size: int
+) -> Told | None:
     """Return what the training process was told, or None where nothing is known of it.
 
     Parameters
     ----------
-    trainer : Events
-    device : str
-        That it trained on, ``"cpu"`` or ``"cuda"``.
-    command : sequence of str
-    world_size : int
+    device : str or None
+        That it trained on, ``"cpu"`` or ``"cuda"``; None where no step was traced.
     """
     fact = trainer.fact("told")
-    if not fact:
+    if not fact or device is None:
         return None
     spreads = tuple(fact.get("spreads", ()))
     if world_size > 1 and not spreads:
@@ -84,7 +79,6 @@ Found = tuple[str, str, tuple[Edit, ...]]
 
 
 def _by_environment(fact: dict[str, Any]) -> list[Found]:
-    """Return the variables that hide accelerators, or choose without them."""
     found: list[Found] = []
     for name, value in fact.get("environment", {}).items():
         is_hidden = name in _HIDES and value.strip() in ("", "-1", "none", "NoDevFiles")
@@ -162,7 +156,6 @@ def _replaced(words: tuple[str, ...], others: tuple[str, ...]) -> Found:
 
 
 def _by_source(fact: dict[str, Any]) -> list[Found]:
-    """Return what the sources fix, or that they name no device at all."""
     fixed = fact.get("fixed", [])
     if fixed:
         places = ", ".join(f"{one['where']} ({one['text']})" for one in fixed[:3])

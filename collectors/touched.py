@@ -1,13 +1,13 @@
 """Memory that the recorded processes touch, beside what they hold: opt-in, from outside.
 
 The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``
-takes the marks away, and some time later ``smaps_rollup`` says how much is marked again: what was
-touched in between. Windows take turns in length, so that it can be seen how what is touched grows
-with the time that is looked at.
+takes the marks away, and some time later ``smaps_rollup`` says how much is marked again: what
+was touched in between. Windows take turns in length, so that it can be seen how what is
+touched grows with the time that is looked at.
 
-The script does nothing for it and no page is moved; both walks hold up its page faults meanwhile,
-some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as long as the
-walks before it took. Pages that processes share count once for each.
+The script does nothing for it and no page is moved; both walks hold up its page faults
+meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
+long as the walks before it took. Pages that processes share count once for each.
 """
 
 from __future__ import annotations
@@ -30,14 +30,6 @@ _ALL_PAGES = b"1"
 
 class TouchedMemory:
     """Follows what the processes of a tree touch.
-
-    Parameters
-    ----------
-    proc : Path
-    clock : callable
-        Monotonic time [ns]; injected by tests.
-    spent : callable
-        CPU time of this thread [ns], which the walks are timed by.
 
     Attributes
     ----------
@@ -65,8 +57,6 @@ class TouchedMemory:
 
         Parameters
         ----------
-        pids : iterable of int
-            The processes that live.
         is_running : bool
             The first step is over: with it the windows begin anew, the shortest first.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from advisor.collectors.recording import DeepStep, LayerCost, OperatorCount
 
@@ -20,13 +20,9 @@ def deep_step(
 
     Parameters
     ----------
-    facts : list of dict
-        One per traced step.
     step_s : float or None
         What the operators add up to: the corrected step without its loader; None leaves them as
         measured. [s]
-    updates : sequence of dict
-        Times of updates in ordinary steps, as the hooks wrote them.
     """
     if not facts:
         return None
@@ -41,31 +37,14 @@ def deep_step(
     )
     operators = tuple(
         OperatorCount(
-            name=row["name"],
-            phase=row["phase"],
-            count=row["count"],
-            flop=row["flop"],
-            bytes=row["bytes"],
-            fixed_bytes=row["fixed_bytes"],
-            dtype=row["dtype"],
             time_s=fastest[_key(row)] * scale,
-            shapes=row["shapes"],
             fused_by=row.get("fused_by", ""),  # recordings of before have none
+            **{name: row[name] for name in _OF_OPERATORS},
         )
         for row in first["operators"]
     )
     return DeepStep(
-        samples=first["samples"],
-        micro_batches=first["micro_batches"],
-        parameters=first["parameters"],
-        trainable_parameters=first["trainable_parameters"],
-        parameter_bytes=first["parameter_bytes"],
-        optimizer_state_bytes=first["optimizer_state_bytes"],
-        saved_bytes=first["saved_bytes"],
         peak_bytes=max((fixed + growing for fixed, growing, _ in frontier), default=None),
-        precision=first["precision"],
-        device=first["device"],
-        is_compiled=first["is_compiled"],
         operators=operators,
         layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
         flags=tuple(first["flags"]),
@@ -73,7 +52,21 @@ def deep_step(
         memory_frontier=frontier,
         contention=_contention(facts),
         update_s=_update_s(updates, step_s),
+        **{name: first[name] for name in _OF_STEPS},
     )
+
+
+# Fields that are taken over as the hooks wrote them.
+_OF_OPERATORS: Final = (
+    "name", "phase", "count", "flop", "bytes", "fixed_bytes", "dtype", "shapes",
+)  # fmt: skip
+_OF_STEPS: Final = (
+    "samples", "micro_batches", "parameters", "trainable_parameters", "parameter_bytes",
+    "optimizer_state_bytes", "saved_bytes", "precision", "device", "is_compiled",
+)  # fmt: skip
+_OF_LAYERS: Final = (
+    "name", "kind", "parameters", "forward_flop", "backward_flop", "output_bytes", "saved_bytes",
+)  # fmt: skip
 
 
 def _update_s(updates: Sequence[dict[str, Any]], step_s: float | None) -> float | None:
@@ -85,7 +78,6 @@ def _update_s(updates: Sequence[dict[str, Any]], step_s: float | None) -> float 
 
 
 def _contention(facts: list[dict[str, Any]]) -> float:
-    """Return the share of its time that the calmest trace waited for a core."""
     shares = [float(one.get("delay_ns", 0) / max(one.get("duration_ns", 0), 1)) for one in facts]
     return min(1.0, max(0.0, min(shares)))
 
@@ -115,13 +107,7 @@ def _layer(facts: list[dict[str, Any]], index: int, scale: float) -> LayerCost:
         if index < len(fact["layers"]) and fact["layers"][index]["name"] == layer["name"]
     ]
     return LayerCost(
-        name=layer["name"],
-        kind=layer["kind"],
-        parameters=layer["parameters"],
         forward_s=min(one["forward_ns"] for one in same) * scale,
         backward_s=min(one["backward_ns"] for one in same) * scale,
-        forward_flop=layer["forward_flop"],
-        backward_flop=layer["backward_flop"],
-        output_bytes=layer["output_bytes"],
-        saved_bytes=layer["saved_bytes"],
+        **{name: layer[name] for name in _OF_LAYERS},
     )

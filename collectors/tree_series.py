@@ -1,4 +1,4 @@
-"""From readings to series: each process of the tree, and when a quota took time away."""
+"""Series from readings: each process of the tree, and when a quota took time away."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ from advisor.collectors.series import ProcessSeries, Throttling
 def process_series(
     readings: Sequence[ProcessReading], start_ns: int, ranks: Mapping[int, int]
 ) -> tuple[ProcessSeries, ...]:
-    """Return each process's series, in the order of their first readings.
-
-    Parameters
-    ----------
-    readings : sequence of ProcessReading
-    start_ns : int
-        When the recording began. [ns]
-    ranks : mapping of int to int
-        Process id -> rank.
-    """
+    """Return each process's series, in the order of their first readings."""
     by_process: dict[tuple[int, int], list[ProcessReading]] = {}
     for one in readings:
         by_process.setdefault((one.pid, one.start_ticks), []).append(one)

@@ -26,16 +26,7 @@ _UNMARKED_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What became of a run.
-
-    Attributes
-    ----------
-    run : str
-        Its id.
-    what : {"closed", "deleted", "recording", "unreadable"}
-    why : str
-        In a line.
-    """
+    """What became of a run."""
 
     run: str
     what: Literal["closed", "deleted", "recording", "unreadable"]
@@ -43,13 +34,7 @@ class Recovered:
 
 
 def recover_all(root: store.Root | None = None) -> list[Recovered]:
-    """Close or take away every run whose profiler was killed; return what became of each.
-
-    Raises
-    ------
-    RecordingError
-        If the folder of runs cannot be read.
-    """
+    """Close or take away every run whose profiler was killed; return what became of each."""
     found = []
     for run in store.list_runs(root):
         outcome = _recovered(run)
@@ -59,7 +44,6 @@ def recover_all(root: store.Root | None = None) -> list[Recovered]:
 
 
 def _recovered(run: Path) -> Recovered | None:
-    """Return what became of a run; None if it had ended."""
     name = printable(run.name)
     try:
         if never_recorded(run):
@@ -99,11 +83,6 @@ def never_recorded(run: Path) -> bool:
     """Whether a run is this user's, its profiler is dead, and no reading or step was recorded.
 
     Its folder must hold nothing but a recording's files.
-
-    Raises
-    ------
-    OSError
-        If it cannot be looked into.
     """
     path = run / PROFILER_FILE
     about = path.stat()

@@ -1,4 +1,4 @@
-"""Where a user's own files lie: the XDG base folders, on every system.
+"""The folders of a user's own files: the XDG base folders, on every system.
 
 Standard library only.
 """
@@ -6,7 +6,6 @@ Standard library only.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -28,4 +27,6 @@ def base_folder(variable: str, default: str) -> Path:
     try:
         return Path.home() / default
     except RuntimeError:  # nobody's home: a container that runs as a bare number
+        import tempfile
+
         return Path(tempfile.gettempdir()) / default

@@ -1,4 +1,4 @@
-"""Sleep until a signal comes: no signal interrupts anything else.
+"""A sleep until a signal comes: no signal interrupts anything else.
 
 Where the system has ``sigtimedwait`` signals are blocked and waited for. macOS has not: there
 handlers that do nothing have a pipe written to, which is what is waited for.
@@ -22,7 +22,6 @@ class Received:
 
     Attributes
     ----------
-    number : int
     is_shared : bool
         It came from the terminal: the whole foreground group has it.
     """
@@ -47,13 +46,7 @@ class SignalWait:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def wait(self, pause_s: float) -> Received | None:
-        """Return the next signal; None if none comes.
-
-        Parameters
-        ----------
-        pause_s : float
-            For how long to wait. [s]
-        """
+        """Return the next signal; None if none comes."""
         if self._pipe < 0:
             info = signal.sigtimedwait(_WATCHED, pause_s)
             if info is None:

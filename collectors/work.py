@@ -1,9 +1,8 @@
-"""How many steps the whole job takes: what the hooks found, made into one number with a source."""
+"""The steps of the whole job: what the hooks found, made into one number with a source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from advisor.collectors.events import Events
 from advisor.collectors.loops import is_episodic, of_loops
@@ -28,37 +27,33 @@ def total_work(
 
     Parameters
     ----------
-    events : Events
-        Of the process that trains.
-    given : GivenWork
-        Overrides everything.
     samples_per_step : float
         Over all processes; 0 where unknown.
-    is_finished : bool
-        Whether the script ran to its own end.
     """
     if given.total_steps is not None:
-        return _work(given.total_steps, None, "--total-steps", "given")
+        return TotalWork.of(given.total_steps, None, "--total-steps", "given")
     if given.total_samples is not None and samples_per_step > 0:
-        return _work(given.total_samples / samples_per_step, None, "--total-samples", "given")
+        steps = given.total_samples / samples_per_step
+        return TotalWork.of(steps, None, "--total-samples", "given")
     if given.epochs is not None and (per_epoch := _steps_per_epoch(events)) is not None:
-        return _work(given.epochs * per_epoch, given.epochs, "--epochs", "given")
+        return TotalWork.of(given.epochs * per_epoch, given.epochs, "--epochs", "given")
     stated = events.fact("total_work")
     if stated.get("steps"):
-        return _work(stated["steps"], None, "advisor.step(total_steps=...)", "certain")
+        return TotalWork.of(stated["steps"], None, "advisor.step(total_steps=...)", "certain")
     counted = count_rounds(events, is_finished=is_finished)
     if counted is not None:
-        return _work(counted.rounds, counted.epochs, counted.source, counted.confidence)
+        return counted
     found = events.facts.get("work", [])
     if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
     for candidate in found[-1].get("candidates", []):
         if candidate.get("steps"):
             epochs, sure = candidate.get("epochs"), candidate["confidence"]
-            return _work(candidate["steps"], epochs, candidate["source"], sure)
+            return TotalWork.of(candidate["steps"], epochs, candidate["source"], sure)
         if "loops" in candidate:
             if length := of_loops(candidate["loops"], found, events):
-                return _work(length.steps, length.epochs, candidate["source"], length.confidence)
+                source = candidate["source"]
+                return TotalWork.of(length.steps, length.epochs, source, length.confidence)
             if is_episodic(candidate["loops"]):  # an argument would say an episode's length
                 return None
     return _from_arguments(found[-1].get("arguments", {}), events)
@@ -74,7 +69,7 @@ def as_it_ended(found: TotalWork | None, events: Events, given: GivenWork) -> To
     is_right = found is not None and found.steps == events.completed
     if is_said or is_right or not events.completed or "obeyed" in events.facts:
         return found
-    return _work(events.completed, None, "the run finished by itself", "certain")
+    return TotalWork.of(events.completed, None, "the run finished by itself", "certain")
 
 
 def _steps_per_epoch(events: Events) -> float | None:
@@ -120,25 +115,14 @@ def unused(given: GivenWork, work: TotalWork | None, seen: Recording) -> str:
     return f"{what}; use {length_hint(seen)}"
 
 
-def _work(
-    steps: float,
-    epochs: float | None,
-    source: str,
-    confidence: Literal["given", "certain", "likely", "weak"],
-) -> TotalWork:
-    return TotalWork(
-        steps=max(1, round(steps)), epochs=epochs, source=source, confidence=confidence
-    )
-
-
 def _from_arguments(arguments: dict[str, float], events: Events) -> TotalWork | None:
     """Fall back on an argument that says it: steps, or epochs of a loader of known length."""
     for name in ("max_steps", "total_steps", "num_steps", "steps", "max_iters", "iterations"):
         if arguments.get(name, 0) > 0:
-            return _work(arguments[name], None, f"argument --{name}", "weak")
+            return TotalWork.of(arguments[name], None, f"argument --{name}", "weak")
     per_epoch = steps_per_epoch(events)
     for name in ("epochs", "num_epochs", "max_epochs", "num_train_epochs", "n_epochs"):
         if per_epoch is not None and arguments.get(name, 0) > 0:
             epochs = float(arguments[name])
-            return _work(epochs * per_epoch, epochs, f"argument --{name}", "weak")
+            return TotalWork.of(epochs * per_epoch, epochs, f"argument --{name}", "weak")
     return None

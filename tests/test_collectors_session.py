@@ -302,7 +302,7 @@ def test_marks_with_numbers_of_other_kinds_are_understood(tmp_path: Path) -> Non
     assert (events.samples, events.intervals) == (20, 3)
 
 
-HOOKS = sorted(Path(hooks_package.__file__).parent.glob("*.py"))
+HOOKS = sorted(Path(hooks_package.__file__).parent.rglob("*.py"))
 INJECTED = sorted((Path(hooks_package.__file__).parents[1] / "inject").glob("*.py"))
 
 

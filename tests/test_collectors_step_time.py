@@ -32,14 +32,6 @@ def ticked(
     return steps
 
 
-def test_a_steady_clock_gives_its_period() -> None:
-    now = mean(ticked(np.full(200, 12.5)))
-    assert now is not None
-    assert now.corrected_s == now.raw_s == pytest.approx(0.0125)
-    assert now.half_width_s == pytest.approx(0.0, abs=1e-12)
-    assert (now.steps, now.warmup_steps, now.delay_fraction) == (200, 0, 0.0)
-
-
 @settings(max_examples=50)
 @given(st.lists(st.floats(0.0, 3.0), min_size=40, max_size=80))
 def test_waiting_for_a_core_is_taken_out(shares: list[float]) -> None:
@@ -50,26 +42,6 @@ def test_waiting_for_a_core_is_taken_out(shares: list[float]) -> None:
     assert now is not None
     assert now.corrected_s == pytest.approx(work_ms / 1e3, rel=1e-5)
     assert now.raw_s == pytest.approx((work_ms + delays.mean()) / 1e3, rel=1e-5)
-
-
-def test_a_compiling_first_step_is_warm_up() -> None:
-    now = mean(ticked(np.array([25_000.0, 30.0, 9.0] + [4.0] * 100)))
-    assert now is not None
-    assert now.warmup_steps == 3
-    assert now.corrected_s == pytest.approx(0.004)
-
-
-def test_traced_steps_and_epoch_ends_are_left_out() -> None:
-    times = np.full(100, 5.0)
-    flags = [0] * 100
-    for index, flag in ((20, fmt.FLAG_DEEP), (21, fmt.FLAG_AFTER_DEEP), (50, fmt.FLAG_BOUNDARY)):
-        times[index], flags[index] = 500.0, flag
-    steps = ticked(times, flags=flags)
-    now = mean(steps)
-    assert now is not None
-    assert now.corrected_s == pytest.approx(0.005)
-    assert [one.end_ns - one.begin_ns for one in steps.boundaries()] == [500 * MS]
-    assert (steps.count, steps.ticks) == (97, 101)
 
 
 def test_the_slowest_thread_of_a_pool_counts() -> None:

@@ -97,7 +97,7 @@ def test_drivers_names_are_understood(driver: str, device: str) -> None:
 
 def test_a_sheet_survives_the_way_to_disk_and_back() -> None:
     record = json.loads(json.dumps(asdict(SHEET)))
-    assert device_sheet.from_record(record) == SHEET
+    assert DeviceSheet.from_record(record) == SHEET
 
 
 def test_a_sheet_that_cannot_be_read_is_none(

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.minicloud import limits, summary
-from advisor.collectors.minicloud.instances import ANCHOR, HALF, TWO, MiniInstance, MiniLayout
+from advisor.collectors.minicloud.execute import priced
+from advisor.collectors.minicloud.instances import (
+    ANCHOR,
+    HALF,
+    TWO,
+    MiniInstance,
+    MiniLayout,
+    MiniPrices,
+)
 from advisor.collectors.minicloud.node import NodeReport
 from advisor.collectors.minicloud.plan import MiniJob, MiniRun
 from advisor.collectors.minicloud.sampling import ReadingSeries
@@ -90,14 +98,14 @@ def seen(report: NodeReport | None, *, steps: int, wait_status: int = 0) -> summ
     )  # fmt: skip
 
 
+NOMINAL = MiniPrices(by_shape={})
 OK = NodeReport(status="ok", wall_s=3.0, cpu_s=1.5, delay_s=1.5, throttled_s=1.5)
 
 
-def test_a_full_run_is_labelled_with_time_and_nominal_cost() -> None:
+def test_a_full_run_is_labelled_with_its_time() -> None:
     label = summary.label(RUN, [seen(OK, steps=3)], 3, None)
     assert label["status"] == "ok"
     assert label["time_s"] == 3.0
-    assert label["cost_usd"] == pytest.approx((0.005 + 0.04 * 0.5) * 3.0 / 3600)
 
 
 def test_a_run_that_lacks_steps_is_no_success() -> None:
@@ -107,7 +115,8 @@ def test_a_run_that_lacks_steps_is_no_success() -> None:
 def test_a_cut_run_is_censored_at_the_cut() -> None:
     label = summary.label(RUN, [seen(None, steps=2, wait_status=9)], 3, 25.0)
     assert (label["status"], label["time_s"]) == ("censored", 25.0)
-    assert "cost_usd" not in label
+    row = {**label, "instance": {}}
+    assert "cost_usd" not in priced(row, RUN, NOMINAL)
 
 
 def test_a_silent_death_under_a_memory_limit_counts_as_out_of_memory() -> None:
@@ -120,8 +129,13 @@ def test_a_silent_death_under_a_memory_limit_counts_as_out_of_memory() -> None:
 
 def test_the_cost_counts_every_machine() -> None:
     layout = MiniLayout(kind="parameter-server", workers=2, rate_bit_per_s=1e9)
-    one = summary.cost_usd(10.0, HALF, dataclasses.replace(layout, kind="allreduce"))
-    assert summary.cost_usd(10.0, HALF, layout) == pytest.approx(one * 3 / 2)
+    row = {"status": "ok", "time_s": 10.0, "instance": {}}
+    ring = dataclasses.replace(RUN, layout=dataclasses.replace(layout, kind="allreduce"))
+    served = dataclasses.replace(RUN, layout=layout)
+    costs = [priced({**row, "instance": {}}, run, NOMINAL)["cost_usd"] for run in (served, ring)]
+    assert costs[0] == pytest.approx(costs[1] * 3 / 2)
+    one = priced({**row, "instance": {}}, RUN, NOMINAL)["cost_usd"]
+    assert one == pytest.approx((0.005 + 0.04 * 0.5) * 10.0 / 3600)
 
 
 @pytest.mark.parametrize(

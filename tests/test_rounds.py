@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from advisor.collectors.events import Events
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.jitted import Jitted, Updates
+from advisor.collectors.hooks.keras_jax import Jitted, Updates
 from advisor.collectors.hooks.rounds import RoundCounter
 from advisor.collectors.recording import Reading, StepTime
 from advisor.collectors.rounds import count_rounds, rounds_of
@@ -166,7 +166,7 @@ def test_the_hooks_of_a_framework_are_loaded_with_it(tmp_path: Path) -> None:
         f"boot.start({str(tmp_path)!r})\n"
         "import json\n"
         "print(sorted(name for name in sys.modules if name.startswith('advisor.collectors.hooks')"
-        " and name.rsplit('.')[-1] in ('boosting', 'estimators', 'jitted', 'searches')))"
+        " and name.rsplit('.')[-1] in ('estimators', 'keras_jax')))"
     )
     import subprocess
 
@@ -253,7 +253,7 @@ def test_a_jitted_call_inside_another_is_part_of_it() -> None:
 def test_a_fit_in_loops_makes_its_rounds_every_turn(rounds: int, turns: list[int]) -> None:
     counted = count_rounds(events_of(fit(rounds, *turns), rounds=3), is_finished=False)
     assert counted is not None
-    assert counted.rounds == rounds * math.prod(turns)
+    assert counted.steps == rounds * math.prod(turns)
     assert counted.confidence == ("likely" if turns else "certain")
 
 
@@ -262,7 +262,7 @@ def test_fits_on_several_lines_add_up(rounds: list[int]) -> None:
     facts = [fit(count, where=f"a.py:{line}") for line, count in enumerate(rounds)]
     counted = count_rounds(events_of(*facts, rounds=3), is_finished=False)
     assert counted is not None
-    assert counted.rounds == sum(rounds)
+    assert counted.steps == sum(rounds)
 
 
 @pytest.mark.parametrize("unknown", [fit(None), fit(30, None), fit(30, 4, None)])
@@ -282,11 +282,11 @@ def test_a_script_that_was_seen_to_its_end_has_made_what_was_counted(seen: int) 
     events = events_of(fit(1000, may_end_early=True), rounds=seen)
     counted = count_rounds(events, is_finished=True)
     assert counted is not None
-    assert (counted.rounds, counted.confidence) == (seen, "certain")
+    assert (counted.steps, counted.confidence) == (seen, "certain")
     events.facts["obeyed"] = [{"fact": "obeyed"}]
     stopped = count_rounds(events, is_finished=True)
     assert stopped is not None
-    assert stopped.rounds == 1000
+    assert stopped.steps == 1000
 
 
 # What they use, and how alike they are.

@@ -1,4 +1,4 @@
-"""Come up in a Python process of the recording: wait for the modules worth hooking.
+"""The start of the hooks in a Python process: they wait for the modules worth hooking.
 
 Nothing is imported early: a finder in front of the others lets the script's own import happen and
 patches the module right after it. A script that never imports torch is left as it is.

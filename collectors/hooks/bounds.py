@@ -1,4 +1,4 @@
-"""Where a loop breaks off: ``if counter >= bound: break`` inside it."""
+"""Conditions under which a loop breaks off: ``if counter >= bound: break`` inside it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Exits:
         runs now; of another counter it is the value at which the loop is left, and ``reset`` says
         where it begins anew: ``"loop"`` (in a loop around, in this function), ``"call"`` (in this
         function) or ``""``.
-    may_end : bool
-        Some condition cannot be foreseen.
     """
 
     def __init__(self, loop: Any, owner: Any, scope: dict[str, Any], line: int) -> None:
@@ -88,15 +86,13 @@ class Exits:
         return name in {dotted(node) for node in ast.walk(test)}
 
     def _own(self, test: Any, reached: int) -> dict[str, Any] | None:
-        """Return the bound on the loop's own variable."""
         if self._variable is None or not self._is_own(test):
             return None
         name, start, stride = self._variable
         turn = _first_turn(test, name, (start, stride), self._scope)
         if turn is None:
             return None
-        now = value_of(_node_of(name), self._scope)
-        counter = (now - start) // stride if is_count(now) else 0
+        counter = value_of_counter(self._loop, self._scope) or 0
         return {"limit": turn + reached, "counter": counter, "is_own": True, "reset": ""}
 
     def _counted(self, test: Any) -> dict[str, Any] | None:
@@ -113,10 +109,7 @@ class Exits:
 
 def own_variable(loop: Any, scope: dict[str, Any]) -> tuple[str, int, int] | None:
     """Return (name, first value, stride) of what a ``for`` counts with, where it is known."""
-    target = getattr(loop, "target", None)
-    if isinstance(target, ast.Tuple) and target.elts:
-        target = target.elts[0]
-    name = dotted(target)
+    name = dotted(_target(loop))
     known = _counting(getattr(loop, "iter", None), scope)
     return None if not name or known is None else (name, known[0], known[1])
 
@@ -143,13 +136,24 @@ def _counting(node: Any, scope: dict[str, Any]) -> tuple[int, int] | None:
     return _counting(node.args[0], scope) if name in _HANDED_ON and node.args else None
 
 
-def _node_of(name: str) -> Any:
-    return ast.parse(name, mode="eval").body
+def value_of_counter(loop: Any, scope: dict[str, Any]) -> int | None:
+    """Return how many turns came before this one, by the loop's variable if it counts.
+
+    That is ``i``, or the first of ``i, batch``; a range may count in strides.
+    """
+    value = value_of(_target(loop), scope)
+    if not is_count(value):
+        return None
+    known = own_variable(loop, scope)
+    return int(value) if known is None else int(value - known[1]) // known[2]
+
+
+def _target(loop: Any) -> Any:
+    target = getattr(loop, "target", None)
+    return target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
 
 
 class _Put(ast.NodeTransformer):
-    """Puts a number in the place of a variable."""
-
     def __init__(self, name: str, value: int) -> None:
         self._name = name
         self._value = value
@@ -206,7 +210,6 @@ def _at_least(test: Any) -> tuple[Any, Any]:
 
 
 def _conjunction(test: Any) -> list[Any]:
-    """Return the conditions that must all hold."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return [one for value in test.values for one in _conjunction(value)]
     return [test]
@@ -246,7 +249,6 @@ def _ways_out(loop: Any) -> Iterator[tuple[list[Any], int]]:
 
 
 def _assigned_in(loop: Any) -> set[str]:
-    """Return the names that change while the loop runs."""
     found = {"an exception", "an inner loop"}
     for node in ast.walk(loop):
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):

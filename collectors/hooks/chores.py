@@ -1,4 +1,4 @@
-"""What is due between two steps, each thing as seldom as it can be: a step pays for little."""
+"""Chores between two steps, each as seldom as it can be: a step pays for little."""
 
 from __future__ import annotations
 
@@ -41,15 +41,8 @@ class Chores:
 
     Attributes
     ----------
-    due_ns : int
-        When something is due by time.
     due_step : int
         Below this step something may be due by count; every step where a device is timed.
-    delay_ns : int
-        The main thread's waiting for a core, as of a short while ago.
-    control : Control
-    routing : RouterHooks
-    updates : UpdateTimer
     """
 
     def __init__(self, state: ProcessState, folder: str) -> None:
@@ -121,7 +114,6 @@ class Chores:
             self._begin_deep(torch)
 
     def _describe(self, torch: Any) -> None:
-        """Record what is known once training runs: threads, devices, optimizers."""
         state = self._state
         lineage.begin_training()
         if torch is not None:
@@ -148,7 +140,6 @@ class Chores:
             self._find_work(self._state.steps)
 
     def _find_work(self, step: int) -> None:
-        """Record what the frames say of the job's length."""
         from . import total_work
 
         state = self._state

@@ -1,4 +1,4 @@
-"""How long this process's threads waited for a core, from the kernel's scheduler statistics.
+"""The waiting of this process's threads for a core, from the kernel's scheduler statistics.
 
 On a busy machine the waiting is most of a step's wall time (5x with two burning neighbours,
 11-26 % of error left after it is taken out); without it a profile measures the neighbours.

@@ -1,4 +1,4 @@
-"""What training together costs this process: time inside collectives, bytes, DDP's own timing.
+"""The cost of training together in this process: time in collectives, bytes, DDP's own timing.
 
 The calls of ``torch.distributed`` are timed here. DistributedDataParallel exchanges gradients in
 C++ while the backward pass goes on; it times that itself, and is asked for it.
@@ -36,8 +36,6 @@ class Communication:
     ----------
     wait_ns : int
         Time that the main thread spent inside collectives and waiting for them.
-    calls, payload_bytes : int
-        Collectives called, and the bytes of their largest argument.
     """
 
     def __init__(self, writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""What the profiler wants of this process: go on, stop, or let go."""
+"""The profiler's orders to this process: go on, stop, or let go."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ NEVER = 2**63
 
 class Control:
     """The control file.
-
-    Attributes
-    ----------
-    action : int
-        ``format.ACTION_*``.
-    from_step : int
-        The step after which it is due.
 
     Notes
     -----

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import operators
+from .gradients import is_compiled
 from .layers import Modules
 from .storages import Storages, key_of, tensors_in
 
@@ -128,28 +129,23 @@ class DeepTrace:
     @staticmethod
     def begin(optimizers: Optimizers, loaders: Loaders, failed: Any) -> DeepTrace | None:
         """Start tracing; None where another mode of the script's is in the way."""
+        from torch.optim import optimizer
         from torch.utils import _python_dispatch
 
         if _python_dispatch._get_current_dispatch_mode_stack():
             failed("deep step", RuntimeError("the script traces operators itself"))
             return None
         step = DeepTrace(optimizers, loaders, failed)
-        step._enter()
-        return step
-
-    def _enter(self) -> None:
-        from torch.optim import optimizer
-
-        parameters = self._optimizers.parameters()
+        parameters = optimizers.parameters()
         gradients = [p.grad for p in parameters if p.grad is not None]
-        self._storages.add_model(parameters + gradients + self._optimizers.states())
-        self._handle = optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
-        self._modules.__enter__()
-        self._trace.__enter__()  # type: ignore[no-untyped-call]
-        self._begin_ns = time.perf_counter_ns()
-
-    def _optimizer_begins(self, *_: Any) -> None:
-        self.optimizer_runs(True)
+        step._storages.add_model(parameters + gradients + optimizers.states())
+        step._handle = optimizer.register_optimizer_step_pre_hook(
+            lambda *_: step.optimizer_runs(True)
+        )
+        step._modules.__enter__()
+        step._trace.__enter__()  # type: ignore[no-untyped-call]
+        step._begin_ns = time.perf_counter_ns()
+        return step
 
     def optimizer_runs(self, is_running: bool) -> None:
         """Say whether the operators that follow are an optimizer's."""
@@ -233,7 +229,7 @@ class DeepTrace:
                 p.numel() * p.element_size() for p in parameters if p.requires_grad
             ),
             "device": self._device,
-            "is_compiled": _is_compiled(),
+            "is_compiled": is_compiled(),
             "flags": flags,
             **summary,
         }
@@ -267,10 +263,3 @@ class DeepTrace:
 def _default_device() -> str:
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return "cuda" if is_used else "cpu"
-
-
-def _is_compiled() -> bool:
-    import sys
-
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0

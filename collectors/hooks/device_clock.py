@@ -1,4 +1,4 @@
-"""How long steps take on an accelerator that runs behind Python.
+"""Step times on an accelerator that runs behind Python.
 
 A kernel's launch returns before the kernel runs, so the time between two steps in Python says
 little about a single one. An event goes into the device's queue at every step and is looked at

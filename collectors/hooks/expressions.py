@@ -1,4 +1,4 @@
-"""Evaluate an expression of the script's without running any of the script's code again."""
+"""Values of a script's expressions, found without running any of its code again."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def _choice(node: Any, scope: dict[str, Any]) -> Any:
 
 
 def _item(node: Any, scope: dict[str, Any]) -> Any:
-    owner, key = value_of(node.value, scope), value_of(_index(node), scope)
+    place = node.slice  # Python 3.8 wraps it
+    place = getattr(place, "value", place) if type(place).__name__ == "Index" else place
+    owner, key = value_of(node.value, scope), value_of(place, scope)
     return owner[key] if isinstance(owner, (dict, list, tuple)) else None
 
 
@@ -134,15 +136,6 @@ def _is_tensor(value: Any) -> bool:
     kind = type(value)
     name = kind.__module__ + "." + kind.__name__
     return name in ("torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray")
-
-
-def _index(node: Any) -> Any:
-    """Return a subscript's key; Python 3.8 wraps it."""
-    return getattr(node.slice, "value", node.slice) if _is_wrapped(node.slice) else node.slice
-
-
-def _is_wrapped(node: Any) -> bool:
-    return type(node).__name__ == "Index"
 
 
 def _attribute(node: Any, scope: dict[str, Any]) -> Any:

@@ -44,48 +44,16 @@ def _matrix_product(a: Any, b: Any) -> float:
     return 2.0 * _product(a.shape) * (int(b.shape[-1]) if b.dim() > 1 else 1)
 
 
-def _mm(args: Any, out: Any) -> float:
-    return _matrix_product(args[0], args[1])
-
-
-def _addmm(args: Any, out: Any) -> float:
-    return _matrix_product(args[1], args[2])
-
-
-def _linear(args: Any, out: Any) -> float:
-    """(..., k) times the transpose of (n, k)."""
-    return 2.0 * _product(args[0].shape) * int(args[1].shape[0])
-
-
 def _linear_backward(args: Any, out: Any) -> float:
     """Gradients by input (args: self, grad, weight) and by weight, as asked for."""
     one = 2.0 * _product(args[0].shape) * int(args[2].shape[0])
     return one * sum(tensor is not None for tensor in out[:2])
 
 
-def _bmm(args: Any, out: Any) -> float:
-    return 2.0 * _product(args[0].shape) * int(args[1].shape[2])
-
-
-def _baddbmm(args: Any, out: Any) -> float:
-    return 2.0 * _product(args[1].shape) * int(args[2].shape[2])
-
-
-def _outer(args: Any, out: Any) -> float:
-    return 2.0 * _product(out.shape)
-
-
-def _sampled(args: Any, out: Any) -> float:
-    """Only the stored elements of a sparse result are computed."""
-    return 2.0 * int(out._nnz()) * int(args[1].shape[1])
-
-
 def _convolution_once(data: Any, weight: Any, result: Any, is_transposed: bool) -> float:
-    """Every output (transposed: input) element meets its group's whole filter.
-
-    The filter is (out, in / groups, *kernel), transposed (in, out / groups, *kernel): in both a
-    row of the weight is what one element meets, so groups need no term of their own.
-    """
+    """Every output (transposed: input) element meets its group's whole filter."""
+    # The filter is (out, in / groups, *kernel), transposed (in, out / groups, *kernel): in both a
+    # row of the weight is what one element meets, so groups need no term of their own.
     meeting = data if is_transposed else result
     return 2.0 * _product(meeting.shape) * _product(weight.shape[1:])
 
@@ -93,10 +61,6 @@ def _convolution_once(data: Any, weight: Any, result: Any, is_transposed: bool) 
 def _convolution(args: Any, out: Any) -> float:
     is_transposed = bool(args[6]) if len(args) > 6 and isinstance(args[6], bool) else False
     return _convolution_once(args[0], args[1], out, is_transposed)
-
-
-def _mkldnn_convolution(args: Any, out: Any) -> float:
-    return _convolution_once(args[0], args[1], out, False)
 
 
 def _convolution_backward(args: Any, out: Any) -> float:
@@ -111,22 +75,6 @@ def _recurrent(data: Any, weights: Sequence[Any]) -> float:
     """2 N T numel(W) over the weight matrices; a packed batch is (N T, features) already."""
     tokens = _product(data.shape[:-1])
     return 2.0 * tokens * sum(_product(weight.shape) for weight in weights if weight.dim() == 2)
-
-
-def _mkldnn_rnn(args: Any, out: Any) -> float:
-    return _recurrent(args[0], args[1:3])
-
-
-def _mkldnn_rnn_backward(args: Any, out: Any) -> float:
-    return 2.0 * _recurrent(args[0], args[1:3])
-
-
-def _cudnn_rnn(args: Any, out: Any) -> float:
-    return _recurrent(args[0], args[1])
-
-
-def _cudnn_rnn_backward(args: Any, out: Any) -> float:
-    return 2.0 * _recurrent(args[0], args[1])
 
 
 def _attention_pairs(query: Any, key: Any, is_causal: bool) -> float:
@@ -145,52 +93,29 @@ def _attention(query: Any, key: Any, value: Any, is_causal: bool, products: floa
     return products * 2.0 * _attention_pairs(query, key, is_causal) * width
 
 
-def _attention_forward(args: Any, out: Any, is_causal: bool) -> float:
-    """Count the products QK' and PV."""
-    return _attention(args[0], args[1], args[2], is_causal, 2.0)
-
-
-def _attention_backward(args: Any, out: Any, is_causal: bool) -> float:
-    """QK' again, then the gradients by P, V, Q and K: five products for two."""
-    return _attention(args[1], args[2], args[3], is_causal, 5.0)
-
-
+_FORMS: tuple[tuple[str, Callable[[Any, Any], float]], ...] = (
+    ("mm _sparse_mm _int_mm _scaled_mm mv dot vdot", lambda a, _: _matrix_product(a[0], a[1])),
+    ("addmm _addmm_activation _sparse_addmm addmv", lambda a, _: _matrix_product(a[1], a[2])),
+    ("addr", lambda _, out: 2.0 * _product(out.shape)),
+    # (..., k) times the transpose of (n, k).
+    ("linear mkldnn_linear _linear_pointwise",
+     lambda a, _: 2.0 * _product(a[0].shape) * int(a[1].shape[0])),
+    ("linear_backward", _linear_backward),
+    ("bmm", lambda a, _: 2.0 * _product(a[0].shape) * int(a[1].shape[2])),
+    ("baddbmm", lambda a, _: 2.0 * _product(a[1].shape) * int(a[2].shape[2])),
+    # Only the stored elements of a sparse result are computed.
+    ("sparse_sampled_addmm", lambda a, out: 2.0 * int(out._nnz()) * int(a[1].shape[1])),
+    ("convolution _convolution convolution_overrideable", _convolution),
+    ("cudnn_convolution mkldnn_convolution _convolution_pointwise",
+     lambda a, out: _convolution_once(a[0], a[1], out, False)),
+    ("convolution_backward convolution_backward_overrideable", _convolution_backward),
+    ("mkldnn_rnn_layer", lambda a, _: _recurrent(a[0], a[1:3])),
+    ("mkldnn_rnn_layer_backward", lambda a, _: 2.0 * _recurrent(a[0], a[1:3])),
+    ("_cudnn_rnn miopen_rnn", lambda a, _: _recurrent(a[0], a[1])),
+    ("_cudnn_rnn_backward miopen_rnn_backward", lambda a, _: 2.0 * _recurrent(a[0], a[1])),
+)  # fmt: skip
 # Operator (without namespace and overload) -> closed form over (args, result).
-CLOSED_FORMS: dict[str, Callable[[Any, Any], float]] = {
-    "mm": _mm,
-    "_sparse_mm": _mm,
-    "_int_mm": _mm,
-    "_scaled_mm": _mm,
-    "mv": _mm,
-    "dot": _mm,
-    "vdot": _mm,
-    "addmm": _addmm,
-    "_addmm_activation": _addmm,
-    "_sparse_addmm": _addmm,
-    "addmv": _addmm,
-    "addr": _outer,
-    "linear": _linear,
-    "mkldnn_linear": _linear,
-    "_linear_pointwise": _linear,
-    "linear_backward": _linear_backward,
-    "bmm": _bmm,
-    "baddbmm": _baddbmm,
-    "sparse_sampled_addmm": _sampled,
-    "convolution": _convolution,
-    "_convolution": _convolution,
-    "convolution_overrideable": _convolution,
-    "cudnn_convolution": _mkldnn_convolution,
-    "mkldnn_convolution": _mkldnn_convolution,
-    "_convolution_pointwise": _mkldnn_convolution,
-    "convolution_backward": _convolution_backward,
-    "convolution_backward_overrideable": _convolution_backward,
-    "mkldnn_rnn_layer": _mkldnn_rnn,
-    "mkldnn_rnn_layer_backward": _mkldnn_rnn_backward,
-    "_cudnn_rnn": _cudnn_rnn,
-    "_cudnn_rnn_backward": _cudnn_rnn_backward,
-    "miopen_rnn": _cudnn_rnn,
-    "miopen_rnn_backward": _cudnn_rnn_backward,
-}
+CLOSED_FORMS = {name: form for names, form in _FORMS for name in names.split()}
 
 # Arithmetic per parameter in the update rules that run as one fused operator: multiplications and
 # additions of Adam's two moments, two bias corrections, root, division and update (Kingma and Ba
@@ -232,17 +157,14 @@ def flop(name: str, args: Sequence[Any], names: Sequence[str], out: Any, element
     ----------
     name : str
         The operator without namespace and overload, e.g. ``"addmm"``.
-    args, names
-        What it got, in the order of its schema, and how the schema calls it.
-    out
-        What it gave.
     elements : int
         Elements of its largest floating-point operand or result.
     """
     if is_attention(name):
         is_causal = "is_causal" in names and args[names.index("is_causal")] is True
-        form = _attention_backward if name.endswith("_backward") else _attention_forward
-        return form(args, out, is_causal)
+        if name.endswith("_backward"):  # QK' again, then the gradients by P, V, Q and K
+            return _attention(args[1], args[2], args[3], is_causal, 5.0)
+        return _attention(args[0], args[1], args[2], is_causal, 2.0)  # QK' and PV
     closed_form = CLOSED_FORMS.get(name)
     if closed_form is not None:
         return float(closed_form(args, out))

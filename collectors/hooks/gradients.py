@@ -36,15 +36,7 @@ _LOOKS = 3
 
 
 class GradientSampler:
-    """The norms of the sampled steps of one process.
-
-    Attributes
-    ----------
-    is_open : bool
-        The step that is under way is sampled.
-    is_wrapped : bool
-        The profiler averages the gradients of this rank after each pass.
-    """
+    """The norms of the sampled steps of one process."""
 
     def __init__(self, state: ProcessState) -> None:
         self.is_open = self.is_wrapped = False
@@ -169,7 +161,7 @@ class GradientSampler:
             self._is_off = True  # several losses of several models: no parts of one gradient
             return False
         is_shared = state.is_together and not self.is_wrapped
-        if is_shared and (state.data_parallel is None or _is_compiled()):
+        if is_shared and (state.data_parallel is None or is_compiled()):
             self._is_off = True  # sharded, or exchanged by others; hooks would compile anew
             return False
         self._parameters = state.optimizers.parameters()
@@ -215,6 +207,7 @@ class GradientSampler:
         self._state.fact("gradient_norms", why=repr(error)[:200])
 
 
-def _is_compiled() -> bool:
+def is_compiled() -> bool:
+    """Whether torch.compile has made graphs in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0

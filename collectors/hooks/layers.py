@@ -1,9 +1,9 @@
-"""Which module an operator belongs to, forward and backward.
+"""The module that an operator belongs to, forward and backward.
 
-Forward, an operator belongs to the module entered last: a leaf's own operators and whatever its
-parents compute before they enter the next one (an activation, a residual sum), so that the layers
-add up to the step. Backward, the autograd node that runs was numbered when its forward operator
-ran, and the numbers at each module's entry say between which two entries that was.
+Forward, an operator belongs to the module entered last: a leaf's own operators and whatever
+its parents compute before they enter the next one (an activation, a residual sum), so that the
+layers add up to the step. Backward, the autograd node that runs was numbered when its forward
+operator ran, and the numbers at each module's entry say between which two entries that was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What keeps the script from using the whole machine, as the script's own process sees it."""
+"""Limits on the use of the machine, as the script's own process sees them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, Any]:
-    """Return the limits in force.
-
-    Parameters
-    ----------
-    torch : module or None
-        Where it is imported.
-    called : int or None
-        What the script last passed to ``torch.set_num_threads``.
-    is_rank : bool
-        The profiler made this process, one of several (``--workers``).
-    """
+    """Return the limits in force."""
     try:
         affinity = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on Linux

@@ -1,4 +1,4 @@
-"""Which Python processes of a recording are hooked: those that may train, and no others.
+"""The choice of hooked Python processes: those that may train, and no others.
 
 Hooked are the command, whatever it starts by way of shells, launchers and scripts, and the workers
 of ``multiprocessing`` and ``loky`` at any time. Not hooked are

@@ -1,4 +1,4 @@
-"""What the data loaders of this process deliver, and what that costs."""
+"""The data loaders of this process: samples that they deliver, and what those cost."""
 
 from __future__ import annotations
 
@@ -77,9 +77,6 @@ class Loaders:
         The one that was fetched from last: a step that follows makes it the training loader.
     wait_ns, wait_delay_ns, batches, samples : int
         Since the last step: time inside loaders, what of it the main thread waited for a core.
-    has_begun : bool
-        An iterator began since the last step.
-    delay : RunDelay
     asks_cpu : bool
         Whether the next batch's CPU time and waiting are to be taken. That is a call into the
         kernel, unlike reading a clock: quick batches, whose cost it would add to, count as the
@@ -215,7 +212,6 @@ class Loaders:
             self.last.is_recorded = False
 
     def _waited(self, before_ns: int) -> int:
-        """Return how much longer than ``before_ns`` the main thread has waited for a core."""
         return max(0, self.delay.main_ns() - before_ns)
 
     def start_counting(self) -> None:
@@ -270,7 +266,6 @@ def _length(sized: Any) -> int | None:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Yield the tensors in a batch, however nested."""
     if hasattr(value, "element_size") and hasattr(value, "shape"):
         yield value
     elif isinstance(value, (list, tuple)):

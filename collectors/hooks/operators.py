@@ -1,4 +1,4 @@
-"""From observed operator calls to the table of a step: who, how often, how much, how long."""
+"""The table of a step, from observed operator calls: who, how often, how much, how long."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def observe(func: Any, args: Any, kwargs: Any, result: Any) -> OperatorCall:
     floating = [t for t in inputs + outputs if t.is_floating_point() or t.is_complex()]
     call.dtype = _precision(floating, short)
     if not call.is_view:
-        elements = max((t.numel() for t in floating if _is_strided(t)), default=0)
+        strided = [t for t in floating if str(t.layout) == "torch.strided"]
+        elements = max((t.numel() for t in strided), default=0)
         if isinstance(values[0] if values else None, (list, tuple)):
             elements = sum(t.numel() for t in tensors_in(values[0]))
         call.flop = flops.flop(short, values, names, result, elements)
@@ -106,10 +107,6 @@ def observe(func: Any, args: Any, kwargs: Any, result: Any) -> OperatorCall:
     call.leaves = [t for t in inputs if t.requires_grad and t.is_leaf]
     call.wanted_gradients = _gradients_wanted(short, values)
     return call
-
-
-def _is_strided(tensor: Any) -> bool:
-    return str(tensor.layout) == "torch.strided"
 
 
 def _precision(floating: list[Any], short: str) -> str:
@@ -154,12 +151,9 @@ def summarise(
 
     Parameters
     ----------
-    calls : list of OperatorCall
-        In order.
     fixed : set of int
         Storages of parameters, buffers, gradients and optimizer state; completed here by what is
         computed from these alone or accumulated into them.
-    modules : Modules
     saved : list of list of (key, bytes, owner)
         What was alive when each backward pass began.
     """
@@ -239,7 +233,6 @@ def _phase(call: OperatorCall, fixed: set[int]) -> str:
 
 
 def _main_precision(calls: list[OperatorCall]) -> str:
-    """Return the type in which most product operations are done."""
     totals: dict[str, float] = {}
     for call in calls:
         if flops.is_product(call.name.rpartition("::")[2]):

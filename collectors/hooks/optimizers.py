@@ -1,4 +1,4 @@
-"""Which optimizers step, and which of their steps completes a training step.
+"""The optimizers of a script, and which of their steps completes a training step.
 
 One optimizer leads: a training step completes when it steps. Whichever it is, as long as it steps
 once a period, every period of the script's schedule gives one training step; so the order in which
@@ -39,10 +39,6 @@ class _Seen:
 
     Attributes
     ----------
-    last, begun : int
-        The ticks of its last step, and of the begin of its last turn.
-    run : int
-        Steps in its last turn so far.
     runs, pauses : tuple of int
         Of its last turns: their steps, and the ticks from one's begin to the next one's.
     completed_before, proofs : int
@@ -167,7 +163,6 @@ class Optimizers:
         return number, flags
 
     def _end_turn(self) -> None:
-        """Close the turn of whoever stepped last."""
         seen = self._latest
         if seen is None:
             return

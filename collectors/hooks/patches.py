@@ -1,4 +1,4 @@
-"""What is hooked in which module, and how to let go of it again."""
+"""Patches by module, and how each is taken out again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 from . import communication, rounds
 from . import format as fmt
-from .replacing import replace
+from .rounds import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

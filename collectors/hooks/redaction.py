@@ -1,4 +1,4 @@
-"""Take secrets out of text before it is written or shown: passwords, tokens, keys.
+"""Secrets (passwords, tokens, keys) taken out of text before it is written or shown.
 
 A secret is known by the name it is given to (``--password VALUE``, ``--api-key=VALUE``,
 ``HF_TOKEN=VALUE``, ``"secret": "VALUE"``), by its place (``user:VALUE@host``) or by its own form

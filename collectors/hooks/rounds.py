@@ -14,7 +14,6 @@ import threading
 import time
 
 from . import format as fmt
-from .replacing import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,13 +41,6 @@ class RunningFit:
 
 class RoundCounter:
     """The training loops of this process.
-
-    Attributes
-    ----------
-    finished : int
-        RoundCounter that were counted so far.
-    fits_running : int
-        Fits of estimators, one inside the other, that are running.
 
     Notes
     -----
@@ -82,8 +74,6 @@ class RoundCounter:
 
         Parameters
         ----------
-        kind : str
-            The framework.
         is_pass : bool, default True
             Whether the first round of a second loop has more in it than a round.
         """
@@ -104,8 +94,6 @@ class RoundCounter:
 
         Parameters
         ----------
-        unit : str
-            What a round of it is.
         describe : callable
             Returns facts: ``rounds`` (None: unknown), ``may_end_early``, ``cores`` (that it may
             use; None: all), ``batch`` and ``samples``. [cores], [samples]
@@ -192,25 +180,44 @@ class RoundCounter:
 
 
 def _is_worker() -> bool:
-    """Whether this process is a worker of joblib's or of a pool."""
     process = sys.modules.get("multiprocessing.process")
     name = "" if process is None else str(process.current_process().name)
     return "Loky" in name or "PoolWorker" in name
 
 
+def replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
+    """Put ``replacement`` in place of ``owner.name`` until the session lets go."""
+    original = getattr(owner, name)
+    functools.update_wrapper(replacement, original)
+    setattr(owner, name, replacement)
+
+    def restore() -> None:
+        if getattr(owner, name, None) is replacement:
+            setattr(owner, name, original)
+
+    session.on_release(restore)
+
+
 def around(
-    rounds: RoundCounter, owner: Any, name: str, kind: str, unit: str,
-    describe: Callable[..., dict[str, Any]],
+    rounds: RoundCounter, owner: Any, name: str, kind: str, unit: str = "",
+    describe: Any = None, has_last: Any = None,
 ) -> None:  # fmt: skip
-    """Have ``owner.name`` be a training loop; ``describe`` is called with its arguments."""
+    """Have ``owner.name`` be a training loop.
+
+    ``describe`` is called with its arguments, and returns facts; ``has_last`` says of its owner
+    whether its end is the end of a round, too.
+    """
     original = getattr(owner, name)
 
     def train(*args: Any, **kwargs: Any) -> Any:
         loop = rounds.begin(kind)
-        if loop is not None:
+        if loop is not None and describe is not None:
             rounds.tell(unit, lambda: describe(*args, **kwargs))
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if loop is not None and has_last is not None and has_last(args[0]):
+                rounds.done(kind)
+            return result
         finally:
             rounds.end(loop)
 
@@ -260,20 +267,20 @@ def hooks(session: Session) -> dict[str, Callable[[Any], None]]:
 
 
 _HOOKED = {
-    "lightgbm.basic": ("boosting", "lightgbm_booster"),
-    "lightgbm.engine": ("boosting", "lightgbm_train"),
-    "xgboost.core": ("boosting", "xgboost_booster"),
-    "xgboost.training": ("boosting", "xgboost_train"),
-    "catboost.core": ("boosting", "catboost"),
-    "keras.src.callbacks.callback_list": ("keras_fit", "callbacks"),
-    "keras.src.backend.tensorflow.trainer": ("keras_fit", "trainer"),
-    "keras.src.backend.jax.trainer": ("keras_fit", "trainer"),
-    "keras.src.backend.torch.trainer": ("keras_fit", "trainer"),
-    "jax": ("jitted", "jax"),
-    "optax": ("jitted", "optax"),
-    "joblib.parallel": ("searches", "parallel"),
-    "sklearn.model_selection._search": ("searches", "search"),
-    "sklearn.model_selection._validation": ("searches", "validation"),
+    "lightgbm.basic": ("estimators", "lightgbm_booster"),
+    "lightgbm.engine": ("estimators", "lightgbm_train"),
+    "xgboost.core": ("estimators", "xgboost_booster"),
+    "xgboost.training": ("estimators", "xgboost_train"),
+    "catboost.core": ("estimators", "catboost"),
+    "keras.src.callbacks.callback_list": ("keras_jax", "callbacks"),
+    "keras.src.backend.tensorflow.trainer": ("keras_jax", "trainer"),
+    "keras.src.backend.jax.trainer": ("keras_jax", "trainer"),
+    "keras.src.backend.torch.trainer": ("keras_jax", "trainer"),
+    "jax": ("keras_jax", "jax"),
+    "optax": ("keras_jax", "optax"),
+    "joblib.parallel": ("estimators", "parallel"),
+    "sklearn.model_selection._search": ("estimators", "search"),
+    "sklearn.model_selection._validation": ("estimators", "validation"),
     "sklearn.base": ("estimators", "base"),
     "sklearn.ensemble._forest": ("estimators", "forest"),
     "sklearn.ensemble._gb": ("estimators", "gradient_boosting"),

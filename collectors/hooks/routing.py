@@ -1,13 +1,13 @@
-"""Which experts tokens are sent to: seen at the routers of a mixture of experts.
+"""The experts that tokens are sent to, seen at the routers of a mixture of experts.
 
 A layer routes if one of its children is named after experts and holds several alike, and another
 has a weight with a row for each of them: the router. How many experts a token uses stands in an
 attribute of either (``top_k`` and its like). What the router returns are scores, of which the
 largest are taken here too, or the chosen experts themselves.
 
-Now and then, the more seldom the longer the recording, one forward pass is kept: the first tokens
-in their order, in every layer. In between a router's hook returns at once. Nothing is drawn at
-random, no gradient is made, and nothing that the script computes is changed.
+Now and then, the more seldom the longer the recording, one forward pass is kept: the first
+tokens in their order, in every layer. In between a router's hook returns at once. Nothing is
+drawn at random, no gradient is made, and nothing that the script computes is changed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ _SHARE = 12  # of the time since the first pass, between two
 
 
 class RouterHooks:
-    """The routers of the trained model and the pass that is being kept.
-
-    Attributes
-    ----------
-    is_found : bool
-        There are routers to ask.
-    """
+    """The routers of the trained model and the pass that is being kept."""
 
     def __init__(self, state: ProcessState) -> None:
         self.is_found = False
@@ -147,7 +141,6 @@ def routers_of(root: Any) -> list[dict[str, Any]]:
 
 
 def _experts_in(held: Any) -> int:
-    """Return how many experts a module holds; 0 if it is none of them."""
     children = list(held.children())
     if len(children) > 1 and len({type(one) for one in children}) == 1:
         return len(children)

@@ -1,24 +1,22 @@
-"""Where in the user's script a call into a framework comes from, and the loops around it."""
+"""The line of the user's script that calls into a framework, and the loops around it."""
 
 from __future__ import annotations
 
 import os
 
-from .total_work import _is_library, _loops, find
+from .total_work import _is_library, _is_ours, _loops, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_HOOKS = os.path.dirname(os.path.abspath(__file__))
-
 
 def of_user(frame: FrameType | None) -> str:
     """Return ``file:line`` of the innermost frame that is neither a library's nor ours."""
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not _is_library(filename) and os.path.dirname(os.path.abspath(filename)) != _HOOKS:
+        if not _is_library(filename) and not _is_ours(filename):
             return "%s:%d" % (os.path.basename(filename), frame.f_lineno)
         frame = frame.f_back
     return ""
@@ -42,11 +40,10 @@ def _library_loops(frame: FrameType | None) -> list[dict[str, Any]]:
     while frame is not None:
         filename = frame.f_code.co_filename
         is_library = _is_library(filename)
-        is_ours = os.path.dirname(os.path.abspath(filename)) == _HOOKS
         if is_library and has_seen_user and not filename.startswith("<"):
             found = [dict(loop, turns=None) for loop in _loops(frame)]
             if found:
                 return found[:1]
-        has_seen_user |= not is_library and not is_ours
+        has_seen_user |= not is_library and not _is_ours(filename)
         frame = frame.f_back
     return []

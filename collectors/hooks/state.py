@@ -1,4 +1,4 @@
-"""What one process has recorded so far: the counters and facts that all hooks share."""
+"""The counters and facts of one process that all hooks share."""
 
 from __future__ import annotations
 
@@ -21,31 +21,14 @@ class ProcessState:
 
     Attributes
     ----------
-    writer : Writer
-    loaders : Loaders
-    optimizers : Optimizers
     arguments : dict of float
         The numbers among the parsed arguments that may say how long the job is.
-    switches : dict
-        The parsed arguments about devices.
-    data_parallel : weak reference to the wrapped model, or None
-    communication : Communication
-    is_together : bool
-        This process has joined a process group.
-    deep : DeepTrace or None
-        While a step is traced.
     clock, rank, steps : int
         The leading clock, its rank, and the training steps it completed.
-    backwards : int
-        Backward passes since the last tick.
     threads_called : int or None
         What the script's main thread last passed to ``torch.set_num_threads``.
-    is_rank : bool
-        The profiler made this process, one of several (``--workers``).
     last_step : int
         After which the profiler wants the script to stop, or to be let go.
-    is_released : bool
-        The hooks are out; nothing is recorded any more.
     """
 
     def __init__(self, folder: str) -> None:

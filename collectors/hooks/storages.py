@@ -1,4 +1,4 @@
-"""Which memory an operator touches: what belongs to the model, what to the batch, what is alive.
+"""Memory that operators touch: what belongs to the model, what to the batch, what is alive.
 
 A tensor is a view of a storage; traffic is counted by tensor, ownership and life by storage.
 *Fixed* storages (parameters, buffers, gradients, optimizer state, and what is computed from these
@@ -64,11 +64,6 @@ class Storages:
 
     Life is counted in *looks*: finding out who has died takes a look at everything alive, so
     there is one after every operator while that is little, and after every few when it is much.
-
-    Attributes
-    ----------
-    fixed : set of int
-        Those of the model, by key.
     """
 
     # Looks are spaced so that an operator pays for at most this many storages, about 15 us.
@@ -125,11 +120,6 @@ class Storages:
 
         What is left at the step's end (a loop's variables) lived in it from the step before, up to
         the moment at which it was made anew.
-
-        Parameters
-        ----------
-        fixed : set of int
-            Storages that do not grow with the batch.
 
         Returns
         -------

@@ -1,7 +1,7 @@
-"""Whether a text is worth looking at for secrets: one cheap search, where most texts end.
+"""A first look for secrets in a text: one cheap search, where most texts end.
 
-Apart from ``redaction``, whose patterns take some milliseconds to compile: most processes that are
-hooked never need them. Python 3.8, standard library only.
+Apart from ``redaction``, whose patterns take some milliseconds to compile: most processes that
+are hooked never need them. Python 3.8, standard library only.
 """
 
 from __future__ import annotations

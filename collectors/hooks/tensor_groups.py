@@ -1,4 +1,4 @@
-"""Which tensors ranks exchange, and in which pieces: in an order that all of them agree on."""
+"""The tensors that ranks exchange, in pieces and in an order that all of them agree on."""
 
 from __future__ import annotations
 

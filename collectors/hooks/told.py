@@ -1,4 +1,4 @@
-"""What the script is told of devices: by arguments, by the environment, by its own source."""
+"""Devices that the script is told of: by arguments, by the environment, by its own source."""
 
 from __future__ import annotations
 
@@ -83,8 +83,6 @@ class DeviceMentions:
     ----------
     fixed : list of dict
         ``where`` and ``text`` of every place that fixes the CPU, whatever there is.
-    mentions : bool
-    spreads : set of str
     """
 
     def __init__(self, path: str) -> None:
@@ -156,7 +154,6 @@ def _is_main_guard(node: Any) -> bool:
 
 
 def _is_cpu(node: Any) -> bool:
-    """Return whether an expression is ``"cpu"`` or ``torch.device("cpu")``."""
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "device":
         return bool(node.args) and _is_cpu(node.args[0])
     return isinstance(node, ast.Constant) and node.value == "cpu"

@@ -1,4 +1,4 @@
-"""How long the whole job is, read from the frames under a step: never guessed, always sourced.
+"""The length of the whole job, read from the frames under a step: never guessed, always sourced.
 
 From the step outwards every enclosing loop is looked at: a framework's loop says it itself (see
 ``frameworks``); a plain ``for`` or ``while`` is evaluated from its source and its frame's
@@ -13,17 +13,18 @@ import linecache
 import os
 import sys
 
+from . import format as fmt
 from . import frameworks
-from .bounds import Exits
+from .bounds import Exits, value_of_counter
 from .expressions import dotted
-from .turns import is_endless, turns_of_for, turns_of_while, value_of_counter
+from .turns import is_endless, turns_of_for, turns_of_while
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_HOOKS = os.path.dirname(os.path.abspath(__file__))
+_HOOKS = os.path.dirname(os.path.abspath(fmt.__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__))
 # Packages that loop around a step without repeating it (over groups of parameters, over hooks), or
 # that say the length themselves: see ``frameworks``.
@@ -50,7 +51,7 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
     schedules: list[dict[str, Any]] = []
     depth = 0
     while frame is not None and depth < _MAX_FRAMES:
-        if os.path.dirname(os.path.abspath(frame.f_code.co_filename)) != _HOOKS:
+        if not _is_ours(frame.f_code.co_filename):
             stated = frameworks.state(frame)
             if stated is not None:
                 candidates.append(stated)
@@ -70,7 +71,8 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
         if loop["bound"] is not None and loop["bound"]["reset"] == "call":
             loop["bound"]["reset"] = ""  # called once: it counts through the job
     if loops:
-        candidates.append({"loops": loops, "confidence": "likely", "source": _source(loops)})
+        source = "%s, %s" % (" in ".join(loop["text"] for loop in loops), loops[-1]["where"])
+        candidates.append({"loops": loops, "confidence": "likely", "source": source})
     return candidates + schedules[:1]
 
 
@@ -94,6 +96,10 @@ def _begun_anew_by_calls(loops: list[dict[str, Any]]) -> None:
             loop["bound"]["reset"] = "loop"
 
 
+def _is_ours(filename: str) -> bool:
+    return os.path.abspath(filename).startswith(_HOOKS)
+
+
 def _is_library(filename: str) -> bool:
     if "site-packages" in filename or "dist-packages" in filename or filename.startswith("<"):
         return True
@@ -108,12 +114,7 @@ def _is_counted(frame: FrameType) -> bool:
     return is_installed and package not in _NOT_COUNTED
 
 
-def _source(loops: list[dict[str, Any]]) -> str:
-    return "%s, %s" % (" in ".join(loop["text"] for loop in loops), loops[-1]["where"])
-
-
 def _loops(frame: FrameType) -> list[dict[str, Any]]:
-    """Return the loops around the line that ``frame`` is at, innermost first."""
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     if not source:
         return []
@@ -134,7 +135,6 @@ def _loops(frame: FrameType) -> list[dict[str, Any]]:
 
 
 def _owner_of(tree: ast.AST, frame: FrameType) -> ast.AST:
-    """Return the function (or module) that the frame runs."""
     owner = tree
     first = frame.f_code.co_firstlineno
     if frame.f_code.co_name != "<module>":

@@ -1,38 +1,14 @@
-"""How often a loop turns, by its source and the variables around it."""
+"""The turns of a loop, by its source and the variables around it."""
 
 from __future__ import annotations
 
 import ast
 
-from .bounds import own_variable
 from .expressions import dotted, is_count, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-
-def value_of_counter(loop: Any, scope: dict[str, Any]) -> int | None:
-    """Return how many turns came before this one, by the loop's variable if it counts.
-
-    That is ``i``, or the first of ``i, batch``; a range may count in strides.
-    """
-    target = loop.target
-    if isinstance(target, ast.Tuple) and target.elts:
-        target = target.elts[0]
-    value = value_of(target, scope)
-    if not is_count(value):
-        return None
-    known = own_variable(loop, scope)
-    return int(value) if known is None else int(value - known[1]) // known[2]
-
-
-def _range_bounds(node: Any, scope: dict[str, Any]) -> list[int]:
-    """Return the arguments of a call of ``range``, empty where it is none or they are unknown."""
-    if not isinstance(node, ast.Call) or _called(node) not in ("range", "trange"):
-        return []
-    bounds = [value_of(argument, scope) for argument in node.args]
-    return bounds if all(isinstance(bound, int) for bound in bounds) else []
 
 
 def _called(node: Any) -> str:
@@ -105,8 +81,9 @@ def turns_of_for(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
     if isinstance(node, ast.Call):
         name = _called(node)
         if name in ("range", "trange"):
-            bounds = _range_bounds(node, scope)
-            return (len(range(*bounds)) if bounds else None), False
+            bounds = [value_of(argument, scope) for argument in node.args]
+            is_known = bool(bounds) and all(isinstance(bound, int) for bound in bounds)
+            return (len(range(*bounds)) if is_known else None), False
         if name == "zip":
             inner = [turns_of_for(argument, scope) for argument in node.args]
             known = [turns for turns, _ in inner if turns is not None]

@@ -1,4 +1,4 @@
-"""How long the optimizers' updates take in ordinary steps, with the Python between operators.
+"""Times of optimizers' updates in ordinary steps, with the Python between operators.
 
 A traced step tells what its operators took, and an update of many small tensors is mostly what
 happens between them: PyTorch's loop over parameters. So a few steps after the traced ones are
@@ -18,13 +18,7 @@ FIRST, LAST = 10, 13
 
 
 class UpdateTimer:
-    """The updates of a few training steps of one process.
-
-    Attributes
-    ----------
-    is_open : bool
-        Updates are timed now.
-    """
+    """The updates of a few training steps of one process."""
 
     def __init__(self) -> None:
         self.is_open = False

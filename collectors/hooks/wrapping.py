@@ -1,4 +1,4 @@
-"""``profile --workers N`` of a script that opens no process group: make its ranks train together.
+"""``profile --workers N`` of a script without a process group: its ranks train together.
 
 Every rank runs the script unchanged. What ``DistributedDataParallel`` and ``DistributedSampler``
 would do is done around it:
@@ -9,9 +9,9 @@ would do is done around it:
   (running statistics) become rank 0's.
 
 Averaging after a pass is right for any number of optimizers, clipping, loss scaling and
-accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass, so
-the waiting is what DDP would take at most. A script that joins a process group itself, or makes a
-``DistributedDataParallel``, is left to itself.
+accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass,
+so the waiting is what DDP would take at most. A script that joins a process group itself, or
+makes a ``DistributedDataParallel``, is left to itself.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .session import Session
-
 # Optimizers that decide by the value of the loss, which is each rank's own: ranks would part.
 _BY_LOSS = ("LBFGS",)
 _SHARED = "DistributedSampler"
@@ -47,7 +45,7 @@ class Wrapping:
         The script trains together by itself, or this process is not a rank any more.
     """
 
-    def __init__(self, session: Session, workers: int, port: str) -> None:
+    def __init__(self, session: Any, workers: int, port: str) -> None:
         self._session = session
         self._workers = workers
         self._port = port
@@ -254,7 +252,7 @@ class Wrapping:
         raise SystemExit(2)
 
 
-def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+def add(session: Any, patches: dict[str, Callable[[ModuleType], None]]) -> None:
     """Add to ``patches`` what wraps this process, if it is a rank that is to be wrapped.
 
     The variable that says so is taken away: what the script starts is no rank.
@@ -263,13 +261,16 @@ def add(session: Session, patches: dict[str, Callable[[ModuleType], None]]) -> N
     if not workers.isdigit() or int(workers) < 2:
         return
     wrapping = Wrapping(session, int(workers), port)
-    for name, patch in (
-        ("torch.optim.optimizer", _optimizer),
-        ("torch.autograd", _autograd),
+    patched: tuple[tuple[str, Any], ...] = (
+        ("torch.optim.optimizer",
+         lambda w, m: _after(m.Optimizer, "__init__", lambda self, *_: w.optimizer_made(self))),
+        ("torch.autograd", lambda w, m: _after(m, "backward", lambda *_: w.backward_ended())),
         ("torch.utils.data.dataloader", _loader),
         ("torch.distributed.distributed_c10d", _process_group),
-        ("torch.nn.parallel.distributed", _data_parallel),
-    ):
+        ("torch.nn.parallel.distributed",
+         lambda w, m: _after(m.DistributedDataParallel, "__init__", lambda *_: w.give_way())),
+    )  # fmt: skip
+    for name, patch in patched:
         before = patches.get(name)
         patches[name] = functools.partial(_both, before, functools.partial(patch, wrapping))
 
@@ -284,7 +285,6 @@ def _both(before: Any, patch: Any, module: Any) -> None:
 
 
 def _after(owner: Any, name: str, then: Any) -> None:
-    """Have ``then(*args)`` called after ``owner.name(*args)``."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -294,14 +294,6 @@ def _after(owner: Any, name: str, then: Any) -> None:
         return result
 
     setattr(owner, name, both)
-
-
-def _optimizer(wrapping: Wrapping, module: Any) -> None:
-    _after(module.Optimizer, "__init__", lambda self, *_: wrapping.optimizer_made(self))
-
-
-def _autograd(wrapping: Wrapping, module: Any) -> None:
-    _after(module, "backward", lambda *_: wrapping.backward_ended())
 
 
 def _loader(wrapping: Wrapping, module: Any) -> None:
@@ -328,7 +320,3 @@ def _process_group(wrapping: Wrapping, module: Any) -> None:
         return original(*args, **kwargs)
 
     module.init_process_group = init_process_group
-
-
-def _data_parallel(wrapping: Wrapping, module: Any) -> None:
-    _after(module.DistributedDataParallel, "__init__", lambda *_: wrapping.give_way())

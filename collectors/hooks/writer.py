@@ -1,4 +1,4 @@
-"""Append one process's records to its own file, steps several at a time; never an exception."""
+"""The writer of one process's records: steps several at a time, never an exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Steps are kept back for so long, or so many of them, and written as one record (see ``noting``).
+# Steps are kept back for so long, or so many of them, and written as one record (see ``session``).
 # A script that is killed loses those. Slower steps are written as they come.
 HOLD_NS = 20_000_000
 MOST_HELD = 64
@@ -35,13 +35,6 @@ def start_ticks(pid: int) -> int:
 
 class Writer:
     """The event file of this process; opened on the first record, and anew after a fork.
-
-    Attributes
-    ----------
-    folder : str
-        The run, as an absolute path.
-    lost : int
-        Records that could not be written (disk full, folder gone).
 
     Notes
     -----

@@ -34,7 +34,6 @@ def _boot() -> None:
 
 
 def _chain() -> None:
-    """Run the sitecustomize that this one hides."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 

@@ -44,18 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, signal.default_int_handler)
 
     from advisor.collectors.errors import RecordingError
-    from advisor.collectors.minicloud.collect import (
-        CollectionProgress,
-        CollectionStart,
-        collect,
-        describe,
-    )
+    from advisor.collectors.minicloud.collect import CollectionProgress, collect, describe
     from advisor.collectors.minicloud.instances import MiniPrices
     from advisor.collectors.minicloud.journal import Journal
     from advisor.collectors.minicloud.plan import SCALES
     from advisor.collectors.system_errors import explain
 
-    def tell(progress: CollectionProgress | CollectionStart) -> None:
+    def tell(progress: CollectionProgress) -> None:
         sys.stderr.write(describe(progress) + "\n")
         sys.stderr.flush()
 

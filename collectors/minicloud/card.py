@@ -1,4 +1,4 @@
-"""What is in a dataset of runs, in numbers: the tables of its card, from its rows alone.
+"""The card of a dataset of runs: its tables in numbers, from its rows alone.
 
 here         meaning
 label        a full run that took all its steps; of several attempts the least disturbed
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.collectors.minicloud.journal import Row
-from advisor.collectors.minicloud.summary import cpu_step_s, least_disturbed
+from advisor.collectors.minicloud.summary import cpu_step_s, least_disturbed, take_anchor
 
 _QUANTILES: Final = (10, 50, 90)
 
@@ -34,20 +34,10 @@ def describe(rows: Iterable[Row]) -> str:
 
 
 def anchor_rows(rows: Iterable[Row]) -> dict[str, Row]:
-    """Return each job's anchor: of its partial runs on one machine that of least CPU time a step.
-
-    ``total_steps`` is that of the first, which declared it for all.
-    """
+    """Return each job's anchor; see ``summary.take_anchor``."""
     chosen: dict[str, Row] = {}
     for row in rows:
-        if row["kind"] != "partial" or row["layout"]["kind"] != "single" or row["status"] != "ok":
-            continue
-        job = row["job"]["key"]
-        known = chosen.get(job)
-        if known is None:
-            chosen[job] = row
-        elif cpu_step_s(row) < cpu_step_s(known):
-            chosen[job] = row | {"total_steps": known["total_steps"]}
+        take_anchor(chosen, row)
     return chosen
 
 

@@ -33,23 +33,17 @@ _AHEAD: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionProgress:
-    """What ``collect`` says after each run; ``left_s`` as in ``CollectionStart``."""
+    """What ``collect`` says before its first run (``run`` and ``row`` are None) and after each.
 
-    run: MiniRun
-    row: Row
-    done: int
-    planned: int
-    elapsed_s: float
-    left_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionStart:
-    """What ``collect`` says before its first run; how long the rest takes, but for noisy runs."""
+    ``left_s`` is how long the rest takes, but for noisy runs.
+    """
 
     done: int
     planned: int
     left_s: float
+    elapsed_s: float = 0.0
+    run: MiniRun | None = None
+    row: Row | None = None
 
 
 def collect(
@@ -62,34 +56,20 @@ def collect(
     attempts: int = ATTEMPTS,
     scale: Scale = SECONDS,
     prices: MiniPrices | None = None,
-    tell: Callable[[CollectionProgress | CollectionStart], None] = lambda progress: None,
+    tell: Callable[[CollectionProgress], None] = lambda progress: None,
 ) -> int:
     """Make the plan's runs that the journal lacks, noisy ones again at the end.
 
     Parameters
     ----------
-    journal : Journal
-    limit : int or None
-        Runs to make at most.
-    hours : float or None
-        Time after which no new run begins.
     only : sequence of str
         Patterns for run keys, as a shell matches file names; one must match.
     cap_s : float, optional
         A run that takes longer is cut short; the plan's own by default. [s]
     attempts : int
         How often a run is made at most where it stays noisy.
-    scale : Scale
-        Of the plan.
-    prices : MiniPrices, optional
-        Of the plan of minutes; synthetic ones by default.
     tell : callable
         Is given what there is to do before the first run, and the progress after each.
-
-    Returns
-    -------
-    int
-        Runs made.
 
     Raises
     ------
@@ -115,7 +95,7 @@ def collect(
     _warm_up({run.job for run in wanted})
     with _machinery(scale) as (has_quota, nodes):
         possible = [run for run in wanted if _is_possible(run, has_quota, nodes)]
-        tell(CollectionStart(**_standing(possible, state, pace)))
+        tell(CollectionProgress(**_standing(possible, state, pace)))
         while (run := state.next_run(possible, is_calm=sampling.is_calm())) is not None:
             if limit is not None and made >= limit:
                 break
@@ -144,14 +124,7 @@ def _standing(possible: Sequence[MiniRun], state: State, pace: Pace) -> dict[str
 
 
 class State:
-    """What the journal says has been done.
-
-    Parameters
-    ----------
-    rows : iterable of Row
-    most : int
-        How often a noisy run is made at most.
-    """
+    """What the journal says has been done."""
 
     def __init__(self, rows: Iterable[Row], most: int = ATTEMPTS) -> None:
         self._most = most
@@ -166,11 +139,7 @@ class State:
         self.attempts[row["key"]] += 1
         if not row["is_noisy"]:
             self._quiet.add(row["key"])
-        if row["kind"] == "partial" and row["layout"]["kind"] == "single" and "total_steps" in row:
-            known = self._anchors.get(row["job"]["key"])
-            if known is None or summary.cpu_step_s(row) < summary.cpu_step_s(known):
-                total = row["total_steps"] if known is None else known["total_steps"]
-                self._anchors[row["job"]["key"]] = row | {"total_steps": total}
+        summary.take_anchor(self._anchors, row)
 
     def is_done(self, run: MiniRun) -> bool:
         """Return whether the run needs no further attempt."""
@@ -182,7 +151,8 @@ class State:
         Of the next in the plan the first that suits the moment: what others disturb most while it
         is calm, the rest while it is not.
         """
-        ready = [run for run in runs if not self.is_done(run) and self._is_ready(run)]
+        left = (run for run in runs if not self.is_done(run))
+        ready = [run for run in left if _is_anchor(run) or run.job.key in self._anchors]
         ready.sort(key=lambda run: self.attempts[run.key])
         return min(
             ready[:_AHEAD],
@@ -203,9 +173,6 @@ class State:
         """Return the CPU time of a step in the job's quietest anchor run, where there is one."""
         anchor = self._anchors.get(run.job.key)
         return None if anchor is None else summary.cpu_step_s(anchor)
-
-    def _is_ready(self, run: MiniRun) -> bool:
-        return _is_anchor(run) or run.job.key in self._anchors
 
 
 def is_sensitive(run: MiniRun) -> bool:
@@ -261,20 +228,20 @@ def _warm_up(wanted: set[MiniJob]) -> None:
     gc.freeze()
 
 
-def describe(progress: CollectionProgress | CollectionStart) -> str:
+def describe(progress: CollectionProgress) -> str:
     """Return one line on a run, or on what there is to do, for people."""
     left = f"about {progress.left_s / 3600:.1f} h"
-    if isinstance(progress, CollectionStart):
+    run, row = progress.run, progress.row
+    if run is None or row is None:
         return (
             f"{progress.planned} runs, {progress.done} of them made; the others take {left} "
             "where nothing else runs. Stop at any time: the same command goes on"
         )
-    row = progress.row
     time_s = f"{row['time_s']:7.2f} s" if "time_s" in row else "      - "
     share = row.get("correction_fraction")
     noise = "" if share is None else f" corrected by {share:.0%}"
     noise += " NOISY" if row["is_noisy"] else ""
     return (
         f"[{progress.done}/{progress.planned} {progress.elapsed_s / 60:.1f} min, {left} left] "
-        f"{row['status']:8} {time_s} {progress.run.key}{noise} {row.get('error', '')}"
+        f"{row['status']:8} {time_s} {run.key}{noise} {row.get('error', '')}"
     )

@@ -1,4 +1,4 @@
-"""What one training step computes: operators, floating-point operations, bytes, kept activations.
+"""Counts of one training step: operators, floating-point operations, bytes, kept activations.
 
 A dispatch mode of our own sees every operator of one real step, forward, backward and optimizer.
 Operations come from torch's formulas, except where those are wrong in torch 2.13: LSTM on CPU
@@ -38,15 +38,7 @@ def operator_class(name: str) -> str:
 
 
 class StepCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what passes through; set ``phase`` before each part of the step.
-
-    Attributes
-    ----------
-    phase : str
-        ``"forward"``, ``"backward"`` or ``"optimizer"``.
-    counts : dict of (phase, class) to [operators, flop, bytes]
-    saved : dict of storage to bytes
-    """
+    """Counts what passes through; set ``phase`` before each part of the step."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""How long a plan takes: what each run declares, at the pace of the runs that were made.
+"""The duration of a plan: what each run declares, at the pace of the runs that were made.
 
     t(run) = T / (c W)              a full run: T the whole job's time on the anchor, c the cores
                                     granted to each worker, W the workers that share its samples
@@ -27,13 +27,7 @@ def declared_s(run: MiniRun) -> float:
 
 
 class Pace:
-    """Seconds spent for each declared second, by the kind of layout; takes in one row at a time.
-
-    Parameters
-    ----------
-    planned : iterable of MiniRun
-        Rows of other runs say nothing.
-    """
+    """Seconds spent for each declared second, by the kind of layout; rows come one at a time."""
 
     def __init__(self, planned: Iterable[MiniRun]) -> None:
         self._planned = {run.key: run for run in planned}

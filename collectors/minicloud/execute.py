@@ -1,4 +1,4 @@
-"""Make one run: fork its nodes, watch them from outside, write down what was seen."""
+"""One run: its nodes are forked, watched from outside, and what was seen is written down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor.collectors import network
 from advisor.collectors.minicloud import limits, sampling, summary
-from advisor.collectors.minicloud.instances import MiniPrices, nominal_price_usd_per_h
+from advisor.collectors.minicloud.instances import MiniPrices
 from advisor.collectors.minicloud.journal import Row
 from advisor.collectors.minicloud.node import Seat, fork, read_report
 from advisor.collectors.minicloud.plan import SECONDS, MiniRun, total_steps
@@ -39,16 +39,10 @@ def execute(
 
     Parameters
     ----------
-    run : MiniRun
     steps : int or None
         Steps of the loop on each worker; None for the anchor's partial run.
-    has_quota : bool
-        CPU cgroups can be made.
     nodes : Nodes or None
         The small cluster; without it a single process runs in the machine's own network.
-    cap_s : float
-        [s]
-    prices : MiniPrices
     """
     if nodes is not None:
         nodes.shape(run.layout.rate_bit_per_s)
@@ -83,16 +77,16 @@ def execute(
         ]  # fmt: skip
     for tape in tapes:
         tape.close()
-    return _priced(_row(run, seen, steps, cut_s, before, started, cores), run, prices)
+    return priced(_row(run, seen, steps, cut_s, before, started, cores), run, prices)
 
 
-def _priced(row: Row, run: MiniRun, prices: MiniPrices) -> Row:
+def priced(row: Row, run: MiniRun, prices: MiniPrices) -> Row:
     """Return the row with what a machine like that costs, and its plan where it is another."""
     price, source = prices.of(run.instance, run.layout)
     if run.scale != SECONDS:
         row["plan"] = run.scale.name
     row["instance"] |= {"nominal_price_usd_per_h": round(price, 6), "priced_as": source}
-    if "cost_usd" in row:
+    if row["status"] == "ok":
         row["cost_usd"] = run.layout.nodes * price * row["time_s"] / 3600.0
     return row
 
@@ -100,13 +94,7 @@ def _priced(row: Row, run: MiniRun, prices: MiniPrices) -> Row:
 def _watch(
     samplers: list[sampling.ProcessSampler], tapes: list[Tape], *, interval_s: float, cap_s: float
 ) -> tuple[list[int], float | None]:
-    """Sample the nodes until all have ended; end them when it takes too long or one fails.
-
-    Returns
-    -------
-    tuple
-        Wait statuses by rank, and when the run was cut short (None: it was not).
-    """
+    """Sample the nodes until all have ended; end them when it takes too long or one fails."""
     statuses = [0] * len(samplers)
     running, cut_s = dict(enumerate(samplers)), None
     began = tick = time.monotonic()
@@ -156,7 +144,6 @@ def _row(
     passed_s = after.at_s - before.at_s
     own_s = sum(node.report.cpu_s for node in seen if node.report is not None)
     out = summary.label(run, seen, steps, cut_s)
-    price = nominal_price_usd_per_h(run.instance, run.layout)
     row: Row = {
         "schema": summary.SCHEMA,
         "key": run.key,
@@ -170,7 +157,6 @@ def _row(
             "quota_cores": run.instance.quota, "granted_cores": run.instance.granted_cores,
             "threads": run.instance.threads,
             "memory_headroom_bytes": run.instance.memory_headroom_bytes,
-            "nominal_price_usd_per_h": round(price, 6),
         },
         "layout": {
             "name": run.layout.name, "kind": run.layout.kind, "nodes": run.layout.nodes,
@@ -183,7 +169,7 @@ def _row(
         "load_1min": round(os.getloadavg()[0], 2),
         "others_cores": round(max(0.0, after.busy_s - before.busy_s - own_s) / passed_s, 3),
         "steal_fraction": round((after.steal_s - before.steal_s) / passed_s, 4),
-        "pressure_fraction": sampling.pressure_fraction(),
+        "pressure_fraction": sampling.pressure(),
         "started_at": started.isoformat(timespec="seconds"),
         "host": platform.node(),
     }  # fmt: skip
@@ -216,7 +202,6 @@ def _anchor_facts(run: MiniRun, seen: list[summary.Seen]) -> Row:
 
 
 def _cores(run: MiniRun) -> tuple[int, ...]:
-    """Return the cores to pin to: the idlest for one, all for a layout of several nodes."""
     usable = sorted(os.sched_getaffinity(0))
     wanted = run.instance.cores if run.layout.kind == "single" else len(usable)
     if wanted >= len(usable):

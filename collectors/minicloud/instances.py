@@ -1,4 +1,4 @@
-"""What a run may use: a machine with limits stands for an instance type, at a nominal price.
+"""Machines with limits that stand for instance types, at a nominal price.
 
 Price of one machine, SYNTHETIC: price_usd_per_h = BASE + PER_CORE x cores + PER_GBIT x Gbit/s.
 No provider's figure: the coefficients only have the order of magnitude of small cloud machines,
@@ -29,13 +29,8 @@ class MiniInstance:
 
     Attributes
     ----------
-    name : str
-    cores : int
-        Cores that the process is pinned to.
     quota : float or None
         Cores' worth of time that the cgroup grants; None: all of the pinned cores. [cores]
-    threads : int
-        Intra-operator threads of the framework.
     memory_headroom_bytes : int or None
         Data memory it may add to the freshly started process; None: no limit. [bytes]
     """
@@ -65,8 +60,6 @@ class MiniLayout:
     kind : LayoutKind
         ``"parameter-server"``: a master that holds the parameters, and workers that compute;
         ``"allreduce"``: workers only, DistributedDataParallel, the first is the chief.
-    workers : int
-        Processes that compute gradients.
     rate_bit_per_s : float or None
         Every machine's link, each way; None where there is none. [bit/s]
     """

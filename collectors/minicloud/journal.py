@@ -49,26 +49,14 @@ def _canonical(row: Mapping[str, Any]) -> str:
 
 
 class Journal:
-    """A file of records that is only ever added to.
-
-    Parameters
-    ----------
-    path : Path
-        Created with its folder on the first record.
-    """
+    """A file of records that is only ever added to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other collectors off the journal: two at once would disturb each other's runs.
-
-        Raises
-        ------
-        RecordingError
-            If another one is at it.
-        """
+        """Keep other collectors off the journal: two at once would disturb each other's runs."""
         import fcntl  # where runs are read, there may be none
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,13 +89,7 @@ class Journal:
 
 
 def pack(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write records to ``*.jsonl.gz``, atomically and the same bytes for the same records.
-
-    Returns
-    -------
-    int
-        Records written.
-    """
+    """Write records to ``*.jsonl.gz``, atomically and the same bytes for the same records."""
     count = 0
     with atomic.writing(path) as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         for row in rows:

@@ -1,4 +1,4 @@
-"""What makes a process an "instance": pinned cores, a cgroup's CPU quota, a limit on its memory.
+"""Limits that make a process an "instance": pinned cores, a CPU quota, a limit on its memory.
 
 The quota is the kernel's CFS bandwidth control. Its period here is 50 ms, not the usual 100, so
 that a step of some milliseconds rather sees a slower machine than a stopped one; shorter periods
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from advisor.collectors.cgroups import throttled_ns
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.minicloud.instances import MiniInstance
 
@@ -25,15 +26,7 @@ _V2: Final = Path("/sys/fs/cgroup")
 
 
 class CpuGroup:
-    """A cgroup with a CPU quota; version 1 or 2 by the files it has.
-
-    Parameters
-    ----------
-    path : Path
-        The group's folder, which exists.
-    quota : float or None
-        [cores]
-    """
+    """A cgroup with a CPU quota; version 1 or 2 by the files it has."""
 
     def __init__(self, path: Path, quota: float | None) -> None:
         self.path = path
@@ -63,17 +56,12 @@ class CpuGroup:
 
     def throttled_periods(self) -> int:
         """Return in how many periods the quota was used up so far."""
-        return int(self._stat().get("nr_throttled", 0))
+        lines = (self.path / "cpu.stat").read_text().splitlines()
+        return int(dict(line.split() for line in lines).get("nr_throttled", 0))
 
     def throttled_s(self) -> float:
         """Return how long the quota has held it back so far, summed over cores [s]."""
-        counts = self._stat()
-        if "throttled_time" in counts:  # version 1: nanoseconds
-            return int(counts["throttled_time"]) / 1e9
-        return int(counts.get("throttled_usec", 0)) / 1e6
-
-    def _stat(self) -> dict[str, str]:
-        return dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
+        return throttled_ns((self.path / "cpu.stat").read_bytes()) / 1e9
 
 
 def can_limit_cpu() -> bool:
@@ -93,8 +81,6 @@ def cpu_group(name: str, *, quota: float | None) -> Iterator[CpuGroup]:
     ------
     RecordingError
         There is no CPU controller here.
-    OSError
-        It is not allowed.
     """
     home = _home()
     for stale in home.glob("advisor-*-*"):  # of a collector that was killed
@@ -135,14 +121,7 @@ def _remove(path: Path, patience_s: float = 2.0) -> None:
 
 
 def apply(instance: MiniInstance, cores: tuple[int, ...]) -> None:
-    """Pin the calling process and limit its memory as the instance type says.
-
-    Parameters
-    ----------
-    instance : MiniInstance
-    cores : tuple of int
-        Numbers of the cores to run on.
-    """
+    """Pin the calling process and limit its memory as the instance type says."""
     os.sched_setaffinity(0, cores)
     if instance.memory_headroom_bytes is not None:
         limit = data_bytes() + instance.memory_headroom_bytes

@@ -41,17 +41,8 @@ class Seat:
 
     Attributes
     ----------
-    rank : int
-        0 is the master or chief.
-    cores : tuple of int
-        Cores to pin to.
     group : CpuGroup or None
         None where cgroups are refused and the instance type needs none.
-    network : Nodes or None
-        Whose namespace ``rank`` to enter.
-    port : int
-        Where the nodes of this run meet.
-    tape : Tape
     """
 
     rank: int

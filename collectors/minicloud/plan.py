@@ -1,4 +1,4 @@
-"""Which runs to make, in which order: stopping early still leaves a balanced set.
+"""The runs to make, in an order such that stopping early still leaves a balanced set.
 
 A job is a workload at one width and one batch. How many steps it has in all is declared when its
 anchor run was made (``total_steps``): as many as take a time of the plan's ``Scale`` there, drawn
@@ -57,19 +57,12 @@ class Scale:
 
     Attributes
     ----------
-    name : str
     shortest_s, longest_s : float
         Of a whole job on the anchor. [s]
     least_ratio : int
         Steps of the whole job over those of its partial run.
-    partial_cpu_s : float
-        Least CPU time of a partial run. [s]
     cap_s : float
         A run that takes longer is cut short. [s]
-    partial_interval_s, full_interval_s : float
-        Between two readings of a run's series. [s]
-    nodes : int
-        Machines of the small cluster.
     """
 
     name: str
@@ -169,12 +162,8 @@ def total_steps(
 
     Parameters
     ----------
-    job : MiniJob
     anchor_step_s : float
         Corrected median step of its partial run. [s]
-    partial_steps : int
-        Steps of that run.
-    scale : Scale
     """
     return max(scale.least_ratio * partial_steps, math.ceil(wanted_s(job, scale) / anchor_step_s))
 

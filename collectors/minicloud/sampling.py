@@ -6,7 +6,6 @@ counters of its own namespace. Rates are differences over the time that really p
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors import network
+from advisor.collectors.procfs import KeptFile
+from advisor.collectors.sampler import busy_ns, pressure_fraction, stolen_ns
 
 MIB: Final = 2**20
 _PAGE: Final = resource.getpagesize()
@@ -46,7 +47,6 @@ class ProcessSampler:
 
     Parameters
     ----------
-    pid : int
     has_network : bool
         The process has a network namespace of its own to read.
     """
@@ -97,14 +97,9 @@ class MachineClock:
     @classmethod
     def now(cls) -> MachineClock:
         """Read ``/proc/stat``."""
-        ticks = [int(v) for v in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        per_second = os.sysconf("SC_CLK_TCK")
-        idle, steal = ticks[3] + ticks[4], ticks[7]
-        return cls(
-            at_s=time.monotonic(),
-            busy_s=(sum(ticks) - idle - steal) / per_second,
-            steal_s=steal / per_second,
-        )
+        stat = Path("/proc/stat").read_bytes()
+        busy_s, steal_s = busy_ns(stat) / 1e9, stolen_ns(stat) / 1e9
+        return cls(at_s=time.monotonic(), busy_s=busy_s, steal_s=steal_s)
 
 
 def is_calm(looks: int = 5, pause_s: float = 0.01) -> bool:
@@ -117,10 +112,7 @@ def is_calm(looks: int = 5, pause_s: float = 0.01) -> bool:
     return sorted(wanting)[looks // 2] <= 2  # this process is one of them
 
 
-def pressure_fraction() -> float | None:
+def pressure() -> float | None:
     """Return the share of the last 10 s in which somebody waited for a core, where known."""
-    try:
-        line = Path("/proc/pressure/cpu").read_text().splitlines()[0]
-    except OSError:
-        return None
-    return float(line.split("avg10=")[1].split()[0]) / 100.0
+    share = pressure_fraction(KeptFile("/proc/pressure/cpu").read())
+    return None if share < 0 else share

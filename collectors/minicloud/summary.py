@@ -1,4 +1,4 @@
-"""From what was seen of a run to its record: the label, its noise, the series.
+"""The record of a run, from what was seen of it: the label, its noise, the series.
 
 here          meaning
 wall_s        the loop, as it was [s]
@@ -21,11 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.collectors.minicloud import limits
-from advisor.collectors.minicloud.instances import (
-    MiniInstance,
-    MiniLayout,
-    nominal_price_usd_per_h,
-)
+from advisor.collectors.minicloud.instances import MiniInstance
 from advisor.collectors.minicloud.node import NodeReport
 from advisor.collectors.minicloud.plan import MiniRun
 from advisor.collectors.minicloud.sampling import ReadingSeries
@@ -74,8 +70,6 @@ def is_noisy(row: Mapping[str, Any], anchor_cpu_s: float | None) -> bool:
 
     Parameters
     ----------
-    row : mapping
-        A record without this verdict.
     anchor_cpu_s : float or None
         CPU time of a step in the anchor's partial run. One thread of the same program takes the
         same CPU time under any quota, unless somebody else empties its caches. [s]
@@ -104,11 +98,6 @@ def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[s
     """Return each key's best attempt, by key: not noisy before noisy, then least corrected.
 
     Attempts that tell nothing are left out.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-    kind : {"partial", "full"}
     """
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -123,14 +112,23 @@ def _disturbance(row: Mapping[str, Any]) -> tuple[bool, float]:
     return bool(row["is_noisy"]), float(row.get("correction_fraction") or 0.0)
 
 
+def take_anchor(anchors: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:
+    """Keep a job's anchor: of its partial runs on one machine that of least CPU time a step.
+
+    ``total_steps`` is that of the first, which declared it for all.
+    """
+    if row["kind"] != "partial" or row["layout"]["kind"] != "single" or row["status"] != "ok":
+        return
+    known = anchors.get(row["job"]["key"])
+    if known is None:
+        anchors[row["job"]["key"]] = row
+    elif cpu_step_s(row) < cpu_step_s(known):
+        anchors[row["job"]["key"]] = row | {"total_steps": known["total_steps"]}
+
+
 def cpu_step_s(row: Mapping[str, Any]) -> float:
     """Return the CPU time of a step on the first node of a run that ended well [s]."""
     return float(row["nodes"][0]["cpu_s"]) / int(row["steps_done"])
-
-
-def cost_usd(time_s: float, instance: MiniInstance, layout: MiniLayout) -> float:
-    """Return the nominal cost of a run: machines x SYNTHETIC price x time [USD]."""
-    return layout.nodes * nominal_price_usd_per_h(instance, layout) * time_s / 3600.0
 
 
 def blocks(ends: NDArray[np.float64], count: int = BLOCKS) -> list[float]:
@@ -140,7 +138,6 @@ def blocks(ends: NDArray[np.float64], count: int = BLOCKS) -> list[float]:
     ----------
     ends : array, (steps,)
         End of each step since the loop began. [s]
-    count : int
     """
     if not len(ends):
         return []
@@ -152,11 +149,10 @@ def blocks(ends: NDArray[np.float64], count: int = BLOCKS) -> list[float]:
 def label(
     run: MiniRun, seen: Sequence[Seen], steps: int | None, cut_s: float | None
 ) -> dict[str, Any]:
-    """Return status, times, cost and noise of a run.
+    """Return status, times and noise of a run.
 
     Parameters
     ----------
-    run : MiniRun
     seen : sequence of Seen
         Rank 0 first: its loop is the run's.
     steps : int or None
@@ -176,7 +172,6 @@ def label(
             "status": "ok",
             "wall_s": round(wall_s, 5),
             "time_s": round(time_s, 5),
-            "cost_usd": cost_usd(time_s, run.instance, run.layout),
             "delay_fraction": round(contended_s / wall_s, 4),
             "correction_fraction": round(1.0 - time_s / wall_s, 4),
         }

@@ -4,8 +4,9 @@ All end after the steps that the job declares. A loop's time is from the first b
 the last parameter updated; building the model and meeting the other nodes come before it.
 
 Parameter server, synchronous: each worker sends its gradient (S bytes), the master averages,
-updates and sends the parameters back: 2 W S bytes through the master's link each step. All-reduce:
-DistributedDataParallel over gloo, a ring: 2 (W - 1) / W x S bytes through every link, each way.
+updates and sends the parameters back: 2 W S bytes through the master's link each step.
+All-reduce: DistributedDataParallel over gloo, a ring: 2 (W - 1) / W x S bytes through every
+link, each way.
 """
 
 from __future__ import annotations
@@ -78,15 +79,7 @@ class Trainee:
 
 
 class StepClock:
-    """The steps' clock: wall time since ``start`` and the main thread's wait for a core.
-
-    Parameters
-    ----------
-    tape : Tape
-        Where the end of each step is written.
-    partial_cpu_s : float
-        Least CPU time of a partial run. [s]
-    """
+    """The steps' clock: wall time since ``start`` and the main thread's wait for a core."""
 
     def __init__(self, tape: Tape, *, partial_cpu_s: float) -> None:
         self.tape = tape

@@ -1,4 +1,4 @@
-"""What the zoo learns on: present offline wherever torch and scikit-learn are.
+"""Data and losses of the zoo: present offline wherever torch and scikit-learn are.
 
 All functions are deterministic and cached: the same process gives the same dataset object.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import sysconfig
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from advisor.collectors.errors import RecordingError
@@ -43,11 +45,6 @@ def patches() -> TensorDataset:
     """Return 2,048 patches (3, 32, 32) of scikit-learn's two photographs, and where they are from.
 
     The class is photograph x quadrant, 8 in all: colour and texture tell it, not perfectly.
-
-    Raises
-    ------
-    RecordingError
-        If the package that decodes them is missing.
     """
     from sklearn.datasets import load_sample_images
 
@@ -130,3 +127,15 @@ def neighbours() -> tuple[torch.Tensor, torch.Tensor]:
     distance = torch.cdist(pixels, pixels)
     distance.fill_diagonal_(torch.inf)
     return pixels, distance.topk(NEIGHBOURS, largest=False).indices
+
+
+def class_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Return the cross-entropy of the samples' classes; the batch is ``(samples, labels)``."""
+    samples, labels = batch
+    return functional.cross_entropy(model(samples), labels)
+
+
+def next_character_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Return the cross-entropy of the next character; the batch is of ``data.Text``."""
+    now, later = batch
+    return functional.cross_entropy(model(now).flatten(0, 1), later.flatten())

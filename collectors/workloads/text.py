@@ -1,17 +1,36 @@
-"""Character language model: a decoder-only transformer over the standard library's source.
-
-Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3
-(normalisation before each part), small.
-"""
+"""Character models over the standard library's source: LSTM, GRU, decoder-only transformer."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from advisor.collectors.workloads import Workload, data
-from advisor.collectors.workloads.losses import next_character_loss
+
+_TEXT: dict[str, Any] = {
+    "data": "source text of Python's standard library, 2 million characters",
+    "batches": (8, 16, 32),
+    "samples": data.text,
+    "loss": data.next_character_loss,
+}
+
+
+class CharacterModel(nn.Module):
+    """Embedding, a recurrent layer, linear head over 128 characters."""
+
+    def __init__(self, width: int, layer: type[nn.LSTM | nn.GRU]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(data.CHARACTERS, width)
+        self.recurrent = layer(width, width, batch_first=True)
+        self.head = nn.Linear(width, data.CHARACTERS)
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """Map (B, T) to scores of the next character (B, T, 128)."""
+        scores: torch.Tensor = self.head(self.recurrent(self.embed(characters))[0])
+        return scores
 
 
 class TransformerBlock(nn.Module):
@@ -39,7 +58,11 @@ class TransformerBlock(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Embedding, learned positions, blocks, a linear head."""
+    """Embedding, learned positions, blocks, a linear head.
+
+    Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section
+    2.3 (normalisation before each part), small.
+    """
 
     def __init__(self, width: int, layers: int = 3, heads: int = 4) -> None:
         super().__init__()
@@ -56,14 +79,29 @@ class LanguageModel(nn.Module):
         return scores
 
 
-WORKLOAD = Workload(
-    name="transformer",
-    description="decoder-only transformer, 3 layers, 4 heads, 64 characters",
-    data="source text of Python's standard library, 2 million characters",
-    widths=(48, 96, 144),
-    batches=(8, 16, 32),
-    build=LanguageModel,
-    samples=data.text,
-    loss=next_character_loss,
-    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+WORKLOADS = (
+    Workload(
+        name="lstm",
+        description="LSTM character model, 1 layer, 64 characters",
+        widths=(64, 128, 192),
+        build=lambda width: CharacterModel(width, nn.LSTM),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
+        **_TEXT,
+    ),
+    Workload(
+        name="gru",
+        description="GRU character model, 1 layer, 64 characters",
+        widths=(64, 128, 192),
+        build=lambda width: CharacterModel(width, nn.GRU),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
+        **_TEXT,
+    ),
+    Workload(
+        name="transformer",
+        description="decoder-only transformer, 3 layers, 4 heads, 64 characters",
+        widths=(48, 96, 144),
+        build=LanguageModel,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        **_TEXT,
+    ),
 )

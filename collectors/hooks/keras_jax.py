@@ -1,6 +1,6 @@
-"""Updates by JAX: which jitted function is a training step, and when each of its calls is over.
+"""Steps of JAX and Keras: jitted updates, batches of ``fit`` and ``train_on_batch``.
 
-An update hands its result to its own next call (``state = update(state, batch)``), or applies
+A JAX update hands its result to its own next call (``state = update(state, batch)``), or applies
 optax's updates. Of several such functions one completes a training step, as with optimizers.
 
 JAX returns before it has computed. The tick of a call comes when the call before it is ready: its
@@ -17,7 +17,8 @@ import weakref
 
 from . import format as fmt
 from .optimizers import Optimizers
-from .replacing import replace
+from .rounds import after, around, limited_threads, replace
+from .total_work import _forget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -212,3 +213,105 @@ def optax(rounds: RoundCounter, module: Any) -> None:
         return result
 
     replace(rounds.session, module, "apply_updates", apply_updates)
+
+
+_KERAS = "Keras"
+
+
+class _Progress:
+    __slots__ = ("batch", "behind", "seen")
+
+    def __init__(self) -> None:
+        self.batch = 0
+        self.seen = 0
+        self.behind: Any = None
+
+
+def trainer(rounds: RoundCounter, module: Any) -> None:
+    """See ``fit`` begin and end, and count the calls of ``train_on_batch``."""
+    owner = next(
+        one
+        for name, one in vars(module).items()
+        if name.endswith("Trainer") and one.__module__ == module.__name__
+    )
+    around(rounds, owner, "fit", _KERAS)
+    after(rounds, owner, "train_on_batch", _KERAS)
+
+
+def callbacks(rounds: RoundCounter, module: Any) -> None:
+    """Count batches where ``fit`` reports them to its callbacks."""
+    owner = module.CallbackList
+    begin, epoch_begin, batch_end = (
+        owner.on_train_begin, owner.on_epoch_begin, owner.on_train_batch_end,
+    )  # fmt: skip
+    fit = _Progress()
+
+    def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        try:
+            iterator = frame.f_locals.get("epoch_iterator")
+            fit.batch = _batch(iterator)
+            told = dict(self.params or {}), dict(frame.f_locals)
+            rounds.tell("batch", lambda: _fit_facts(self, fit.batch, *told))
+        except Exception as error:
+            rounds.session.failed("Keras fit", error)
+        finally:
+            _forget(frame)
+        return begin(self, *args, **kwargs)
+
+    def on_epoch_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fit.seen, fit.behind = 0, None
+        rounds.new_pass()
+        return epoch_begin(self, *args, **kwargs)
+
+    def on_train_batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
+        _wait_for_batch(fit.behind)
+        fit.behind = logs
+        done, fit.seen = int(batch) + 1 - fit.seen, int(batch) + 1
+        rounds.done(_KERAS, done, fit.batch)
+        return batch_end(self, batch, logs)
+
+    replace(rounds.session, owner, "on_train_begin", on_train_begin)
+    replace(rounds.session, owner, "on_epoch_begin", on_epoch_begin)
+    replace(rounds.session, owner, "on_train_batch_end", on_train_batch_end)
+
+
+def _wait_for_batch(logs: Any) -> None:
+    """Wait for the batch before the one just handed over: JAX returns before it has computed.
+
+    So the ticks have the pace of the computation, while one batch stays queued behind another.
+    """
+    for value in logs.values() if isinstance(logs, dict) else ():
+        wait = getattr(value, "block_until_ready", None)
+        if wait is not None:
+            try:
+                wait()
+            except Exception:  # donated since
+                continue
+            return
+
+
+def _batch(iterator: Any) -> int:
+    batch = getattr(getattr(iterator, "data_adapter", None), "batch_size", None)
+    return batch if isinstance(batch, int) else 0
+
+
+def _fit_facts(
+    seen: Any, batch: int, params: dict[str, Any], variables: dict[str, Any]
+) -> dict[str, Any]:
+    epochs, first = params.get("epochs"), variables.get("initial_epoch") or 0
+    per_epoch = variables.get("steps_per_epoch") or params.get("steps")
+    left = epochs - first if isinstance(epochs, int) else None
+    per_epoch = per_epoch if isinstance(per_epoch, int) else None
+    stops = any("EarlyStopping" in type(one).__name__ for one in seen.callbacks)
+    adapter = getattr(variables.get("epoch_iterator"), "data_adapter", None)
+    return {
+        "rounds": None if left is None or per_epoch is None else left * per_epoch,
+        "epochs": left,
+        "per_epoch": per_epoch,
+        "may_end_early": stops,
+        "cores": limited_threads(),
+        "batch": batch or None,
+        "samples": getattr(adapter, "_num_samples", None),
+        "device": "cpu",
+    }
