@@ -51,7 +51,6 @@ class AssumedNetworks:
     ----------
     bytes_per_s : Floats
         Known, or assumed; never NaN.
-    is_assumed : Bools
     log_sd : Floats
         Spread of the logarithm of what is assumed; 0 where the network is known.
     """

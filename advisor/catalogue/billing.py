@@ -44,7 +44,6 @@ def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float)
 
     Parameters
     ----------
-    hours : float array
     shortest_h, step_h : float or float array
         As of ``bills``; broadcast.
 

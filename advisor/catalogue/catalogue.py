@@ -28,20 +28,7 @@ if TYPE_CHECKING:
 
 
 class Catalogue:
-    """All instance types and prices of one snapshot.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-
-    Attributes
-    ----------
-    types : TypeColumns
-    prices : PriceColumns
-    accelerators : mapping of str to Accelerator
-    path : Path
-        The snapshot's folder.
-    """
+    """All instance types and prices of one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.types: TypeColumns = snapshot.types
@@ -61,6 +48,9 @@ class Catalogue:
     ) -> Catalogue:
         """Read the snapshot in use, or the one in a folder, with the user's rules laid over it.
 
+        Raises CatalogueError if a file is missing, damaged or malformed; the error names file, row
+        and column.
+
         Parameters
         ----------
         path : Path or str, optional
@@ -70,11 +60,6 @@ class Catalogue:
             The user's rules; by default ``overrides.csv`` in the configuration folder, if any.
         with_overrides : bool
             False leaves the user's rules out.
-
-        Raises
-        ------
-        CatalogueError
-            If a file is missing, damaged or malformed; the error names file, row and column.
         """
         snapshot = _current_snapshot() if path is None else _snapshot(Path(path))
         rules = _rules_file(overrides) if with_overrides else None
@@ -119,10 +104,7 @@ class Catalogue:
     ) -> OfferColumns:
         """Return the priced offers that satisfy the filter, cheapest first.
 
-        Raises
-        ------
-        UsageError
-            If the filter names an accelerator or a provider that does not exist.
+        Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         wanted = wanted or OfferFilter()
         ages: Floats = np.array(
@@ -133,10 +115,7 @@ class Catalogue:
     def admitted_types(self, wanted: OfferFilter) -> Bools:
         """Return which types satisfy the filter, priced or not.
 
-        Raises
-        ------
-        UsageError
-            If the filter names an accelerator or a provider that does not exist.
+        Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         memory = {name: one.memory_gb for name, one in self.accelerators.items()}
         names, inverse = np.unique(self.types.accelerator, return_inverse=True)
@@ -148,12 +127,8 @@ class Catalogue:
     ) -> InstanceType:
         """Return one type by its name, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
 
-        ``suggest`` looks for what an unknown name may mean.
-
-        Raises
-        ------
-        CatalogueError
-            If there is none, or several providers have it.
+        ``suggest`` looks for what an unknown name may mean. Raises CatalogueError if there is
+        none, or several providers have it.
         """
         owner, _, name = name.rpartition(":")
         provider = owner or provider
@@ -189,20 +164,14 @@ class Catalogue:
     def matching_gpus(self, name: str) -> frozenset[str]:
         """Return the canonical names a typed accelerator name stands for: one, or a family.
 
-        Raises
-        ------
-        UsageError
-            If nothing has this name.
+        Raises UsageError if nothing has this name.
         """
         return gpus.resolve(name, self.accelerators, self._aliases)
 
     def canonical_gpu(self, name: str) -> str:
         """Return the one accelerator a provider or a driver means by this name.
 
-        Raises
-        ------
-        UsageError
-            If nothing has this name, or only a family of several.
+        Raises UsageError if nothing has this name, or only a family of several.
         """
         return gpus.canonical(name, self.accelerators, self._aliases)
 

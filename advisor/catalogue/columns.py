@@ -65,7 +65,6 @@ class TypeColumns(_Columns):
 
     Attributes
     ----------
-    provider, name : Texts
     vcpus, memory_bytes : Floats
         Virtual CPUs and main memory; NaN where nobody says.
     accelerator : Texts
@@ -97,8 +96,6 @@ class TypeColumns(_Columns):
         CoreMark iterations per second and vCPU, all vCPUs busy.
     core_speed_source : Texts
         One of ``SpeedSource``.
-    cpu_model, cpu_arch : Texts
-    local_ssd_bytes : Floats
     source : Texts
         Where the specification comes from.
     """
@@ -151,7 +148,6 @@ class PriceColumns(_Columns):
         Row in ``regions``.
     regions : Texts
         Names of all regions.
-    on_demand_usd_per_h, spot_usd_per_h, reserved_1y_usd_per_h, reserved_3y_usd_per_h : Floats
     spot_interruption_band : Floats
         AWS's bands: 0 is below 5 % a month, 1 to 10, 2 to 15, 3 to 20, 4 above 20 %.
     max_instances : Floats
@@ -161,7 +157,6 @@ class PriceColumns(_Columns):
         second. [h]
     provenance_index : Ints
         Row in ``provenances``.
-    provenances : tuple of Provenance
     """
 
     _LOOKED_UP: ClassVar[frozenset[str]] = frozenset({"regions"})
@@ -231,8 +226,6 @@ class OfferColumns(_Columns):
     ----------
     type_index, price_index : Ints
         Rows in the catalogue's ``types`` and ``prices``.
-    region, pricing : Texts
-    price_usd_per_h : Floats
     spot_interruption_band : Floats
         NaN where unknown or not spot.
     max_instances : Floats

@@ -14,10 +14,7 @@ from advisor.planners.core.units import GB
 def read_links(path: Path | None) -> tuple[MeasuredLinks, ...]:
     """Read the instances on which copies were measured; none without the file.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     if path is None:
         return ()
@@ -45,10 +42,7 @@ def _links(row: dict[str, Any]) -> MeasuredLinks:
 def read_other_prices(path: Path | None) -> tuple[OtherPrice, ...]:
     """Read the prices of storage and traffic; none without the file.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     if path is None:
         return ()

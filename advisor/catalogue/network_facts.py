@@ -43,14 +43,12 @@ class NetworkRow:
 
     Attributes
     ----------
-    provider, instance_type : str
     network_gbps : float or None
         Front-end (Ethernet) rate. [Gbit/s]
     rdma : str
         Back-end transport with its rate, e.g. ``"IB-1600"``; ``""`` where the page names none.
     basis : str
         ``"stated"``, or of which other type the page speaks.
-    source, licence, as_of : str
     """
 
     provider: str

@@ -29,7 +29,6 @@ class Provenance:
     listing : str
         ``"offered"``, ``"retired"``, ``"not-offered-or-unknown"`` or
         ``"list-price-no-stock-info"``.
-    source, licence : str
     """
 
     as_of: str
@@ -76,16 +75,12 @@ class Accelerator:
 
     Attributes
     ----------
-    name, vendor, architecture, form : str
     memory_gb : float
         As sold, e.g. 80 for an A100 80 GB.
     memory_bytes : float
         What one program can allocate (``advisor.catalogue.device_memory``), no margin taken off.
-    memory_bytes_per_s : float or None
-    fp32_flop_per_s, ..., int8_op_per_s : float or None
     sustained_bf16_flop_per_s, sustained_fp8_flop_per_s : float or None
         Best measured rate of large products.
-    tdp_w : float or None
     link : str
         Name of the direct link to its neighbours, ``""`` where it has none.
     link_bytes_per_s : float or None
@@ -93,11 +88,8 @@ class Accelerator:
     link_devices : int or None
         Devices that its switches join across machines, e.g. 72 in an NVL72 rack; None where the
         link ends with the machine.
-    pcie_generation : float or None
-    compute_capability : float or None
     training_use : str
         ``"yes"``, ``"legacy"``, ``"no"``, ``"neuron"`` or ``"xla"`` (needs that framework).
-    release_year : int or None
     source_1, source_2 : str
         Where the numbers come from, and what they were checked against.
     """
@@ -147,13 +139,10 @@ class MeasuredLinks:
     ----------
     provider, instance_type, gpu_name : str
         ``gpu_name`` is as the driver says it.
-    gpu_count, pcie_generation, pcie_lanes : float or None
-    host_to_device_bytes_per_s, device_to_host_bytes_per_s : float or None
     device_to_device_{min,median,max}_bytes_per_s : float or None
         Over all pairs of devices.
     has_peer_access : bool or None
         Copies between devices go directly, not through host memory.
-    source : str
     """
 
     provider: str

@@ -20,7 +20,6 @@ def ordered(
 
     Parameters
     ----------
-    catalogue : Catalogue
     offers : OfferColumns
         Cheapest first, as ``Catalogue.select`` gives them.
     sort : str

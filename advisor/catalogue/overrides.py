@@ -36,10 +36,8 @@ class Overrides:
 
     Attributes
     ----------
-    rules : tuple of Rule
     saved_at : str
         ISO date that prices set by the user carry.
-    accelerators : mapping of str to Accelerator
     canonical : callable
         From an accelerator's name as typed to its canonical name.
     """
@@ -52,10 +50,7 @@ class Overrides:
     def apply(self, types: TypeColumns, prices: PriceColumns) -> Offers:
         """Apply the rules in order; those on regions come last, for they hold for all others.
 
-        Raises
-        ------
-        CatalogueError
-            If a rule matches nothing or names an unknown accelerator.
+        Raises CatalogueError if a rule matches nothing or names an unknown accelerator.
         """
         offers = Offers(types=types, prices=prices)
         regions = [rule for rule in self.rules if rule.rule == "region"]

@@ -39,10 +39,7 @@ class Check:
 def read_checks(folder: Path) -> dict[str, list[Check]]:
     """Read the other tables' numbers by accelerator.
 
-    Raises
-    ------
-    CatalogueError
-        If a file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if a file cannot be read or a cell breaks its rule.
     """
     checks: dict[str, list[Check]] = defaultdict(list)
     for name in files.CHECKS_FILES:
@@ -63,8 +60,6 @@ def describe(row: Mapping[str, Any], checks: Sequence[Check]) -> str:
     ----------
     row : mapping
         Of accelerators.csv, with ``derivation`` as collected.
-    checks : sequence of Check
-        Of this accelerator.
     """
     parts = []
     by_source: dict[str, list[Check]] = defaultdict(list)

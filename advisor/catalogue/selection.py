@@ -34,17 +34,12 @@ class OfferFilter:
         Globs such as ``"us-*"``; one must match. Empty is all.
     types : tuple of str
         Globs of instance type names; one must match. Empty is all.
-    gpus : GpuFilter or None
     is_cpu_only : bool
         Leave out everything with an accelerator.
     min_vcpus, min_memory_bytes : float
         An unknown number does not satisfy a minimum.
     with_unspecified : bool
         Admit types of which nobody states vCPUs and memory: nothing can be predicted for them.
-    max_price_usd_per_h : float
-        For one instance.
-    pricing : collection of Pricing
-        Ways to pay.
     max_age_days : float
         Of the price; an undated price satisfies no limit but infinity.
     listings : collection of str
@@ -81,8 +76,6 @@ def matching_types(
 
     Parameters
     ----------
-    wanted : OfferFilter
-    types : TypeColumns
     members : callable
         From a typed accelerator name to canonical names.
     memory_gb : Floats, shape (types,)
@@ -115,9 +108,7 @@ def select(
 
     Parameters
     ----------
-    wanted : OfferFilter
     chosen_types : Bools, shape (types,)
-    prices : PriceColumns
     age_days : Floats, shape (provenances,)
         NaN where undated.
     """

@@ -36,8 +36,6 @@ class Column:
 
     Attributes
     ----------
-    name : str
-    is_number : bool
     low, high : float
         Bounds of a number, both allowed.
     is_required : bool
@@ -62,10 +60,7 @@ def text(name: str, *, is_required: bool = False, is_optional: bool = False) -> 
 def read_bytes(path: Path) -> bytes:
     """Return a file's bytes as they lie there.
 
-    Raises
-    ------
-    CatalogueError
-        If the file is missing, unreadable, or larger than ``MAX_BYTES``.
+    Raises CatalogueError if the file is missing, unreadable, or larger than ``MAX_BYTES``.
     """
     try:
         with path.open("rb") as file:
@@ -80,10 +75,7 @@ def read_bytes(path: Path) -> bytes:
 def unpack(content: bytes, path: Path) -> str:
     """Return the text of a table that was read from ``path``.
 
-    Raises
-    ------
-    CatalogueError
-        If it is not UTF-8, damaged, or unpacks to more than ``MAX_BYTES``.
+    Raises CatalogueError if it is not UTF-8, damaged, or unpacks to more than ``MAX_BYTES``.
     """
     try:
         if path.suffix == ".gz":
@@ -99,10 +91,7 @@ def unpack(content: bytes, path: Path) -> str:
 def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     """Read a table as one list of texts or one float array a column, NaN for an empty cell.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its column's rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
     return parse(unpack(read_bytes(path), path), columns, path.name)
 

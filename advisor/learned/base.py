@@ -36,7 +36,6 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    n_features_in_ : int
     calibration_ : Calibration or None
         What ``predict_interval`` goes by; None where ``calibration_folds`` is 0.
     """
@@ -102,15 +101,12 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Floats:
         """Return bounds that hold the truth of an unseen job with probability ``coverage``.
 
+        Raises ValueError if ``coverage`` is not in (0, 1), or the estimator was fitted without
+        calibration or on one group only.
+
         Returns
         -------
         array of shape (n, 2)
-
-        Raises
-        ------
-        ValueError
-            If ``coverage`` is not in (0, 1), or the estimator was fitted without calibration or
-            on one group only.
         """
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must be in (0, 1), got {coverage}")

@@ -33,15 +33,12 @@ class BoostedTrees:
     ----------
     left, right : integer array
         Children; -1 in a leaf.
-    feature : integer array
     threshold : float32 array
         Smaller values go left; in a leaf its value.
     is_left_unknown : boolean array
         Unknown values (nan) go left.
-    roots : integer array
     base : float
         What the trees add to.
-    features : int
     """
 
     left: NDArray[np.int64]
@@ -57,10 +54,7 @@ class BoostedTrees:
     def read(cls, data: bytes) -> Self:
         """Read a booster of numerical splits with one output.
 
-        Raises
-        ------
-        ValueError
-            If the bytes are cut, or are no such booster.
+        Raises ValueError if the bytes are cut, or are no such booster.
         """
         try:
             learner = _Reader(data).value()["learner"]

@@ -19,10 +19,6 @@ class Boosting(RunRegressor):
 
     Parameters
     ----------
-    rounds : int
-        Trees at most.
-    depth : int
-    learning_rate : float
     row_fraction, feature_fraction : float
         Share of rows and features that a tree sees.
     least_weight : float
@@ -36,7 +32,6 @@ class Boosting(RunRegressor):
 
     Attributes
     ----------
-    booster_ : xgboost.Booster
     rounds_ : int
         Trees that were grown.
     """

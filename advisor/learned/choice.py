@@ -93,7 +93,6 @@ def scores(runs: Runs, job: int, others: Indices, penalty: float | None) -> Floa
     ----------
     runs : Runs
         Of the job one run that completed is looked at: the best by the constant answer.
-    job : int
     others : array of int
         Jobs to learn from.
     penalty : float or None

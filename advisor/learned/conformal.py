@@ -43,7 +43,6 @@ class Calibration:
         Jobs that were left out in turn.
     slopes : array of shape (features,) or None
         ln s is linear in the scaled features; None where not adaptive.
-    scaling : Scaling or None
     """
 
     scores: Floats

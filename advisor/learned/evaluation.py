@@ -52,11 +52,8 @@ class SplitScores:
 
     Attributes
     ----------
-    name : SplitName
-    overall : Metrics
     groups : tuple of (str, Metrics)
         By what was left out.
-    baselines : mapping of str to Metrics
     top1_regret : Regret or None
         None where no job ran on two configurations.
     rows : array of int
@@ -104,14 +101,12 @@ def evaluate(
 ) -> SplitScores:
     """Score an estimator on one split; each fold is fitted from scratch.
 
+    Raises ModelError if there is nothing that can be left out, or nothing to fit on then.
+
     Parameters
     ----------
-    problem : Problem
     build : callable
         Returns an unfitted estimator.
-    split : SplitName
-    coverage : float
-        Of the intervals.
     seed : int
         Of the random split.
     n_jobs : int or None
@@ -122,11 +117,6 @@ def evaluate(
         Of more folds as many are scored, evenly spread: ``both`` has one a pair.
     tested, fitted : array of bool of shape (n,), optional
         The runs that may be scored, and those that may be fitted; all by default.
-
-    Raises
-    ------
-    ModelError
-        If there is nothing that can be left out, or nothing to fit on then.
     """
     every = np.ones(len(problem.records), bool)
     may_fit, may_test = (every if one is None else one for one in (fitted, tested))

@@ -25,7 +25,6 @@ class Forest(RunRegressor):
 
     Parameters
     ----------
-    trees : int
     least_leaf : int
         Rows in a leaf at least.
     feature_fraction : float
@@ -35,10 +34,6 @@ class Forest(RunRegressor):
         search thresholds (Breiman 2001).
     calibration_folds, is_adaptive, n_jobs, random_state
         See ``RunRegressor``.
-
-    Attributes
-    ----------
-    forest_ : list of scikit-learn trees
     """
 
     def __init__(

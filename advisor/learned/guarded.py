@@ -36,7 +36,6 @@ class Guarded(RunRegressor):
 
     Attributes
     ----------
-    member_ : RunRegressor
     hull_ : Hull
         What counts as seen.
     level_ : float

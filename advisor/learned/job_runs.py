@@ -49,7 +49,6 @@ class NextTries:
 
     Attributes
     ----------
-    job : str
     tries : sequence of NextTry
         The first is to be tried first; what failed is not among them.
     failed : sequence of str
@@ -85,17 +84,14 @@ class NextTries:
 def choose(records: Sequence[RunRecord], job: str) -> NextTries:
     """Return what to try next for a job, from all runs there are.
 
+    Raises UsageError if fewer than two other jobs have completed.
+
     Parameters
     ----------
     records : sequence of RunRecord
         Its own runs, if any, and those of other jobs on the same configurations.
     job : str
         Its ``job_id``.
-
-    Raises
-    ------
-    UsageError
-        If fewer than two other jobs have completed.
     """
     runs, _, jobs, cells = matrices(records, asked=job)
     at = jobs.index(job)

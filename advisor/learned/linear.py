@@ -25,17 +25,13 @@ class Ridge(RunRegressor):
 
     Parameters
     ----------
-    strengths : tuple of float
-        Candidates for a.
     calibration_folds, is_adaptive, n_jobs, random_state
         See ``RunRegressor``.
 
     Attributes
     ----------
-    strength_ : float
     coef_ : array of shape (features,)
         Slopes of the scaled features.
-    intercept_ : float
     """
 
     def __init__(
@@ -128,7 +124,6 @@ class Poisson(RunRegressor):
     Attributes
     ----------
     coef_ : array of shape (features,)
-    intercept_ : float
     """
 
     _is_multiplicative = True

@@ -41,12 +41,8 @@ class Probe:
 
     Attributes
     ----------
-    instance_type : int or str
-        As given.
     gain_usd : float
         Expected saving of the choice, before the price of the probe.
-    price_usd : float
-        Of the probe.
     log_sd_before, log_sd_after : float
         Of the candidate that would be chosen now.
     """
@@ -74,6 +70,8 @@ def worthwhile(
 ) -> list[Probe]:
     """Return the probes whose expected saving exceeds their price, best first.
 
+    Raises ValueError if the arrays differ in length or there is no candidate.
+
     Parameters
     ----------
     cost_usd, time_h, log_sd : array-like of shape (n,)
@@ -84,17 +82,8 @@ def worthwhile(
         Of one instance. The cheapest of a type is what the probe costs per hour.
     probe_h : float
         How long a probe runs, start included. [h]
-    deadline_h, budget_usd : float
-        The user's constraints.
-    shared, noise_sd : float
-        See the module.
     most : int
         Probes to name at most.
-
-    Raises
-    ------
-    ValueError
-        If the arrays differ in length or there is no candidate.
 
     Examples
     --------

@@ -48,7 +48,6 @@ class Problem:
     ----------
     records : tuple of RunRecord
         The runs that have a label: ``ok`` and ``censored``.
-    target : Target
     X : array of shape (n, features)
     truth : array of shape (n,)
         Times [s], or costs [USD] where they are the target.
@@ -122,23 +121,17 @@ def problem(
 ) -> Problem:
     """Return the labelled runs among ``records`` as arrays.
 
+    Raises ModelError if no run has what the target needs; UsageError if there is no such target.
+
     Parameters
     ----------
     records : sequence of RunRecord
         Failed runs are left out here: they have no time. So are those that their collector calls
         noisy: other programs made their time.
-    target : Target
     has_series : bool
         Append the resampled series of the partial run to the features.
     channels : int, optional
         How many a model takes; those that the runs have by default (``course.channels_of``).
-
-    Raises
-    ------
-    ModelError
-        If no run has what the target needs.
-    UsageError
-        If there is no such target.
     """
     if target not in TARGETS:
         raise UsageError(f"no target named {target!r}", hint=f"one of: {', '.join(TARGETS)}")

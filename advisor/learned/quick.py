@@ -27,13 +27,8 @@ class QuickModel:
 
     Attributes
     ----------
-    hull : Hull
-    level : float
-        The answer outside.
     trees : tuple of (float, BoostedTrees)
         Weight and trees; they see the first columns only.
-    inside, outside : Calibration
-    columns : int
     """
 
     hull: Hull
@@ -51,10 +46,7 @@ class QuickModel:
     ) -> Self | None:
         """Return the model of ``model.json`` and its arrays, None where it is of another kind.
 
-        Raises
-        ------
-        ValueError
-            If the trees cannot be read.
+        Raises ValueError if the trees cannot be read.
         """
         state = learned["learned"]
         if description["name"] != "guarded" or "calibration" not in learned:

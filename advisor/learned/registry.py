@@ -45,10 +45,7 @@ _HINT: Final = "fit it again: advisor train models"
 def estimator(name: str, **settings: Any) -> RunRegressor:
     """Return an unfitted estimator by name.
 
-    Raises
-    ------
-    UsageError
-        If there is no such estimator.
+    Raises UsageError if there is no such estimator.
     """
     if name not in ESTIMATORS:
         raise UsageError(f"no estimator named {name!r}", hint=f"one of: {', '.join(ESTIMATORS)}")
@@ -71,9 +68,6 @@ def save(
 
     Parameters
     ----------
-    folder : Path
-    model : RunRegressor
-        Fitted.
     features : mapping
         ``features.json``: at least ``names``.
     metrics : mapping
@@ -121,10 +115,7 @@ def _write(
 def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     """Return a saved model, its ``features.json`` and its ``metrics.json``.
 
-    Raises
-    ------
-    ModelError
-        If a file is missing, was changed, or is of another format.
+    Raises ModelError if a file is missing, was changed, or is of another format.
     """
     return _steadily(folder, _load)
 
@@ -139,10 +130,7 @@ def load_lightest(
 ) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
     """Return the same, without scikit-learn and XGBoost where the model needs neither.
 
-    Raises
-    ------
-    ModelError
-        If a file is missing, was changed, or is of another format.
+    Raises ModelError if a file is missing, was changed, or is of another format.
     """
     return _steadily(folder, _load_lightest)
 
@@ -195,10 +183,7 @@ def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def features_of(folder: Path) -> dict[str, Any]:
     """Return ``features.json`` of a saved model alone: what it takes, and what it covers.
 
-    Raises
-    ------
-    ModelError
-        If the folder was changed, or is of another format.
+    Raises ModelError if the folder was changed, or is of another format.
     """
     return _steadily(folder, _features_of)
 

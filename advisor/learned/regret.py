@@ -44,11 +44,8 @@ def regret(
 
     Parameters
     ----------
-    records : sequence of RunRecord
     predicted : array-like of shape (n,)
         Predicted times of the runs [s], in any common unit; nan is never chosen.
-    is_cost : bool
-        They are costs.
     """
     jobs, cells = _cells(records)
     prices, guesses = _matrices(records, np.asarray(predicted, float), jobs, cells, is_cost)

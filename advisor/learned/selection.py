@@ -46,9 +46,6 @@ def contest(problem: Problem, stack: Stack, coverage: float = 0.9) -> list[Conte
     ----------
     problem : Problem
         What the stack was fitted on, rows in the same order.
-    stack : Stack
-    coverage : float
-        Of the intervals.
     """
     known = stack._remove(problem._given(stack), problem.offset)
     names = [name for name, _ in stack._named()]

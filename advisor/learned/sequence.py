@@ -38,18 +38,11 @@ class SequenceNetwork(RunRegressor):
     ----------
     channels, readings : int
         The last ``channels * readings`` columns are series; 0 channels is a plain perceptron.
-    branch : {"gru", "tcn"}
-    width : int
-        Of every layer.
     loss : {"huber", "poisson"}
         Poisson takes positive targets and answers positive ones; Huber's delta is 1 in units of
         the target's standard deviation where ``is_scaled``, else of the target.
-    learning_rate : float
-    betas : tuple of float
-    epochs, batch : int
     patience : int or None
         Epochs without gain on a sixth of the groups before it stops; None makes every epoch.
-    weight_decay : float
     is_scaled : bool
         Standardise the target while learning.
     calibration_folds, is_adaptive, n_jobs, random_state
@@ -57,7 +50,6 @@ class SequenceNetwork(RunRegressor):
 
     Attributes
     ----------
-    weights_ : dict of str to array
     epochs_ : int
         Epochs after which the kept weights stood.
     """

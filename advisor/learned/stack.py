@@ -38,7 +38,6 @@ class Stack(RunRegressor):
 
     Attributes
     ----------
-    members_ : list of RunRegressor
     weights_ : array of shape (members,)
     left_out_ : array of shape (n, members)
         Each member's answers with the row's group left out; not saved.

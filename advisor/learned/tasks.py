@@ -76,13 +76,8 @@ def run(
 
     Parameters
     ----------
-    what : str
-        For people.
     function : callable
         Returns an array of numbers; depends on its arguments alone.
-    tasks : sequence of tuple
-    n_jobs : int or None
-        As joblib's.
     """
     supervision = _SUPERVISION.get()
     if supervision is None:

@@ -63,10 +63,8 @@ class TrainedModel:
 
     Attributes
     ----------
-    name : str
     estimator : RunRegressor or QuickModel
         The latter where a folder was read that needs no more.
-    target : Target
     channels : int
         Of the partial run's course, which it takes after the features; 0 for none.
     about : mapping
@@ -86,10 +84,8 @@ class TrainedModel:
     def load(cls, folder: Path) -> TrainedModel:
         """Read a model from its folder.
 
-        Raises
-        ------
-        ModelError
-            If the folder was changed, or was fitted on other features than this version's.
+        Raises ModelError if the folder was changed, or was fitted on other features than this
+        version's.
         """
         estimator, about, found = registry.load_lightest(folder)
         features.require_same(about, str(folder))
@@ -112,11 +108,8 @@ class TrainedModel:
     def predict(self, records: Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
         """Predict runs; their labels are not looked at.
 
-        Raises
-        ------
-        ModelError
-            If a run lacks what the target is relative to (a partial run), or the answer is not a
-            number: the weights were not made by training.
+        Raises ModelError if a run lacks what the target is relative to (a partial run), or the
+        answer is not a number: the weights were not made by training.
         """
         asked = self._problem(records)
         low, value, high = asked.predict_band(self.estimator, slice(None), coverage).T

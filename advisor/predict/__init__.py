@@ -77,16 +77,13 @@ class Predictor(Physics):
     ) -> Predictor:
         """Return a predictor with a model that ``advisor train`` wrote.
 
+        Raises ModelError if there is no such model, it was changed, or was fitted on other
+        features.
+
         Parameters
         ----------
         folder : str or Path, optional
             Of the model; the user's own, else the one that ships, by default.
-        catalogue : Catalogue, optional
-
-        Raises
-        ------
-        ModelError
-            If there is no such model, it was changed, or was fitted on other features.
         """
         return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
 
@@ -107,7 +104,6 @@ class Predictor(Physics):
 
         Parameters
         ----------
-        job : Job
         type_index, count : integer arrays of shape (n,)
             Rows of the fleet's types; machines used together.
         fleet : Fleet, optional
@@ -158,6 +154,9 @@ class Predictor(Physics):
     ) -> Candidate | Predictions:
         """Estimate the whole job on machines of named types, each in its cheapest region.
 
+        Raises CatalogueError if the one type is unknown or has no such price; UsageError if the
+        job cannot run there: memory, workers, unknown network.
+
         Parameters
         ----------
         profile : Job, str or Path
@@ -167,8 +166,6 @@ class Predictor(Physics):
             "2 x g5.xlarge", ("g5.xlarge", 4)]`` for as many.
         count : int
             Machines, where one type is named.
-        provider, region : str, optional
-        pricing : str
         completion : CompletionWay, optional
             What the job runs on until it is done; by default one kind of machines, as ``pricing``
             says. The others start on spot machines: ``pricing="spot"``.
@@ -179,13 +176,6 @@ class Predictor(Physics):
         -------
         Candidate, or Predictions where a sequence is given
             What cannot be answered of a sequence is a row that says why: it raises nothing.
-
-        Raises
-        ------
-        CatalogueError
-            If the one type is unknown or has no such price.
-        UsageError
-            If the job cannot run there: memory, workers, unknown network.
         """
         job = profile if isinstance(profile, Job) else load_job(profile)
         rental = Terms(

@@ -24,11 +24,8 @@ def at_hand(
 
     Parameters
     ----------
-    predictor : Predictor
-    job : Job
     price_usd_per_h : float
         What an hour of it costs. [USD/h]
-    coverage : float
     space : SearchSpace, optional
         What a layout may be; everything by default.
     count : int

@@ -28,7 +28,6 @@ class CampaignModel:
 
     Attributes
     ----------
-    version : str
     law : CampaignLaw
         Fitted on all runs.
     folds : mapping of str to CampaignLaw
@@ -49,10 +48,7 @@ def path() -> Path:
 def load(file: Path | None = None) -> CampaignModel:
     """Read the packaged constants, or others of the same form.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another schema or lacks a constant.
+    Raises ModelError if the file is missing, not JSON, of another schema or lacks a constant.
     """
     file = file or path()
     try:

@@ -234,8 +234,6 @@ def on_spot(
 
     Parameters
     ----------
-    job : Job
-    columns : TimeColumns
     rows : integer array of shape (n,)
         Rows of ``columns``, all with a time.
     bands : float array of shape (n,)

@@ -50,7 +50,6 @@ class Learned:
 
     Attributes
     ----------
-    folder : Path
     about : mapping
         Its ``features.json``.
     """
@@ -62,10 +61,8 @@ class Learned:
     def open(cls, folder: Path) -> Learned:
         """Read what a model covers.
 
-        Raises
-        ------
-        ModelError
-            If the folder was changed, or was fitted on other features than this version's.
+        Raises ModelError if the folder was changed, or was fitted on other features than this
+        version's.
         """
         about = registry.features_of(folder)
         features.require_same(about, str(folder))
@@ -181,10 +178,7 @@ def candidate_records(
 ) -> list[RunRecord]:
     """Return candidates as the records that a model is asked about.
 
-    Raises
-    ------
-    ValueError
-        If the job was not profiled on processors.
+    Raises ValueError if the job was not profiled on processors.
     """
     known = profile(job)
     if known is None:

@@ -69,11 +69,8 @@ def estimates(
 
     Parameters
     ----------
-    predictor : OneEstimate
-    job : Job
     asked : sequence of str or (str, int)
         As ``Predictor.predict`` takes them.
-    rental : Terms
     """
     found: list[Candidate | Refused | None] = [None] * len(asked)
     pairs = [named(one) for one in asked]

@@ -159,10 +159,7 @@ class OwnRuns:
     def measured_layout(self, run: LayoutRun) -> MeasuredLayout:
         """Return a measured step as the layout model sees it.
 
-        Raises
-        ------
-        AdvisorError
-            If its machines are not known, or unlike.
+        Raises AdvisorError if its machines are not known, or unlike.
         """
         work = transformer_work(
             run.transformer, micro_batch=1, precision=run.precision, setup=run.setup

@@ -125,8 +125,6 @@ def together(
 
     Parameters
     ----------
-    minutes : sequence of PeerMinute
-    target_batch, parameters_gb : float
     link_bytes_per_s : float
         Slowest link between two of their sites.
     peers : int, optional
@@ -163,10 +161,7 @@ def together(
 def series_of(recording: Recording, batch: float) -> PeerSeries:
     """Return a recording of one peer as its series.
 
-    Raises
-    ------
-    RunError
-        If it has too few steps to tell a wait from a step.
+    Raises RunError if it has too few steps to tell a wait from a step.
     """
     steps = np.asarray(recording.ranks[0].step_s if recording.ranks else (), float)
     ends = np.cumsum(steps)

@@ -38,7 +38,6 @@ class FittedRate:
 
     Attributes
     ----------
-    constants : PeerParameters
     half_widths : mapping of bool to (mapping of float to float)
         Whether links between sites are crossed -> coverage -> half the interval of ln(rate).
     """
@@ -62,10 +61,7 @@ class PeerModel:
     def rates(self, asked: Peers | FirstMinutes, coverage: float = 0.9) -> Array:
         """Return low, value and high of the samples/s of each row, shape (n, 3).
 
-        Raises
-        ------
-        UsageError
-            If there are no intervals of such a coverage.
+        Raises UsageError if there are no intervals of such a coverage.
         """
         if coverage not in QUANTILES:
             raise UsageError(
@@ -101,10 +97,8 @@ class PeerModel:
     def load(cls, folder: Path | None = None) -> PeerModel:
         """Read the constants; ``folder`` takes the place of the packaged one.
 
-        Raises
-        ------
-        ModelError
-            If the file is missing, not JSON, of another version, or lacks a constant.
+        Raises ModelError if the file is missing, not JSON, of another version, or lacks a
+        constant.
         """
         path = (folder or data.root("trained_models") / NAME) / "parameters.json"
         try:
@@ -138,10 +132,8 @@ class PeerGroup:
 
     Attributes
     ----------
-    count : int
     samples_per_s : float
         Of one of them alone. [1/s]
-    site : str
     """
 
     count: int
@@ -162,14 +154,12 @@ class PeerAnswer:
 
     Attributes
     ----------
-    samples_per_s : Estimate
     alone_per_s : float
         Were nothing ever averaged: the sum of the peers. [1/s]
     peers : Peers
         One row: what was asked.
     training_time_h : Estimate or None
         None where the length of the job was not given.
-    is_from_minute : bool
     """
 
     samples_per_s: Estimate
@@ -202,22 +192,16 @@ def answer(
 ) -> PeerAnswer:  # fmt: skip
     """Return what peers reach together; ``asked`` has one row.
 
+    Raises UsageError if a quantity makes no sense; ModelError if the model cannot be read.
+
     Parameters
     ----------
     asked : Peers or FirstMinutes
         Each peer's own rate, or what was seen of them together.
     samples : float, optional
         Of the whole job.
-    coverage : float
     model : PeerModel, optional
         The shipped one by default.
-
-    Raises
-    ------
-    UsageError
-        If a quantity makes no sense.
-    ModelError
-        If the model cannot be read.
     """
     is_minute = isinstance(asked, FirstMinutes)
     peers = asked.peers if isinstance(asked, FirstMinutes) else asked
@@ -250,19 +234,13 @@ def peers_of(
 ) -> Peers:  # fmt: skip
     """Return groups of peers as the one row that is asked about.
 
+    Raises UsageError if there are fewer than two peers, or a link between two of their sites is
+    not given.
+
     Parameters
     ----------
-    groups : sequence of PeerGroup
-    target_batch : float
-        Samples.
-    parameters : float
     links : mapping of two sites to float
         [bytes/s]
-
-    Raises
-    ------
-    UsageError
-        If there are fewer than two peers, or a link between two of their sites is not given.
     """
     count = sum(group.count for group in groups)
     if count < 2:

@@ -110,21 +110,16 @@ class Physics:
     ) -> StepCase:
         """Return what the ways of training need to know of a job with steps, and of machines.
 
+        Raises UsageError if the space fixes what only a transformer of known dimensions has.
+
         Parameters
         ----------
-        job : Job
-            With work.
         fleet : Fleet, optional
             Other machines than the catalogue's.
         space : SearchSpace, optional
             What a layout may be.
         known_network : bool, default False
             Leave machines out whose network is not known.
-
-        Raises
-        ------
-        UsageError
-            If the space fixes what only a transformer of known dimensions has.
         """
         assert job.work is not None
         if space is not None:
@@ -195,14 +190,7 @@ class Physics:
         )
 
     def anchors(self, job: Job, work: Work) -> Anchors:
-        """Return the host's measured step and those of real runs; unusable ones are left out.
-
-        Parameters
-        ----------
-        job : Job
-        work : Work
-            The job's.
-        """
+        """Return the host's measured step and those of real runs; unusable ones are left out."""
         anchors = host_anchor(job, work, self.constants)
         if is_known_by_runs(work):
             return self._anchored_on_runs(anchors, job, work)

@@ -24,25 +24,14 @@ def completed(
 ) -> Completion:  # fmt: skip
     """Return what the only row of the columns takes on the machines of one offer.
 
+    Raises UsageError if the job cannot be completed that way on machines of this offer.
+
     Parameters
     ----------
-    job : Job
-    columns : TimeColumns
-        Of one row.
-    catalogue : Catalogue
-    offers : OfferColumns
-    offer_row : int
     side : SideCosts
         One row an offer.
-    way : CompletionWay
-    coverage : float
     step_columns : callable
         ``Predictor.step_columns``, for other counts of the type.
-
-    Raises
-    ------
-    UsageError
-        If the job cannot be completed that way on machines of this offer.
     """
     name = str(catalogue.types.name[int(offers.type_index[offer_row])])
     if (offers.pricing[offer_row] == "spot") != (way != "on-demand"):

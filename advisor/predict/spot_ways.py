@@ -41,8 +41,6 @@ def on_spot_with_fallback(
 
     Parameters
     ----------
-    job : Job
-    columns : TimeColumns
     rows : integer array of shape (n,)
         Rows of ``columns``, all with a time.
     bands : float array of shape (n,)
@@ -100,7 +98,6 @@ def elastic_workers(
 
     Parameters
     ----------
-    job : Job
     columns : TimeColumns
         Counts that are missing here are asked for.
     rows : integer array of shape (n,)

@@ -35,13 +35,8 @@ class AskedRun:
 
     Attributes
     ----------
-    row_id, table, model : str
     gpu : str
         An accelerator of the catalogue.
-    transformer : Transformer
-    setup : TrainingSetup
-    precision : Precision
-    layout : Layout
     per_node : int
         Accelerators of a machine.
     network_bytes_per_s : float
@@ -66,10 +61,7 @@ class AskedRun:
 def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
     """Return runs as columns, those whose accelerator the catalogue has a rate of.
 
-    Raises
-    ------
-    ValueError
-        If none is left.
+    Raises ValueError if none is left.
     """
     known = [run for run in runs if known_part(run.gpu) is not None]
     if not known:

@@ -58,9 +58,6 @@ class CampaignQuestion:
 
     Attributes
     ----------
-    campaign : Campaign
-    transformer : Transformer
-    machines : ClusterGroup
     job : Job
         Described: its setup, sequences of a step and steps.
     assumed : tuple of str
@@ -81,10 +78,8 @@ class UnusableError(Exception):
 def ask(campaign: Campaign, catalogue: Catalogue) -> CampaignQuestion:
     """Describe a run and its machines.
 
-    Raises
-    ------
-    UnusableError
-        If the row does not say enough, or the estimate knows no such model or accelerator.
+    Raises UnusableError if the row does not say enough, or the estimate knows no such model or
+    accelerator.
     """
     transformer, assumed = _transformer(campaign)
     if not campaign.tokens:

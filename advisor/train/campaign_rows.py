@@ -35,7 +35,6 @@ class Steady:
         the steps alone elsewhere. [h]
     log_sd : float
         Of the logarithm of the step time.
-    layout : Layout
     """
 
     steps_h: float
@@ -46,13 +45,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignAnswer:
-    """A published run and what the estimate says of it.
-
-    Attributes
-    ----------
-    question : CampaignQuestion
-    steady : Steady
-    """
+    """A published run and what the estimate says of it."""
 
     question: CampaignQuestion
     steady: Steady
@@ -92,7 +85,6 @@ def answers(
 
     Returns
     -------
-    answers : list of CampaignAnswer
     left_out : dict of str to int
         Runs that were not asked about, by reason.
     """
@@ -114,10 +106,7 @@ def answers(
 def steady_hours(question: CampaignQuestion, predictor: Predictor) -> Steady:
     """Ask the estimate: the only place that does.
 
-    Raises
-    ------
-    UnusableError
-        If it has no answer; the message is its status.
+    Raises UnusableError if it has no answer; the message is its status.
     """
     job, group = question.job, question.machines
     fleet, row = own_fleet(

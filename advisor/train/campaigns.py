@@ -65,7 +65,6 @@ class CampaignColumns:
 
     Attributes
     ----------
-    family : array of str
     published_h, estimated_h, steps_h : float arrays
         Device-hours; estimated without the whole-run term, and in steps alone. [h]
     rate_h : float array
@@ -74,7 +73,6 @@ class CampaignColumns:
         By which the software is older than that of the measured layouts.
     is_whole_run : boolean array
         The published hours are of a run as it was.
-    step_log_sd : float array
     """
 
     family: NDArray[np.str_]
@@ -117,10 +115,7 @@ class CampaignColumns:
 def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
     """Return answers as columns.
 
-    Raises
-    ------
-    ModelError
-        If there is none.
+    Raises ModelError if there is none.
     """
     if not found:
         raise ModelError(

@@ -53,8 +53,6 @@ class Checked:
 
     Attributes
     ----------
-    name : str
-    command : str
     differences : tuple of str
         A line each; empty where every file has the same bytes.
     cpu_s : float
@@ -116,10 +114,7 @@ def _is_possible(name: str) -> bool:
 def folder_of(name: str) -> Path:
     """Return the folder of a model.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises UsageError if there is none.
     """
     packaged = data.root("trained_models") / name
     for folder in (packaged, Path(name)):
@@ -131,10 +126,7 @@ def folder_of(name: str) -> Path:
 def check(folder: Path, day: str | None = None) -> Checked:
     """Fit a folder again; with a day, put the new files in its place under that day.
 
-    Raises
-    ------
-    ModelError
-        If the folder does not say how it was fitted, or the command fails.
+    Raises ModelError if the folder does not say how it was fitted, or the command fails.
     """
     line = command_of(folder) if day is None else f"{_command(folder)} --day {day}"
     with tempfile.TemporaryDirectory() as made:
@@ -150,10 +142,7 @@ def check(folder: Path, day: str | None = None) -> Checked:
 def command_of(folder: Path) -> str:
     """Return the command on a folder's card.
 
-    Raises
-    ------
-    ModelError
-        If it has none.
+    Raises ModelError if it has none.
     """
     try:
         found = bounded.read_json(folder / METRICS)["command"]

@@ -33,7 +33,6 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
 
     Parameters
     ----------
-    rows : DescribedRows
     fitted : Fitted
         A fit on all rows, from which the others start.
     """
@@ -138,7 +137,6 @@ def fitted_correlations(rows: DescribedRows, residual: Array) -> dict[str, float
 
     Parameters
     ----------
-    rows : DescribedRows
     residual : ndarray of shape (n,)
         As the planner predicts, each device left out. A job is a model in a precision; of its
         batches the mean counts.

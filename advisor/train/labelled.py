@@ -30,19 +30,15 @@ def default_paths() -> list[Path]:
 def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     """Read the runs to learn from.
 
+    Raises UsageError if there are none; RunError if a row makes no sense, or two files have a run
+    of the same ``record_id``.
+
     Parameters
     ----------
     paths : sequence of Path or None
         Files or folders; None takes ``default_paths()``.
     fmt : str
         A format of ``advisor runs import``; ``auto`` tells records from collected runs.
-
-    Raises
-    ------
-    UsageError
-        If there are none.
-    RunError
-        If a row makes no sense, or two files have a run of the same ``record_id``.
     """
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}
@@ -65,10 +61,7 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
 def run_files(path: Path) -> list[Path]:
     """Return the files of runs in a folder, or the file itself.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises UsageError if there is none.
     """
     files = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):

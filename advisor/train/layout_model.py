@@ -124,7 +124,6 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
     ----------
     rows : LayoutRows
         As ``fitted`` gives them.
-    prior : LayoutParameters, optional
     """
     from scipy.optimize import least_squares
 
@@ -157,7 +156,6 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
     ----------
     rows : LayoutRows
         Everything that was read.
-    version : str
     note : callable, optional
         Called with a line of progress.
     """

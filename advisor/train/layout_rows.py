@@ -63,11 +63,8 @@ class LayoutRows:
 
     Attributes
     ----------
-    row_id, table, gpu, model : arrays of str
     measured_s : array
         Step time. [s]
-    devices : array of int
-    is_noisy : array of bool
     is_recompute_stated : array of bool
         Where not, ``layouts`` has a guess.
     shapes, layouts, machines, software : columns of the layout model
@@ -129,12 +126,8 @@ def read(data: Path) -> LayoutRows:
     """Read the transformer runs that state their dimensions and layout.
 
     Left out: failed runs, quality "low", mixed clusters, models without dimensions (CNNs, BERT
-    reports) and rows without a step time or a layout.
-
-    Raises
-    ------
-    ModelError
-        If the file cannot be read or has no such row.
+    reports) and rows without a step time or a layout. Raises ModelError if the file cannot be read
+    or has no such row.
     """
     frame = LAYOUTS.read("runs", data)
     known = frame[list(STATED)].notna().all(axis=1)

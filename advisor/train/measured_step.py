@@ -23,9 +23,6 @@ class MeasuredStep:
         What was timed: no optimizer where the suite leaves the update out.
     work : Work
         The whole step, at the measured micro-batch, in the precision that was run.
-    device : Device
-    is_half, has_update : bool
-    model, family, suite : str
     """
 
     seconds: float

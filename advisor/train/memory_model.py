@@ -43,12 +43,8 @@ class MemoryRows:
 
     Attributes
     ----------
-    rows : LayoutRows
     measured_bytes : array
         nan where no reading was printed.
-    capacity_bytes : array
-        Of one device.
-    is_out_of_memory : array of bool
     is_of_first_stage : array of bool
         The reading is of the first stage, not of the fullest one.
     has_context : array of bool
@@ -133,11 +129,7 @@ def read_memory(data: Path) -> MemoryRows:
     """Read the homogeneous transformer runs with a memory reading or a failure.
 
     Left out: readings summed over GPUs, and rows whose stages have fewer layers than the model.
-
-    Raises
-    ------
-    ModelError
-        If the file cannot be read or has no such row.
+    Raises ModelError if the file cannot be read or has no such row.
     """
     frame = LAYOUTS.read("runs", data)
     stated = frame[list(STATED)].notna().all(axis=1)

@@ -53,8 +53,6 @@ class Origin:
     ----------
     command : str
         What was run, as it can be run again; without the folder it was written to.
-    day : str
-        YYYY-MM-DD.
     inputs : mapping of str to str
         Name of each table that was read -> SHA-256 of its normalised content.
     """
@@ -81,9 +79,6 @@ class FittedModel:
     ----------
     name : str
         Of its folder in ``trained_models``.
-    origin : Origin
-    files : mapping of str to str
-        File name -> content.
     metrics : mapping
         How wrong it is: numbers, tables of numbers (mappings) and rows (lists of mappings).
     """
@@ -99,20 +94,14 @@ def origin(
 ) -> Origin:
     """Return the origin of a model that is fitted now.
 
+    Raises UsageError if the day is none.
+
     Parameters
     ----------
     verb : str
         Of ``advisor train``.
-    inputs : mapping of str to str
-    day : str or None
-        None for today.
     given : sequence of str
         The other options that change the result; see ``option``.
-
-    Raises
-    ------
-    UsageError
-        If the day is none.
     """
     stated = day_of(day)
     command = shlex.join(["advisor", "train", verb, *given, "--day", stated])
@@ -127,10 +116,7 @@ def option(flag: str, value: str | Path | None) -> list[str]:
 def day_of(text: str | None) -> str:
     """Return a day in its one form; today for None.
 
-    Raises
-    ------
-    UsageError
-        If the text is no day.
+    Raises UsageError if the text is no day.
     """
     if text is None:
         return datetime.now(UTC).date().isoformat()
@@ -145,10 +131,7 @@ def day_of(text: str | None) -> str:
 def target(out: Path | None, name: str) -> Path:
     """Return the folder to write to, made if need be: a long fit must not end in a refusal.
 
-    Raises
-    ------
-    UsageError
-        If it is a file, or cannot be made or written to.
+    Raises UsageError if it is a file, or cannot be made or written to.
     """
     folder = out or data.root("trained_models") / name
     if folder.suffix == ".json" or (folder.exists() and not folder.is_dir()):

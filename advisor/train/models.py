@@ -148,29 +148,22 @@ def train(
 ) -> tuple[Any, dict[str, Any]]:
     """Fit a model and return it with its contest: who did how well on what was left out.
 
+    Raises UsageError if there is no such model, target or split; ModelError if the records cannot
+    be learned from.
+
     Parameters
     ----------
-    records : sequence of RunRecord
     model : str
         One of ``MODELS``; ``auto`` keeps the stack or the member whose choices cost least.
-    target : str
     split : str
         What is left out in turn for the weights, the choice and the intervals: whole programs
         (``job``), instance types, or single runs (``random``: siblings stay in, which flatters).
         ``both`` leaves out programs, and scores with the instance type left out besides.
-    n_jobs, seed : int
 
     Returns
     -------
     TrainedModel, dict
         The model, and what ``metrics.json`` holds.
-
-    Raises
-    ------
-    UsageError
-        If there is no such model, target or split.
-    ModelError
-        If the records cannot be learned from.
     """
     from advisor.learned.problem import problem
     from advisor.learned.selection import STACK, best_of, contest, keep_only

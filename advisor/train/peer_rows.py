@@ -33,7 +33,6 @@ class PeerRows(Generic[Asked]):
 
     Attributes
     ----------
-    asked : Peers or FirstMinutes
     samples_per_s : array of shape (n,)
         Measured. [1/s]
     models : array of shape (n,) of str
@@ -63,10 +62,7 @@ class PeerRows(Generic[Asked]):
 def read_rows(data: Path) -> tuple[PeerRows[Peers], PeerRows[FirstMinutes]]:
     """Read the runs whose peers were recorded alone, and those whose first minute was.
 
-    Raises
-    ------
-    ModelError
-        If there are none.
+    Raises ModelError if there are none.
     """
     folder = HIVEMIND.path("experiments.csv", data).parent
     for name in HIVEMIND.files:

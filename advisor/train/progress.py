@@ -43,7 +43,6 @@ class ProgressLines:
 
     Parameters
     ----------
-    out : text stream
     clock : callable
         Monotonic time [s]; injected by tests.
     """

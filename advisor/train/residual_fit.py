@@ -55,7 +55,6 @@ def fit_residual(
 
     Parameters
     ----------
-    steps : sequence of MeasuredStep
     parameters : DeviceParameters
         Of the equation whose errors they show.
     has_spread : bool

@@ -83,10 +83,7 @@ def command(
 def fit(data: Path) -> ScalingParameters:
     """Fit the constants on the tables under ``data`` (laid out like ``shared/data``).
 
-    Raises
-    ------
-    ModelError
-        If a table is missing or holds no usable row.
+    Raises ModelError if a table is missing or holds no usable row.
     """
     return _parameters(fit_links(data), fit_laws(data), read_clusters(data))
 

@@ -85,10 +85,7 @@ class Rings:
 def fit_links(data: Path) -> Links:
     """Fit the links on the tables of collectives under ``data``.
 
-    Raises
-    ------
-    ModelError
-        If a table is missing or holds no usable row.
+    Raises ModelError if a table is missing or holds no usable row.
     """
     launch_s, intra_step_s, intra_efficiency = _fit_inside(data)
     rings = _read_rings(data)

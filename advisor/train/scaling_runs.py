@@ -42,7 +42,6 @@ class ClusterRuns:
     ----------
     applications : tuple of str
         Names, in the order of the placements' indices.
-    measured : MeasuredPlacements
     is_placement : ndarray of bool
         From the placement table.
     """
@@ -66,10 +65,7 @@ class ClusterRuns:
 def read_clusters(data: Path) -> dict[str, ClusterRuns]:
     """Read both tables under ``data``; returns cluster name -> runs.
 
-    Raises
-    ------
-    ModelError
-        If neither table is there, a column is missing, or no row is usable.
+    Raises ModelError if neither table is there, a column is missing, or no row is usable.
     """
     import pandas as pd
 

@@ -29,13 +29,11 @@ class RawFile:
     ----------
     name : str
         What the adapter calls it; unique among its files.
-    path : Path
     url : str
         ``""`` where a user gave the file.
     retrieved_at : str
         ISO 8601 in UTC; ``""`` where nobody knows. A file's own date of change says nothing: a
         copy is always new.
-    sha256 : str
     """
 
     name: str
@@ -51,10 +49,7 @@ class FetchSession(Protocol):
     def get(self, url: str, *, name: str, max_bytes: int) -> RawFile:
         """Download a file, or return the copy from before if it has not changed.
 
-        Raises
-        ------
-        CatalogueError
-            If it cannot be had.
+        Raises CatalogueError if it cannot be had.
         """
         ...
 
@@ -94,16 +89,13 @@ class Adapter(Protocol):
     def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
         """Read the files.
 
+        Raises CatalogueError if a file is not what it should be; the error names the file and the
+        place in it.
+
         Parameters
         ----------
-        files : sequence of RawFile
         as_of : str
             ISO date for prices whose file states none; ``""`` is unknown.
-
-        Raises
-        ------
-        CatalogueError
-            If a file is not what it should be; the error names the file and the place in it.
         """
         ...
 
@@ -143,10 +135,7 @@ MAX_CONTENT_BYTES: Final = 512 << 20  # of one unpacked file that is read as a w
 def opened(file: RawFile) -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked: AWS serves gzip without saying so.
 
-    Raises
-    ------
-    CatalogueError
-        If it cannot be read or is damaged.
+    Raises CatalogueError if it cannot be read or is damaged.
     """
     try:
         with file.path.open("rb") as packed:
@@ -166,10 +155,7 @@ def opened(file: RawFile) -> Iterator[IO[bytes]]:
 def read_content(file: RawFile) -> bytes:
     """Read a whole file, unpacked.
 
-    Raises
-    ------
-    CatalogueError
-        If it cannot be read, or unpacks to more than ``MAX_CONTENT_BYTES``.
+    Raises CatalogueError if it cannot be read, or unpacks to more than ``MAX_CONTENT_BYTES``.
     """
     with opened(file) as stream:
         content = stream.read(MAX_CONTENT_BYTES + 1)
@@ -184,10 +170,7 @@ def read_content(file: RawFile) -> bytes:
 def read_json(file: RawFile) -> Any:
     """Read a file as JSON.
 
-    Raises
-    ------
-    CatalogueError
-        If it is not JSON.
+    Raises CatalogueError if it is not JSON.
     """
     try:
         return bounded.parse_json(read_content(file))
@@ -200,10 +183,7 @@ def read_json(file: RawFile) -> Any:
 def price(file: RawFile, place: str, value: object) -> float:
     """Read a price: a finite number that is not negative; zero is left to the validators.
 
-    Raises
-    ------
-    CatalogueError
-        If it is no such number.
+    Raises CatalogueError if it is no such number.
     """
     try:
         usd = float(value)  # type: ignore[arg-type]

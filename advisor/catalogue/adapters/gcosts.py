@@ -140,10 +140,7 @@ def _size(text: Any) -> float | None:
 def read_mapping(file: RawFile) -> Mapped:
     """Read nested mappings of scalars, all scalars as text.
 
-    Raises
-    ------
-    CatalogueError
-        If a line is something else, or a key stands twice.
+    Raises CatalogueError if a line is something else, or a key stands twice.
     """
     try:
         lines = read_content(file).decode().splitlines()

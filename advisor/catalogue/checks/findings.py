@@ -35,7 +35,6 @@ class Context:
         The snapshot in use.
     outdated : tuple of str
         What the sources begin with whose prices the new ones replace.
-    accelerators : mapping of str to Accelerator
     members : callable
         From an accelerator's name to canonical names; raises ``AdvisorError``.
     canonical : callable

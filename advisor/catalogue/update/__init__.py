@@ -47,8 +47,6 @@ class Options:
         Sources whose sudden changes, or whose missing prices, are accepted.
     mirror : str
         Where files are taken from instead of their own hosts.
-    limits : DownloadLimits
-    on_progress : callable or None
     """
 
     files: dict[str, list[RawFile]] | None = None
@@ -86,11 +84,8 @@ class Report:
 def update(sources: Sequence[Source], options: Options) -> Report:
     """Update the catalogue from some sources.
 
-    Raises
-    ------
-    CatalogueError
-        If another update is running, or the snapshot in use cannot be read or written. What is
-        wrong with a source stands in its outcome.
+    Raises CatalogueError if another update is running, or the snapshot in use cannot be read or
+    written. What is wrong with a source stands in its outcome.
     """
     with store.locked():
         base = store.current_folder()

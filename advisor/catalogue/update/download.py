@@ -59,7 +59,6 @@ class DownloadLimits:
 
     Attributes
     ----------
-    tries : int
     first_wait_s : float
         Before the second try; doubled by each further one, with some chance in it.
     silence_s : float
@@ -98,13 +97,8 @@ class HttpSession:
 
     Attributes
     ----------
-    source : str
-    store : RawStore
-    limits : DownloadLimits
     mirror : str
         Where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``.
-    clock : Clock
-    on_progress : callable or None
     """
 
     source: str
@@ -117,10 +111,7 @@ class HttpSession:
     def get(self, url: str, *, name: str, max_bytes: int) -> RawFile:
         """Download a file, or return the copy from before if it has not changed.
 
-        Raises
-        ------
-        CatalogueError
-            If it cannot be had within the limits.
+        Raises CatalogueError if it cannot be had within the limits.
         """
         deadline = self.clock.now() + self.limits.file_s
         for attempt in range(1, self.limits.tries + 1):

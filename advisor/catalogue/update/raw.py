@@ -45,12 +45,7 @@ class Kept:
 
 
 class RawStore:
-    """The folder of downloads.
-
-    Parameters
-    ----------
-    folder : Path
-    """
+    """The folder of downloads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
