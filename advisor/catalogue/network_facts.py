@@ -39,23 +39,14 @@ _LARGEST: Final = "(largest)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRow:
-    """What a page states of a type's network: a row of ``files.NETWORKS``.
-
-    Attributes
-    ----------
-    network_gbps : float or None
-        Front-end (Ethernet) rate. [Gbit/s]
-    rdma : str
-        Back-end transport with its rate, e.g. ``"IB-1600"``; ``""`` where the page names none.
-    basis : str
-        ``"stated"``, or of which other type the page speaks.
-    """
+    """What a page states of a type's network: a row of ``files.NETWORKS``."""
 
     provider: str
     instance_type: str
-    network_gbps: float | None
+    network_gbps: float | None  # front-end (Ethernet) rate [Gbit/s]
+    # back-end transport with its rate, e.g. ``"IB-1600"``; ``""`` where the page names none.
     rdma: str
-    basis: str
+    basis: str  # ``"stated"``, or of which other type the page speaks
     source: str
     licence: str
     as_of: str

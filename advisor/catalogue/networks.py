@@ -56,21 +56,15 @@ def sustained_network(gbps: float, transport: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkColumns:
-    """The networks of all types, one row a type.
+    """The networks of all types, one row a type."""
 
-    Attributes
-    ----------
-    bytes_per_s, burst_bytes_per_s : Floats
-        As ``TypeColumns``'; NaN where nobody says.
-    source : Texts
-        The page that states them, its licence and day; ``""`` where the type's own source does,
-        or none.
-    """
-
+    # bytes_per_s, burst_bytes_per_s: as ``TypeColumns``'; NaN where nobody says
     bytes_per_s: Floats
     burst_bytes_per_s: Floats
     rdma: Texts
     is_rdma: Bools
+    # the page that states them, its licence and day; ``""`` where the type's own source does, or
+    # none
     source: Texts
 
 

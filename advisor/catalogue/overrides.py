@@ -32,20 +32,12 @@ class Offers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Rules and what is needed to apply them.
-
-    Attributes
-    ----------
-    saved_at : str
-        ISO date that prices set by the user carry.
-    canonical : callable
-        From an accelerator's name as typed to its canonical name.
-    """
+    """Rules and what is needed to apply them."""
 
     rules: tuple[Rule, ...]
-    saved_at: str
+    saved_at: str  # ISO date that prices set by the user carry
     accelerators: Mapping[str, Accelerator]
-    canonical: Callable[[str], str]
+    canonical: Callable[[str], str]  # from an accelerator's name as typed to its canonical name
 
     def apply(self, types: TypeColumns, prices: PriceColumns) -> Offers:
         """Apply the rules in order; those on regions come last, for they hold for all others.

@@ -32,24 +32,15 @@ Values = list[str] | Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What a column of a table may hold.
-
-    Attributes
-    ----------
-    low, high : float
-        Bounds of a number, both allowed.
-    is_required : bool
-        The column must exist and no cell may be empty.
-    is_optional : bool
-        The whole column may be missing.
-    """
+    """What a column of a table may hold."""
 
     name: str
     is_number: bool = True
+    # low, high: bounds of a number, both allowed
     low: float = 0.0
     high: float = np.inf
-    is_required: bool = False
-    is_optional: bool = False
+    is_required: bool = False  # the column must exist and no cell may be empty
+    is_optional: bool = False  # the whole column may be missing
 
 
 def text(name: str, *, is_required: bool = False, is_optional: bool = False) -> Column:

@@ -41,27 +41,15 @@ _NEVER: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Jobs by configurations.
+    """Jobs by configurations."""
 
-    Attributes
-    ----------
-    prices : array of shape (jobs, configurations)
-        nan where the job did not complete.
-    times : array of shape (jobs, configurations)
-        Also of runs that failed, where known; nan else. [s]
-    has_run : array of shape (jobs, configurations) of bool
-    families : array of shape (jobs,) of str
-    price_usd_per_h : array of shape (configurations,)
-        Of all machines; nan where unknown. [USD/h]
-    measured : array of shape (jobs, configurations, facts)
-        Means of what was measured during the run; nan where it was not.
-    """
-
-    prices: Floats
-    times: Floats
-    has_run: Flags
-    families: NDArray[Any]
-    price_usd_per_h: Floats
+    prices: Floats  # (jobs, configurations); nan where the job did not complete
+    times: Floats  # (jobs, configurations); also of runs that failed, where known; nan else [s]
+    has_run: Flags  # (jobs, configurations)
+    families: NDArray[Any]  # (jobs,)
+    price_usd_per_h: Floats  # (configurations,); of all machines; nan where unknown [USD/h]
+    # (jobs, configurations, facts); means of what was measured during the run; nan where it was
+    # not
     measured: Floats
 
     @property

@@ -48,26 +48,15 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitScores:
-    """One split of one estimator.
-
-    Attributes
-    ----------
-    groups : tuple of (str, Metrics)
-        By what was left out.
-    top1_regret : Regret or None
-        None where no job ran on two configurations.
-    rows : array of int
-        Which runs were predicted (under ``both`` not all can be).
-    predicted : array of shape (rows,)
-    """
+    """One split of one estimator."""
 
     name: SplitName
     overall: Metrics
-    groups: tuple[tuple[str, Metrics], ...]
+    groups: tuple[tuple[str, Metrics], ...]  # by what was left out
     baselines: Mapping[str, Metrics]
-    top1_regret: Regret | None
-    rows: NDArray[np.intp]
-    predicted: Floats
+    top1_regret: Regret | None  # None where no job ran on two configurations
+    rows: NDArray[np.intp]  # which runs were predicted (under ``both`` not all can be)
+    predicted: Floats  # (rows,)
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form: a split of ``advisor evaluate --json``."""

@@ -37,19 +37,12 @@ _LEAST_SHARE: Final = 0.1  # of the loss must be left to gain: CherryPick's stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A short real run worth making.
-
-    Attributes
-    ----------
-    gain_usd : float
-        Expected saving of the choice, before the price of the probe.
-    log_sd_before, log_sd_after : float
-        Of the candidate that would be chosen now.
-    """
+    """A short real run worth making."""
 
     instance_type: Any
-    gain_usd: float
+    gain_usd: float  # expected saving of the choice, before the price of the probe
     price_usd: float
+    # log_sd_before, log_sd_after: of the candidate that would be chosen now
     log_sd_before: float
     log_sd_after: float
 

@@ -23,16 +23,11 @@ _OBJECTIVE: Final = "reg:squarederror"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickModel:
-    """What ``Guarded`` answers, of trees whose weights sum to one.
-
-    Attributes
-    ----------
-    trees : tuple of (float, BoostedTrees)
-        Weight and trees; they see the first columns only.
-    """
+    """What ``Guarded`` answers, of trees whose weights sum to one."""
 
     hull: Hull
     level: float
+    # weight and trees; they see the first columns only
     trees: tuple[tuple[float, BoostedTrees], ...]
     inside: Calibration
     outside: Calibration

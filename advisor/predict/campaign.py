@@ -24,19 +24,11 @@ _HINT: Final = "run `advisor train campaigns`, or install the package again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignModel:
-    """The law, and how it came about.
-
-    Attributes
-    ----------
-    law : CampaignLaw
-        Fitted on all runs.
-    folds : mapping of str to CampaignLaw
-        Fitted without the named family.
-    """
+    """The law, and how it came about."""
 
     version: str
-    law: CampaignLaw
-    folds: Mapping[str, CampaignLaw]
+    law: CampaignLaw  # fitted on all runs
+    folds: Mapping[str, CampaignLaw]  # fitted without the named family
 
 
 def path() -> Path:

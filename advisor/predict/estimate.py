@@ -48,12 +48,14 @@ class StepEstimate:
     ----------
     job, target : str
         The job's name, and what it would run on, in words.
+    devices : int
     step_time_s, throughput_samples_per_s : Estimate
         Of one optimizer step over all devices.
     parts_s : mapping of Bottleneck to float
         Seconds of the step by what it waits for; they sum to it. [s]
     runs_as : str or None
         Precision of the large products there; None for a program without steps.
+    layout : Layout
     way : str
         How the job is trained there (``ways.columns.WAYS``).
     memory_gib : float
@@ -65,6 +67,8 @@ class StepEstimate:
     cost_direct_usd : Estimate or None
         The cost of the steps alone as a model predicts it from runs, with no time in between;
         None where it has not seen such jobs and machines.
+    is_extrapolating : bool
+    facts : tuple of Fact
     units : TrainingUnits or None
         Tokens, utilisation and accelerator-hours; None where the job is no transformer.
     completion : CompletionWay or None
@@ -136,8 +140,14 @@ def estimate_on_type(
     """Estimate a job on machines of one type of the catalogue.
 
     ``completion`` is what the whole job runs on until it is done, machines that stay by default;
-    ``space`` and ``known_network`` are those of ``Predictor.step_columns``. Raises CatalogueError
-    if the type is unknown; UsageError if the job cannot run there, or the count makes no sense.
+    ``space`` and ``known_network`` are those of ``Predictor.step_columns``.
+
+    Raises
+    ------
+    CatalogueError
+        If the type is unknown.
+    UsageError
+        If the job cannot run there, or the count makes no sense.
     """
     _check_count(count)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
@@ -178,7 +188,10 @@ def estimate_on_gpu(
 ) -> StepEstimate:  # fmt: skip
     """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
 
-    Raises UsageError if the accelerator is unknown, the job has no steps or cannot run there.
+    Raises
+    ------
+    UsageError
+        If the accelerator is unknown, the job has no steps or cannot run there.
     """
     _check_count(count)
     if job.work is None:
@@ -195,8 +208,12 @@ def estimate_here(
 ) -> StepEstimate:
     """Estimate a job on this machine: as it was measured, where it was recorded here.
 
-    Otherwise on its GPU where one was measured, on its processor where none was. Raises UsageError
-    if the job cannot run here.
+    Otherwise on its GPU where one was measured, on its processor where none was.
+
+    Raises
+    ------
+    UsageError
+        If the job cannot run here.
     """
     machine = machine_here(job)
     named = machine.host.cpu_model if machine.device.kind == "cpu" else machine.device.name
@@ -208,7 +225,14 @@ def estimate_here(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineHere:
-    """The machine at hand: as described, what a job computes on, whether it was recorded here."""
+    """The machine at hand: as described, what a job computes on, whether it was recorded here.
+
+    Attributes
+    ----------
+    host : Host
+    device : Device
+    is_recorded : bool
+    """
 
     host: Host
     device: Device
@@ -218,12 +242,16 @@ class MachineHere:
 def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
     """Return what the job would run on here.
 
-    Raises UsageError if this machine's GPU is not in the device sheet.
-
     Parameters
     ----------
+    job : Job
     measures : bool
         Take the four-second benchmark where nobody has; the processor's tables answer otherwise.
+
+    Raises
+    ------
+    UsageError
+        If this machine's GPU is not in the device sheet.
     """
     sheets = device_sheet.cached()
     measured = benchmark.cached_or_measured() if measures else benchmark.cached()

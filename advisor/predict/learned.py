@@ -46,16 +46,10 @@ _COVERAGE: Final = 0.9
 
 @dataclass(frozen=True)
 class Learned:
-    """A folder of a trained model, read as far as it is needed.
-
-    Attributes
-    ----------
-    about : mapping
-        Its ``features.json``.
-    """
+    """A folder of a trained model, read as far as it is needed."""
 
     folder: Path
-    about: dict[str, Any]
+    about: dict[str, Any]  # its ``features.json``
 
     @classmethod
     def open(cls, folder: Path) -> Learned:

@@ -30,23 +30,15 @@ _LEAST_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSeries:
-    """One peer from its first step on.
+    """One peer from its first step on."""
 
-    Attributes
-    ----------
-    step_samples : float
-        Samples of one of its steps.
-    step_t_s, step_s : array of shape (steps,)
-        When each step ended since the first, and how long it took. [s]
-    synchronised : array of shape (steps,)
-        Synchronisations so far; where nobody counts them, steps that waited for one.
-    reading_t_s, sent_bytes_per_s : array of shape (readings,)
-    """
-
-    step_samples: float
+    step_samples: float  # samples of one of its steps
+    # step_t_s, step_s: (steps,); when each step ended since the first, and how long it took [s]
     step_t_s: Floats
     step_s: Floats
+    # (steps,); synchronisations so far; where nobody counts them, steps that waited for one
     synchronised: Floats
+    # reading_t_s, sent_bytes_per_s: (readings,)
     reading_t_s: Floats
     sent_bytes_per_s: Floats
 

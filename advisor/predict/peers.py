@@ -34,15 +34,10 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRate:
-    """Constants, and how wrong they are on models that were left out of their fit.
-
-    Attributes
-    ----------
-    half_widths : mapping of bool to (mapping of float to float)
-        Whether links between sites are crossed -> coverage -> half the interval of ln(rate).
-    """
+    """Constants, and how wrong they are on models that were left out of their fit."""
 
     constants: PeerParameters
+    # whether links between sites are crossed -> coverage -> half the interval of ln(rate)
     half_widths: Mapping[bool, Mapping[float, float]]
 
     def half_width(self, peers: Peers, coverage: float) -> Array:
@@ -128,16 +123,10 @@ def _fitted(record: Mapping[str, Any]) -> FittedRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerGroup:
-    """Equal peers at one site.
-
-    Attributes
-    ----------
-    samples_per_s : float
-        Of one of them alone. [1/s]
-    """
+    """Equal peers at one site."""
 
     count: int
-    samples_per_s: float
+    samples_per_s: float  # of one of them alone [1/s]
     site: str = ""
 
     def __post_init__(self) -> None:
@@ -150,22 +139,12 @@ class PeerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAnswer:
-    """What peers reach together.
-
-    Attributes
-    ----------
-    alone_per_s : float
-        Were nothing ever averaged: the sum of the peers. [1/s]
-    peers : Peers
-        One row: what was asked.
-    training_time_h : Estimate or None
-        None where the length of the job was not given.
-    """
+    """What peers reach together."""
 
     samples_per_s: Estimate
-    alone_per_s: float
-    peers: Peers
-    training_time_h: Estimate | None
+    alone_per_s: float  # were nothing ever averaged: the sum of the peers [1/s]
+    peers: Peers  # one row: what was asked
+    training_time_h: Estimate | None  # None where the length of the job was not given
     is_from_minute: bool
 
     def to_record(self) -> dict[str, Any]:

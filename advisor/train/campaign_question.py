@@ -54,21 +54,13 @@ _FLASH_ATTENTION_YEAR: Final = 2023
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignQuestion:
-    """A published run as it is put to the estimate.
-
-    Attributes
-    ----------
-    job : Job
-        Described: its setup, sequences of a step and steps.
-    assumed : tuple of str
-        What was filled in, see the module.
-    """
+    """A published run as it is put to the estimate."""
 
     campaign: Campaign
     transformer: Transformer
     machines: ClusterGroup
-    job: Job
-    assumed: tuple[Assumption, ...]
+    job: Job  # described: its setup, sequences of a step and steps
+    assumed: tuple[Assumption, ...]  # what was filled in, see the module
 
 
 class UnusableError(Exception):

@@ -24,22 +24,13 @@ COVERAGE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """What the estimate says of a run in its best layout, before the whole-run term.
+    """What the estimate says of a run in its best layout, before the whole-run term."""
 
-    Attributes
-    ----------
-    steps_h : float
-        The steps alone. [h]
-    hours : float
-        With checkpoints and hardware failures where the published hours are of a run as it was;
-        the steps alone elsewhere. [h]
-    log_sd : float
-        Of the logarithm of the step time.
-    """
-
-    steps_h: float
+    steps_h: float  # the steps alone [h]
+    # with checkpoints and hardware failures where the published hours are of a run as it was; the
+    # steps alone elsewhere [h]
     hours: float
-    log_sd: float
+    log_sd: float  # of the logarithm of the step time
     layout: Layout
 
 

@@ -61,28 +61,18 @@ FORMS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignColumns:
-    """Published runs and what the estimate says of them, shape (n,).
-
-    Attributes
-    ----------
-    published_h, estimated_h, steps_h : float arrays
-        Device-hours; estimated without the whole-run term, and in steps alone. [h]
-    rate_h : float array
-        Device-hours at the published rate of the steps; nan without one. [h]
-    software_years : float array
-        By which the software is older than that of the measured layouts.
-    is_whole_run : boolean array
-        The published hours are of a run as it was.
-    """
+    """Published runs and what the estimate says of them, shape (n,)."""
 
     family: NDArray[np.str_]
+    # published_h, estimated_h, steps_h: device-hours; estimated without the whole-run term, and in
+    # steps alone [h]
     published_h: Floats
     estimated_h: Floats
     steps_h: Floats
-    software_years: Floats
-    is_whole_run: Bools
+    software_years: Floats  # by which the software is older than that of the measured layouts
+    is_whole_run: Bools  # the published hours are of a run as it was
     step_log_sd: Floats
-    rate_h: Floats
+    rate_h: Floats  # device-hours at the published rate of the steps; nan without one [h]
 
     def __len__(self) -> int:
         return self.family.size

@@ -49,20 +49,12 @@ QUICK: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What fitting a folder again gave.
-
-    Attributes
-    ----------
-    differences : tuple of str
-        A line each; empty where every file has the same bytes.
-    cpu_s : float
-        Of the fit. [s]
-    """
+    """What fitting a folder again gave."""
 
     name: str
     command: str
-    differences: tuple[str, ...]
-    cpu_s: float
+    differences: tuple[str, ...]  # a line each; empty where every file has the same bytes
+    cpu_s: float  # of the fit [s]
 
 
 def command(

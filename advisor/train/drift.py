@@ -35,8 +35,13 @@ class Compared:
     ----------
     noted_at : str
         ISO 8601, UTC.
+    run, provider, instance_type : str
+    count : int
+        Machines.
     predicted_h, low_h, high_h, actual_h : float
         Of the whole job. [h]
+    coverage : float
+        Of the interval.
     """
 
     noted_at: str

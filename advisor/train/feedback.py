@@ -39,10 +39,15 @@ class Comparison:
 
     Attributes
     ----------
+    run, provider, instance_type : str
+    count : int
     predicted_h, predicted_usd : Estimate
         Before the run was noted.
     time_h : float
         As given, or what the given step makes of the whole job. [h]
+    cost_usd : float or None
+    step_s : float
+        [s]
     """
 
     run: str
@@ -94,8 +99,6 @@ def note_run(
 ) -> Comparison:
     """Keep what a real run of a recorded job took, and return it beside the prediction.
 
-    Raises UsageError if a value makes no sense, or the machine cannot be told from the price.
-
     Parameters
     ----------
     run : str
@@ -103,12 +106,19 @@ def note_run(
     instance_type : str, optional
         What it ran on. Without it, the one machine on the job's list whose price is
         ``cost_usd / time_h``.
+    count : int
     provider : str, optional
         Where two providers use the same name.
     time_h, step_s : float, optional
         Of the whole job [h], or of its mean step [s]; exactly one.
     cost_usd : float, optional
         Billed for the whole job. [USD]
+    predictor : Predictor, optional
+
+    Raises
+    ------
+    UsageError
+        If a value makes no sense, or the machine cannot be told from the price.
     """
     _check(time_h, step_s, cost_usd)
     predictor = predictor or Predictor(Catalogue.load())

@@ -59,33 +59,23 @@ _RECOMPUTE: Final = {"none": 0, "selective": 1, "full": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRows:
-    """Measured runs as columns.
-
-    Attributes
-    ----------
-    measured_s : array
-        Step time. [s]
-    is_recompute_stated : array of bool
-        Where not, ``layouts`` has a guess.
-    shapes, layouts, machines, software : columns of the layout model
-    left_out : int
-        Successful runs of the file that are not transformers with a stated layout and step time,
-        on one kind of known accelerator.
-    """
+    """Measured runs as columns."""
 
     row_id: NDArray[np.str_]
     table: NDArray[np.str_]
     gpu: NDArray[np.str_]
     model: NDArray[np.str_]
-    measured_s: Floats
+    measured_s: Floats  # step time [s]
     devices: NDArray[np.int64]
     global_batch: NDArray[np.int64]
     precision: NDArray[np.str_]
-    is_recompute_stated: NDArray[np.bool_]
+    is_recompute_stated: NDArray[np.bool_]  # where not, ``layouts`` has a guess
     shapes: Shapes
     layouts: Layouts
     machines: Machines
     software: Software
+    # successful runs of the file that are not transformers with a stated layout and step time, on
+    # one kind of known accelerator
     left_out: int = 0
 
     def __len__(self) -> int:

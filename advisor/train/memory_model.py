@@ -39,27 +39,15 @@ _ON_FIRST_NODE: Final = "bigscience_v100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRows:
-    """Runs with a memory reading, or that ran out of it, as columns.
-
-    Attributes
-    ----------
-    measured_bytes : array
-        nan where no reading was printed.
-    is_of_first_stage : array of bool
-        The reading is of the first stage, not of the fullest one.
-    has_context : array of bool
-        The reading is of the device; else of what PyTorch reserved there.
-    tensor_bytes : array
-        What the equations say of what was read, without context and slack.
-    """
+    """Runs with a memory reading, or that ran out of it, as columns."""
 
     rows: LayoutRows
-    measured_bytes: Array
+    measured_bytes: Array  # nan where no reading was printed
     capacity_bytes: Array
     is_out_of_memory: Bools
-    is_of_first_stage: Bools
-    has_context: Bools
-    tensor_bytes: Array
+    is_of_first_stage: Bools  # the reading is of the first stage, not of the fullest one
+    has_context: Bools  # the reading is of the device; else of what PyTorch reserved there
+    tensor_bytes: Array  # what the equations say of what was read, without context and slack
 
     @property
     def is_reading(self) -> Bools:

@@ -47,18 +47,11 @@ Out = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a fitted model comes from.
+    """Where a fitted model comes from."""
 
-    Attributes
-    ----------
-    command : str
-        What was run, as it can be run again; without the folder it was written to.
-    inputs : mapping of str to str
-        Name of each table that was read -> SHA-256 of its normalised content.
-    """
-
-    command: str
+    command: str  # what was run, as it can be run again; without the folder it was written to
     day: str
+    # name of each table that was read -> SHA-256 of its normalised content
     inputs: Mapping[str, str]
 
     def to_record(self) -> dict[str, Any]:
@@ -73,19 +66,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedModel:
-    """What a trainer hands over to be written.
+    """What a trainer hands over to be written."""
 
-    Attributes
-    ----------
-    name : str
-        Of its folder in ``trained_models``.
-    metrics : mapping
-        How wrong it is: numbers, tables of numbers (mappings) and rows (lists of mappings).
-    """
-
-    name: str
+    name: str  # of its folder in ``trained_models``
     origin: Origin
     files: Mapping[str, str]
+    # how wrong it is: numbers, tables of numbers (mappings) and rows (lists of mappings)
     metrics: Mapping[str, Any]
 
 

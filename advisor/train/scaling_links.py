@@ -37,24 +37,17 @@ _CORNER: Final = 0.1  # log error beyond which a reading counts less
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What the tables of collectives say.
+    """What the tables of collectives say."""
 
-    Attributes
-    ----------
-    launch_s, intra_step_s, intra_efficiency : float
-        Inside a node. [s, s, -]
-    network_step_s, network_efficiency : float
-        Between nodes with RDMA. [s, -]
-    log_sd_per_doubling : float
-        What a doubling of the devices beyond those fitted adds to the deviation of a ring's log
-        time. [-]
-    """
-
+    # launch_s, intra_step_s, intra_efficiency: inside a node [s, s, -]
     launch_s: float
     intra_step_s: float
     intra_efficiency: float
+    # network_step_s, network_efficiency: between nodes with RDMA [s, -]
     network_step_s: float
     network_efficiency: float
+    # what a doubling of the devices beyond those fitted adds to the deviation of a ring's log time
+    # [-]
     log_sd_per_doubling: float
 
 

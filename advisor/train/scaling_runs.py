@@ -36,19 +36,11 @@ GRADIENT_BYTES: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRuns:
-    """All measured runs of one cluster.
+    """All measured runs of one cluster."""
 
-    Attributes
-    ----------
-    applications : tuple of str
-        Names, in the order of the placements' indices.
-    is_placement : ndarray of bool
-        From the placement table.
-    """
-
-    applications: tuple[str, ...]
+    applications: tuple[str, ...]  # names, in the order of the placements' indices
     measured: MeasuredPlacements
-    is_placement: NDArray[np.bool_]
+    is_placement: NDArray[np.bool_]  # from the placement table
 
     def take(self, rows: NDArray[np.bool_]) -> MeasuredPlacements:
         """Return the chosen rows; the applications keep their indices."""

@@ -90,8 +90,6 @@ def note_cluster_run(
 ) -> StepComparison:
     """Keep a measured step of a recorded job, and return it beside the prediction.
 
-    Raises UsageError if the machines are unlike, or the job cannot run on them.
-
     Parameters
     ----------
     run : str
@@ -102,6 +100,12 @@ def note_cluster_run(
         Mean optimizer step. [s]
     batch : int, optional
         Samples of a step over all devices; as recorded otherwise.
+    predictor : Predictor, optional
+
+    Raises
+    ------
+    UsageError
+        If the machines are unlike, or the job cannot run on them.
     """
     predictor = predictor or Predictor()
     path = store.find_run(run)
@@ -168,9 +172,6 @@ def note_layout_run(
 ) -> StepComparison:
     """Keep a measured step of a described transformer, and return it beside the prediction.
 
-    Raises UsageError if the job is no such transformer, the machines are unlike, or nothing fits
-    on them.
-
     Parameters
     ----------
     job : Job
@@ -181,8 +182,14 @@ def note_layout_run(
         Mean optimizer step. [s]
     space : SearchSpace, optional
         What is known of the layout; the rest is taken to be the fastest that fits.
+    predictor : Predictor, optional
     root : Path, optional
         Where runs are recorded.
+
+    Raises
+    ------
+    UsageError
+        If the job is no such transformer, the machines are unlike, or nothing fits on them.
     """
     predictor = predictor or Predictor()
     place = store.local_folder(root)

@@ -23,22 +23,13 @@ from advisor.errors import CatalogueError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFile:
-    """A file as it was downloaded or given.
+    """A file as it was downloaded or given."""
 
-    Attributes
-    ----------
-    name : str
-        What the adapter calls it; unique among its files.
-    url : str
-        ``""`` where a user gave the file.
-    retrieved_at : str
-        ISO 8601 in UTC; ``""`` where nobody knows. A file's own date of change says nothing: a
-        copy is always new.
-    """
-
-    name: str
+    name: str  # what the adapter calls it; unique among its files
     path: Path
-    url: str
+    url: str  # ``""`` where a user gave the file
+    # ISO 8601 in UTC; ``""`` where nobody knows. A file's own date of change says nothing: a copy
+    # is always new.
     retrieved_at: str
     sha256: str
 

@@ -55,22 +55,13 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadLimits:
-    """What a download may take.
-
-    Attributes
-    ----------
-    first_wait_s : float
-        Before the second try; doubled by each further one, with some chance in it.
-    silence_s : float
-        Longest wait for the server to send anything.
-    file_s : float
-        Longest time for one file, all tries and waits together.
-    """
+    """What a download may take."""
 
     tries: int = 4
+    # before the second try; doubled by each further one, with some chance in it
     first_wait_s: float = 1.0
-    silence_s: float = 20.0
-    file_s: float = 300.0
+    silence_s: float = 20.0  # longest wait for the server to send anything
+    file_s: float = 300.0  # longest time for one file, all tries and waits together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +84,12 @@ class _TransientError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class HttpSession:
-    """Downloads of one source, each kept in the raw store with its day and checksum.
-
-    Attributes
-    ----------
-    mirror : str
-        Where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``.
-    """
+    """Downloads of one source, each kept in the raw store with its day and checksum."""
 
     source: str
     store: RawStore
     limits: DownloadLimits = field(default_factory=DownloadLimits)
+    # where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``
     mirror: str = ""
     clock: Clock = field(default_factory=SystemClock)
     on_progress: Callable[[Progress], None] | None = None
