@@ -19,10 +19,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from advisor.domain import QUANTILES
@@ -30,11 +29,11 @@ from advisor.errors import ModelError
 from advisor.measurements import reads
 from advisor.planners.goodput.campaign import CampaignLaw, efolds
 from advisor.predict import Predictor
-from advisor.predict.campaign import CampaignModel, path, record
+from advisor.predict.campaign import CampaignModel, record
 from advisor.records.campaigns import packaged_path, read_campaigns
-from advisor.train import model_folder
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
 from advisor.train.few_groups import widening
+from advisor.train.fits import Fitted
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -224,28 +223,16 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
     }
 
 
-def command(
-    table: Annotated[
-        Path | None, typer.Option("--data", help="Table of published runs (default: packaged).")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit what a whole training run adds to its steps."""
-    target = model_folder.target(out, path().parent.name)
-    with reads.collected() as inputs:
-        source = table or packaged_path()
-        reads.note_file("campaigns/runs", source)
-        found, left_out = answers(read_campaigns(source), Predictor())
+    source = given or packaged_path()
+    reads.note_file("campaigns/runs", source)
+    found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    origin = model_folder.origin("campaigns", inputs, day, model_folder.option("--data", table))
-    model = CampaignModel(version=origin.day, law=fit(rows), folds=folds(rows))
+    model = CampaignModel(version=day, law=fit(rows), folds=folds(rows))
     written = record(model) | {"fitted_on": {"runs": len(rows), "left_out": left_out}}
-    fitted = model_folder.FittedModel(
-        name=path().parent.name,
-        origin=origin,
+    return Fitted(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),
+        told=f"{model.law}, {len(rows)} runs of {len(model.folds)} families",
     )
-    model_folder.write(fitted, target)
-    typer.echo(f"{target}: {model.law}, {len(rows)} runs of {len(model.folds)} families")

@@ -9,15 +9,16 @@ from typing import Final
 
 from advisor import data
 from advisor.collectors import bounded, store
-from advisor.collectors.minicloud.summary import SCHEMA
 from advisor.errors import RunError, UsageError
+from advisor.laboratory import laboratory
 from advisor.measurements import reads
 from advisor.records import RunRecord
 from advisor.records.files import to_line
-from advisor.records.importers import formats, minicloud
-from advisor.train.collected import with_device_physics
+from advisor.records.importers import formats
 
 AUTO: Final = "auto"
+_COLLECTED: Final = "minicloud"  # what ``advisor collect`` made: a format and a source
+_PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
 OWN_RUNS: Final = "records.jsonl"  # what ``advisor runs actual`` writes beside the recorded runs
 
 
@@ -43,7 +44,7 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}
     for path in places:
-        for record in with_device_physics(formats.read(_format(path, fmt), path), path):
+        for record in _with_physics(formats.read(_format(path, fmt), path), path):
             if record.record_id in found:
                 raise RunError(
                     f"{path}: record_id: {record.record_id!r} is in the data twice",
@@ -69,13 +70,22 @@ def run_files(path: Path) -> list[Path]:
     return [file.resolve() for file in files]
 
 
+def _with_physics(records: list[RunRecord], path: Path) -> list[RunRecord]:
+    if all(record.source != _COLLECTED for record in records):
+        return records
+    found: list[RunRecord] = laboratory("advisor.train.collected").with_device_physics(
+        records, path
+    )
+    return found
+
+
 def _format(path: Path, fmt: str) -> str:
     """Return the format that is meant: collected runs name their schema in every row."""
     if fmt != AUTO:
         return fmt
     file = path
     if path.is_dir():
-        file = next((path / n for n in minicloud.FILES if (path / n).is_file()), path)
+        file = next((path / n for n in _PACKED if (path / n).is_file()), path)
     if not file.is_file():
         return "records"
     try:
@@ -85,5 +95,5 @@ def _format(path: Path, fmt: str) -> str:
             first = bounded.parse_json(rows.readline())
     except (OSError, EOFError, ValueError):
         return "records"  # its reader says what is wrong with it
-    is_collected = isinstance(first, dict) and first.get("schema") == SCHEMA
-    return "minicloud" if is_collected else "records"
+    is_collected = isinstance(first, dict) and str(first.get("schema")).startswith(_COLLECTED)
+    return _COLLECTED if is_collected else "records"

@@ -16,7 +16,6 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -45,53 +44,21 @@ Out = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a fitted model comes from."""
-
-    command: str  # what was run, as it can be run again; without the folder it was written to
-    day: str
-    # name of each table that was read -> SHA-256 of its normalised content
-    inputs: Mapping[str, str]
-
-    def to_record(self) -> dict[str, Any]:
-        """Return what ``metrics.json`` begins with."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "command": self.command,
-            "day": self.day,
-            "inputs": dict(sorted(self.inputs.items())),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedModel:
-    """What a trainer hands over to be written."""
-
-    name: str  # of its folder in ``trained_models``
-    origin: Origin
-    files: Mapping[str, str]
-    # how wrong it is: numbers, tables of numbers (mappings) and rows (lists of mappings)
-    metrics: Mapping[str, Any]
-
-
 def origin(
     verb: str, inputs: Mapping[str, str], day: str | None, given: Sequence[str] = ()
-) -> Origin:
-    """Return the origin of a model that is fitted now.
+) -> dict[str, Any]:
+    """Return what ``metrics.json`` of a model begins with that is fitted now.
 
-    Raises UsageError if the day is none.
-
-    Parameters
-    ----------
-    verb : str
-        Of ``advisor train``.
-    given : sequence of str
-        The other options that change the result; see ``option``.
+    ``command`` can be run again; ``given`` are its options that change the result (``option``),
+    not the folder that it writes to. Raises UsageError if the day is none.
     """
     stated = day_of(day)
-    command = shlex.join(["advisor", "train", verb, *given, "--day", stated])
-    return Origin(command=command, day=stated, inputs=inputs)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": shlex.join(["advisor", "train", verb, *given, "--day", stated]),
+        "day": stated,
+        "inputs": dict(sorted(inputs.items())),
+    }
 
 
 def option(flag: str, value: str | Path | None) -> list[str]:
@@ -135,15 +102,25 @@ def target(out: Path | None, name: str) -> Path:
     return folder
 
 
-def write(model: FittedModel, folder: Path) -> None:
-    """Write a fitted model's files, metrics and card into a folder, each file whole."""
-    metrics = model.origin.to_record() | dict(model.metrics)
-    for name, content in model.files.items():
-        atomic.write_text(folder / name, content)
+def write(
+    name: str,
+    folder: Path,
+    origin: Mapping[str, Any],
+    files: Mapping[str, str],
+    metrics: Mapping[str, Any],
+) -> None:
+    """Write a model's files, metrics and card into a folder, each file whole.
+
+    ``metrics`` say how wrong it is: numbers, tables of numbers (mappings), rows (lists of
+    mappings).
+    """
+    metrics = {**origin, **metrics}
+    for file, content in files.items():
+        atomic.write_text(folder / file, content)
     atomic.write_text(folder / METRICS, json.dumps(metrics, indent=1) + "\n")
-    about = data.root("trained_models") / model.name / ABOUT
+    about = data.root("trained_models") / name / ABOUT
     text = about.read_text(encoding="utf-8") if about.is_file() else ""
-    atomic.write_text(folder / CARD, card(model.name, metrics, text))
+    atomic.write_text(folder / CARD, card(name, metrics, text))
 
 
 def heading(name: str, metrics: Mapping[str, Any]) -> list[str]:

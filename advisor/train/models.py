@@ -108,11 +108,11 @@ def _given(runs: list[Path] | None, **options: str) -> list[str]:
 
 
 def _save(
-    trained: Any, results: Any, origin: model_folder.Origin, out: Path | None,
+    trained: Any, results: Any, origin: dict[str, Any], out: Path | None,
     told: Callable[[Any], str], as_json: bool,
 ) -> None:  # fmt: skip
     folder = out or data.own_models() / trained.name
-    stated = replace(trained, metrics=origin.to_record() | dict(trained.metrics))
+    stated = replace(trained, metrics=origin | dict(trained.metrics))
     stated.save(folder, told(stated))
     record = {"schema_version": 1, "model": str(folder), **results}
     typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))

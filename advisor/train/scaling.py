@@ -14,14 +14,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
 
 import numpy as np
-import typer
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import reads
 from advisor.planners.core.units import MIB, bytes_per_s
 from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S, CollectiveParameters
 from advisor.planners.links.data_parallel import (
@@ -35,7 +32,7 @@ from advisor.planners.links.scaling_fit import (
     cluster_terms,
     fit_cluster,
 )
-from advisor.train import model_folder
+from advisor.train.fits import Fitted
 from advisor.train.scaling_errors import (
     BACKWARD_FRACTION,
     KNOWN_CLUSTERS,
@@ -46,38 +43,25 @@ from advisor.train.scaling_links import Links, fit_links
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.ways import parameters
 
-NAME: Final = "scaling"
 DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
-def command(
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit the constants of data-parallel scaling."""
-    target = model_folder.target(out, NAME)
-    with reads.collected() as inputs:
-        source = packaged.measurements(folder)
-        laws, clusters = fit_laws(source), read_clusters(source)
-        links = fit_links(source)
-        constants = _parameters(links, laws, clusters)
-        left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
-        in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
+    source = packaged.measurements(given)
+    laws, clusters = fit_laws(source), read_clusters(source)
+    links = fit_links(source)
+    constants = _parameters(links, laws, clusters)
+    left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
+    in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
-    fitted = model_folder.FittedModel(
-        name=NAME,
-        origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
+    return Fitted(
         files={
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
         },
         metrics={"left_out": left_out, "in_sample": in_sample},
     )
-    model_folder.write(fitted, target)
-    typer.echo(f"wrote {target}")
 
 
 def fit(data: Path) -> ScalingParameters:
