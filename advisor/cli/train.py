@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from advisor.cli.waiting import while_waiting
-from advisor.laboratory import laboratory
+from advisor.data import laboratory
 from advisor.train import model_folder, models
 
 _DEFAULT: Final = "models"

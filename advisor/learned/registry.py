@@ -11,7 +11,6 @@ write all files can write them too, but cannot make loading run code.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from advisor.collectors import atomic, bounded
+from advisor.data import laboratory
 from advisor.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 2
 _T = TypeVar("_T")
-# Name -> (module, class)
-ESTIMATORS: Final[dict[str, tuple[str, str]]] = {
-    "ridge": ("linear", "Ridge"),
-    "poisson": ("linear", "Poisson"),
-    "gp": ("gaussian_process", "GaussianProcess"),
-    "forest": ("forest", "Forest"),
-    "boosting": ("boosting", "Boosting"),
-    "sequence": ("sequence", "SequenceNetwork"),
-    "stack": ("stack", "Stack"),
-    "guarded": ("guarded", "Guarded"),
+# Name -> module and class.
+ESTIMATORS: Final = {
+    "ridge": ("advisor.learned.linear", "Ridge"),
+    "poisson": ("advisor.learned.linear", "Poisson"),
+    "gp": ("advisor.learned.gaussian_process", "GaussianProcess"),
+    "forest": ("advisor.learned.forest", "Forest"),
+    "boosting": ("advisor.learned.boosting", "Boosting"),
+    "sequence": ("advisor.learned.sequence", "SequenceNetwork"),  # of the laboratory
+    "stack": ("advisor.learned.stack", "Stack"),
+    "guarded": ("advisor.learned.guarded", "Guarded"),
 }
 _HINT: Final = "fit it again: advisor train models"
 
@@ -45,14 +45,12 @@ _HINT: Final = "fit it again: advisor train models"
 def estimator(name: str, **settings: Any) -> RunRegressor:
     """Return an unfitted estimator by name.
 
-    Raises UsageError if there is no such estimator.
+    Raises UsageError if there is no such estimator, or it is the laboratory's, which is not here.
     """
     if name not in ESTIMATORS:
         raise UsageError(f"no estimator named {name!r}", hint=f"one of: {', '.join(ESTIMATORS)}")
     module, kind = ESTIMATORS[name]
-    made: RunRegressor = getattr(importlib.import_module(f"advisor.learned.{module}"), kind)(
-        **settings
-    )
+    made: RunRegressor = getattr(laboratory(module), kind)(**settings)
     return made
 
 

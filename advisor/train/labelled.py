@@ -10,7 +10,6 @@ from typing import Final
 from advisor import data
 from advisor.collectors import bounded, store
 from advisor.errors import RunError, UsageError
-from advisor.laboratory import laboratory
 from advisor.measurements import reads
 from advisor.records import RunRecord
 from advisor.records.files import to_line
@@ -73,7 +72,7 @@ def run_files(path: Path) -> list[Path]:
 def _with_physics(records: list[RunRecord], path: Path) -> list[RunRecord]:
     if all(record.source != _COLLECTED for record in records):
         return records
-    found: list[RunRecord] = laboratory("advisor.train.collected").with_device_physics(
+    found: list[RunRecord] = data.laboratory("advisor.train.collected").with_device_physics(
         records, path
     )
     return found
