@@ -19,7 +19,7 @@ import numpy as np
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.planners.core.units import MIB, bytes_per_s
+from advisor.planners.core.units import MIB
 from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S, CollectiveParameters
 from advisor.planners.links.data_parallel import (
     ScalingParameters,
@@ -39,10 +39,11 @@ from advisor.train.scaling_errors import (
     errors_by_cluster,
     variance_components,
 )
-from advisor.train.scaling_links import Links, fit_links
+from advisor.train.scaling_links import fit_links
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.ways import parameters
 
+Links = tuple[CollectiveParameters, float]  # as ``fit_links`` returns them
 DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
@@ -129,6 +130,7 @@ def _constants(
     links: Links, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
 ) -> ScalingParameters:
     """Return the constants by the laws of some clusters, before their widths are known."""
+    rings, growth = links
     slow = [
         1e9 / np.exp(cluster_terms(law).seconds_per_gb)
         for name, law in laws.items()
@@ -139,21 +141,15 @@ def _constants(
     )
     doubling = [cluster_terms(law).straggler_doubling for law in laws.values()]
     return ScalingParameters(
-        collectives=CollectiveParameters(
-            launch_s=links.launch_s,
-            intra_step_s=links.intra_step_s,
-            network_step_s=links.network_step_s,
-            intra_efficiency=links.intra_efficiency,
-            network_efficiency=links.network_efficiency,
-            stream_bytes_per_s=float(np.exp(np.mean(np.log(slow)))) if slow else bytes_per_s(10),
-            rdma_from_bytes_per_s=RDMA_FROM_BYTES_PER_S,
-        ),
+        collectives=replace(rings, stream_bytes_per_s=float(np.exp(np.mean(np.log(slow)))))
+        if slow
+        else rings,
         bucket_bytes=DDP_BUCKET_BYTES,
         overlap_fraction=float(min(1.0, np.median(rho) / BACKWARD_FRACTION)),
         # The law's stragglers grow by s in the first doubling, the expected maximum by 0.56.
         straggler_sd_fraction=max(0.0, float(np.mean(doubling))) / float(expected_maximum(2)),
         log_sd_compute=0.0,
         log_sd_communication=0.0,
-        log_sd_per_doubling=links.log_sd_per_doubling,
+        log_sd_per_doubling=growth,
         fitted_workers=float(max(clusters[n].measured.placements.workers.max() for n in laws)),
     )

@@ -10,13 +10,13 @@ import contextlib
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Protocol, runtime_checkable
 
 from advisor.catalogue.nouns import Provenance
-from advisor.catalogue.rows import CatalogueRows
+from advisor.catalogue.rows import CatalogueRows, PriceRow
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError
 
@@ -32,6 +32,15 @@ class RawFile:
     # is always new.
     retrieved_at: str
     sha256: str
+    # etag, last_modified: what the server called this version; ``""`` where it did not
+    etag: str = ""
+    last_modified: str = ""
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What to send so that the server answers only if the file has changed."""
+        both = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in both.items() if value}
 
 
 class FetchSession(Protocol):
@@ -104,18 +113,42 @@ def provenance(
     adapter: Adapter,
     as_of: str,
     *,
-    status: str = "listed",
     spot_status: str = "",
     listing: str = "offered",
 ) -> Provenance:
     """Say where an adapter's prices come from."""
     return Provenance(
         as_of=as_of,
-        status=status,
+        status="listed",
         spot_status=spot_status,
         listing=listing,
         source=adapter.source,
         licence=adapter.licence,
+    )
+
+
+def price_row(
+    adapter: Adapter,
+    key: tuple[str, str],
+    usd_per_h: Mapping[str, float],
+    as_of: str,
+    *,
+    spot_status: str = "listed",
+    listing: str = "offered",
+    band: int | None = None,
+) -> PriceRow:
+    """Return the prices of a type in a region, ``key``; ``usd_per_h`` by column of ``PriceRow``.
+
+    ``spot_status`` says how the spot price came about, where there is one.
+    """
+    spot = spot_status if "spot_usd_per_h" in usd_per_h else ""
+    return PriceRow(
+        provider=adapter.name,
+        instance_type=key[0],
+        region=key[1],
+        spot_interruption_band=band,
+        provenance=provenance(adapter, as_of, spot_status=spot, listing=listing),
+        **usd_per_h,
     )
 
 

@@ -18,7 +18,7 @@ from advisor.catalogue.adapters.base import (
     RawFile,
     fault,
     price,
-    provenance,
+    price_row,
     read_content,
 )
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
@@ -88,15 +88,7 @@ class GCosts:
             )
             if cost.get(key) not in (None, "", "0", "0.0")
         }
-        return PriceRow(
-            provider="gcp",
-            instance_type=name,
-            region=region,
-            provenance=provenance(
-                self, date, spot_status="listed" if "spot_usd_per_h" in per_h else ""
-            ),
-            **per_h,
-        )
+        return price_row(self, (name, region), per_h, date)
 
 
 def _made_on(content: Mapping[str, Any]) -> str:
