@@ -77,9 +77,9 @@ class Catalogue:
         listed = (one for one in self.prices.provenances if one.listing != OWN_LISTING)
         return max((one.as_of for one in listed), default="")
 
-    def age_days(self, today: date | None = None) -> float:
+    def age_days(self) -> float:
         """Return the age of the newest price in days; NaN where nothing is dated."""
-        return _age_days(self.as_of, today)
+        return _age_days(self.as_of)
 
     @cached_property
     def as_of_by_provider(self) -> dict[str, tuple[str, str]]:
@@ -93,22 +93,18 @@ class Catalogue:
             dates[str(codes[pair // count])].add(self.prices.provenances[pair % count].as_of)
         return {name: (min(found), max(found)) for name, found in dates.items()}
 
-    def ages_days(self, today: date | None = None) -> dict[str, float]:
+    def ages_days(self) -> dict[str, float]:
         """Return the age of each provider's newest price in days; NaN where undated."""
-        return {
-            name: _age_days(newest, today) for name, (_, newest) in self.as_of_by_provider.items()
-        }
+        return {name: _age_days(newest) for name, (_, newest) in self.as_of_by_provider.items()}
 
-    def select(
-        self, wanted: OfferFilter | None = None, *, today: date | None = None
-    ) -> OfferColumns:
+    def select(self, wanted: OfferFilter | None = None) -> OfferColumns:
         """Return the priced offers that satisfy the filter, cheapest first.
 
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         wanted = wanted or OfferFilter()
         ages: Floats = np.array(
-            [_age_days(one.as_of, today) for one in self.prices.provenances], dtype=np.float64
+            [_age_days(one.as_of) for one in self.prices.provenances], dtype=np.float64
         )
         return selection.select(wanted, self.admitted_types(wanted), self.prices, ages)
 
@@ -243,7 +239,7 @@ def _overridden(snapshot: Snapshot, path: Path) -> Snapshot:
     return replace(snapshot, types=offers.types, prices=offers.prices)
 
 
-def _age_days(as_of: str, today: date | None) -> float:
+def _age_days(as_of: str) -> float:
     if not as_of:
         return np.nan
-    return float(((today or datetime.now(UTC).date()) - date.fromisoformat(as_of)).days)
+    return float((datetime.now(UTC).date() - date.fromisoformat(as_of)).days)

@@ -53,15 +53,7 @@ class NetworkRow:
 
 
 def network_rows(source: Path, types: Sequence[TypeRow]) -> tuple[NetworkRow, ...]:
-    """Return the networks of ``types`` that the collected pages state, sorted by type.
-
-    Parameters
-    ----------
-    source : Path
-        Folder of collected facts.
-    types : sequence of TypeRow
-        All types of the catalogue.
-    """
+    """Return the networks of ``types`` that the collected pages state, sorted by type."""
     known = {row.key: row for row in types}
     stated = {row.instance_type: row for row in _azure_stated(source)}
     azure = [name for provider, name in known if provider == "azure"]

@@ -54,13 +54,7 @@ def read_checks(folder: Path) -> dict[str, list[Check]]:
 
 
 def describe(row: Mapping[str, Any], checks: Sequence[Check]) -> str:
-    """Say which other sources agree on which numbers of a row, and which do not.
-
-    Parameters
-    ----------
-    row : mapping
-        Of accelerators.csv, with ``derivation`` as collected.
-    """
+    """Say which other sources agree on which numbers of a row, and which do not."""
     parts = []
     by_source: dict[str, list[Check]] = defaultdict(list)
     for check in checks:

@@ -59,8 +59,6 @@ def matching_types(
 
     Parameters
     ----------
-    members : callable
-        From a typed accelerator name to canonical names.
     memory_gb : Floats, shape (types,)
         Of one accelerator, as sold.
     """

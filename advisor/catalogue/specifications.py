@@ -29,8 +29,6 @@ def build_types(
 
     Parameters
     ----------
-    table : mapping
-        ``files.TYPES`` as read.
     share_alike : Path or None
         The file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay unknown.
     networks : Path or None

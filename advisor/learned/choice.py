@@ -81,10 +81,6 @@ def scores(runs: Runs, job: int, others: Indices, penalty: float | None) -> Floa
     ----------
     runs : Runs
         Of the job one run that completed is looked at: the best by the constant answer.
-    others : array of int
-        Jobs to learn from.
-    penalty : float or None
-        As ``penalty_for`` chooses it on the others.
     """
     found = None if penalty is None else _regressed(runs, job, others, penalty)
     return constant_answer(runs.ratios[others]) if found is None else found
@@ -113,8 +109,6 @@ def in_order(answer: Floats, is_small: Flags, failed: Flags) -> Indices:
         As ``scores``.
     is_small : array of shape (configurations,) of bool
         What comes after all that is larger (``too_small``).
-    failed : array of shape (configurations,) of bool
-        What failed comes last.
     """
     order: Indices = np.lexsort((answer, is_small, failed))
     return order
@@ -145,8 +139,6 @@ def walked_ratio(
     ----------
     spent : array of shape (jobs, configurations)
         What a run cost up to its end or failure.
-    has_growth : bool
-        What comes after a failure is larger (``in_order``), not just the next best.
     """
     paid, failed = 0.0, np.zeros(answer.shape, bool)
     absent = ~runs.has_run[job]

@@ -85,9 +85,6 @@ def calibrate(
 
     Parameters
     ----------
-    X : array of shape (n, features)
-    errors : array of shape (n,)
-    groups : array of shape (n,)
     is_adaptive : bool
         Let the width follow what the features say of the error.
     """

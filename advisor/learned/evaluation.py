@@ -94,10 +94,6 @@ def evaluate(
 
     Parameters
     ----------
-    build : callable
-        Returns an unfitted estimator.
-    seed : int
-        Of the random split.
     n_jobs : int or None
         Folds at once, through joblib: a Dask or Ray backend runs them on its cluster.
     has_intervals : bool
@@ -199,13 +195,7 @@ def _baselines(
 
 
 def metrics(predicted: Floats, truth: Floats, bounds: Floats | None = None) -> Metrics:
-    """Return the errors of some predictions of positive quantities.
-
-    Parameters
-    ----------
-    predicted, truth : array of shape (n,)
-    bounds : array of shape (n, 2), optional
-    """
+    """Return the errors of some predictions of positive quantities."""
     ape = np.abs(predicted / truth - 1.0)
     spread = float(np.sum((truth - truth.mean()) ** 2))
     squares = float(np.sum((predicted - truth) ** 2))

@@ -61,13 +61,6 @@ def choose(records: Sequence[RunRecord], job: str) -> NextTries:
     """Return what to try next for a job, from all runs there are.
 
     Raises UsageError if fewer than two other jobs have completed.
-
-    Parameters
-    ----------
-    records : sequence of RunRecord
-        Its own runs, if any, and those of other jobs on the same configurations.
-    job : str
-        Its ``job_id``.
     """
     runs, _, jobs, cells = matrices(records, asked=job)
     at = jobs.index(job)

@@ -75,8 +75,6 @@ def worthwhile(
         Of one instance. The cheapest of a type is what the probe costs per hour.
     probe_h : float
         How long a probe runs, start included. [h]
-    most : int
-        Probes to name at most.
 
     Examples
     --------

@@ -113,8 +113,6 @@ def problem(
     records : sequence of RunRecord
         Failed runs are left out here: they have no time. So are those that their collector calls
         noisy: other programs made their time.
-    has_series : bool
-        Append the resampled series of the partial run to the features.
     channels : int, optional
         How many a model takes; those that the runs have by default (``course.channels_of``).
     """

@@ -66,10 +66,6 @@ def save(
 
     Parameters
     ----------
-    features : mapping
-        ``features.json``: at least ``names``.
-    metrics : mapping
-        ``metrics.json``.
     card : str
         ``card.md``: what it was fitted on, how wrong it is, where it fails.
     """

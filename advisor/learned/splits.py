@@ -29,8 +29,6 @@ def group_folds(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple[
     Parameters
     ----------
     groups : array-like of shape (n,)
-    folds : int
-        At most the number of groups are made.
     seed : int
         Breaks ties between groups of one size.
     """

@@ -112,14 +112,7 @@ class Stack(RunRegressor):
 
 
 def convex_weights(left_out: Floats, y: Floats) -> Floats:
-    """Return weights that are not negative and sum to 1.
-
-    Parameters
-    ----------
-    left_out : array of shape (n, members)
-        Predictions of rows whose group was left out.
-    y : array of shape (n,)
-    """
+    """Return weights that are not negative and sum to 1."""
     from scipy.optimize import nnls
 
     count = left_out.shape[1]

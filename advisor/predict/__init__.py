@@ -44,8 +44,6 @@ class Predictor(Physics):
     ----------
     catalogue : Catalogue, optional
         The bundled (or the user's updated) one by default.
-    constants : Constants, optional
-        The shipped ones by default.
     learned : Learned or None
         What was learned from runs. By default the user's own model, else the one that ships;
         None for physics alone.
@@ -79,11 +77,6 @@ class Predictor(Physics):
 
         Raises ModelError if there is no such model, it was changed, or was fitted on other
         features.
-
-        Parameters
-        ----------
-        folder : str or Path, optional
-            Of the model; the user's own, else the one that ships, by default.
         """
         return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
 
@@ -106,10 +99,6 @@ class Predictor(Physics):
         ----------
         type_index, count : integer arrays of shape (n,)
             Rows of the fleet's types; machines used together.
-        fleet : Fleet, optional
-            Other machines than the catalogue's, e.g. the user's own.
-        space : SearchSpace, optional
-            What a layout may be; everything by default.
         known_network : bool, default False
             Leave machines out whose network is not known.
         """
@@ -164,8 +153,6 @@ class Predictor(Physics):
         configurations : str, or sequence of str or (str, int)
             ``"g5.xlarge"`` or ``"aws:g5.xlarge"`` for one answer; ``["g5.xlarge",
             "2 x g5.xlarge", ("g5.xlarge", 4)]`` for as many.
-        count : int
-            Machines, where one type is named.
         completion : CompletionWay, optional
             What the job runs on until it is done; by default one kind of machines, as ``pricing``
             says. The others start on spot machines: ``pricing="spot"``.

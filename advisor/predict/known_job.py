@@ -68,8 +68,6 @@ def job_of(
 
     Parameters
     ----------
-    job : Job, optional
-        In place of one that ``spec`` names.
     catalogue : callable
         Loads what has the machines of ``spec.runs``; called where there are any.
     """
@@ -98,12 +96,8 @@ def job_from_runs(
 
     Parameters
     ----------
-    runs : tuple of Actual
-        On one device each, or on several alike.
     batch : int, optional
         Samples of a step; the median of the runs by default.
-    others : tuple of Actual
-        Runs of other jobs.
     """
     runs, usual = with_batches(runs, batch)
     for one in others:
@@ -138,11 +132,6 @@ def measured_runs(
     are taken by their specifications: a rate measured on some of them says less of the others than
     that all are treated alike (``validate gpu``: mean 17.6 against 15.9 %). Raises UsageError if a
     machine is unknown, or a run had fewer samples than devices.
-
-    Parameters
-    ----------
-    machines : callable, optional
-        Makes the catalogue's types as columns; called where a run names one.
     """
     machines = machines or cache(partial(all_machines, catalogue))
     return [_measured_run(one, catalogue, machines) for one in runs]
@@ -169,11 +158,6 @@ def place_of(
     actual: Actual, catalogue: Catalogue, machines: Machines
 ) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
     """Return the machines of a run: a fleet, the row of their type in it, and how many.
-
-    Parameters
-    ----------
-    machines : callable
-        Makes the catalogue's types as columns; called where the run names one.
 
     Raises
     ------

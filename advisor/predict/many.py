@@ -49,13 +49,7 @@ class Terms:
 def estimates(
     predictor: Predictor, job: Job, asked: Sequence[str | tuple[str, int]], rental: Terms
 ) -> list[Candidate | Refused]:
-    """Return a candidate, or why there is none, for every configuration, in their order.
-
-    Parameters
-    ----------
-    asked : sequence of str or (str, int)
-        As ``Predictor.predict`` takes them.
-    """
+    """Return a candidate, or why there is none, for every configuration, in their order."""
     found: list[Candidate | Refused | None] = [None] * len(asked)
     pairs = [named(one) for one in asked]
     offers = predictor.catalogue.select(

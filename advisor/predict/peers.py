@@ -177,10 +177,6 @@ def answer(
     ----------
     asked : Peers or FirstMinutes
         Each peer's own rate, or what was seen of them together.
-    samples : float, optional
-        Of the whole job.
-    model : PeerModel, optional
-        The shipped one by default.
     """
     is_minute = isinstance(asked, FirstMinutes)
     peers = asked.peers if isinstance(asked, FirstMinutes) else asked

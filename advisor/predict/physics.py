@@ -30,15 +30,7 @@ from advisor.ways.unit_space import check_space
 
 
 class Physics:
-    """Steps of jobs on machines, by physics alone.
-
-    Parameters
-    ----------
-    catalogue : Catalogue, optional
-        The bundled (or the user's updated) one by default.
-    constants : Constants, optional
-        The shipped ones by default.
-    """
+    """Steps of jobs on machines, by physics alone."""
 
     def __init__(
         self, catalogue: Catalogue | None = None, *, constants: Constants | None = None
@@ -111,15 +103,6 @@ class Physics:
         """Return what the ways of training need to know of a job with steps, and of machines.
 
         Raises UsageError if the space fixes what only a transformer of known dimensions has.
-
-        Parameters
-        ----------
-        fleet : Fleet, optional
-            Other machines than the catalogue's.
-        space : SearchSpace, optional
-            What a layout may be.
-        known_network : bool, default False
-            Leave machines out whose network is not known.
         """
         assert job.work is not None
         if space is not None:

@@ -25,13 +25,6 @@ def completed(
     """Return what the only row of the columns takes on the machines of one offer.
 
     Raises UsageError if the job cannot be completed that way on machines of this offer.
-
-    Parameters
-    ----------
-    side : SideCosts
-        One row an offer.
-    step_columns : callable
-        ``Predictor.step_columns``, for other counts of the type.
     """
     name = str(catalogue.types.name[int(offers.type_index[offer_row])])
     if (offers.pricing[offer_row] == "spot") != (way != "on-demand"):

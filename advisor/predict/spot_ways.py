@@ -100,10 +100,6 @@ def elastic_workers(
     ----------
     columns : TimeColumns
         Counts that are missing here are asked for.
-    rows : integer array of shape (n,)
-        Rows of ``columns``, all with a time.
-    step_columns : callable
-        ``Predictor.step_columns``.
     """
     known = _steps_s(columns)
     wanted = [

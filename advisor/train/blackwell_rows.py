@@ -35,8 +35,6 @@ def read(data: Path) -> tuple[list[AskedRun], Floats, int]:
     -------
     allocated_bytes : array
         Measured on the fullest rank. [bytes]
-    left_out : int
-        Rows that no question describes.
     """
     try:
         rows = BLACKWELL.read("steps", data).to_dict("records")

@@ -119,7 +119,7 @@ def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
         steps_h=np.array([a.steps_device_h for a in found]),
         software_years=np.array([max(SOFTWARE_YEAR - c.year, 0) for c in runs], float),
         is_whole_run=np.array([c.is_whole_run for c in runs]),
-        step_log_sd=np.array([a.steady.log_sd for a in found]),
+        step_log_sd=np.array([a.log_sd for a in found]),
         rate_h=np.array([a.published_rate_device_h or np.nan for a in found]),
     )
 

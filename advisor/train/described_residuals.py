@@ -29,13 +29,7 @@ Folds = dict[str, list[tuple[NDArray[np.bool_], Fitted]]]
 
 
 def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
-    """Return, by way of leaving out, which rows were left out and the fit on the others.
-
-    Parameters
-    ----------
-    fitted : Fitted
-        A fit on all rows, from which the others start.
-    """
+    """Return, by way of leaving out, which rows were left out and the fit on the others."""
     model, is_convolutional = StepModel(rows), has_convolutions(rows)
     everything = np.ones(rows.log_s.size, bool)
     groups: dict[str, tuple[NDArray[np.str_], NDArray[np.bool_]]] = {

@@ -37,8 +37,6 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     ----------
     paths : sequence of Path or None
         Files or folders; None takes ``default_paths()``.
-    fmt : str
-        A format of ``advisor runs import``; ``auto`` tells records from collected runs.
     """
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}

@@ -33,11 +33,6 @@ def layer_frame(data: Path) -> pd.DataFrame:
     """Read the layer profiles whose sizes are stated, on GPUs of the device sheet.
 
     Raises ModelError if the table cannot be read or has other columns.
-
-    Parameters
-    ----------
-    data : Path
-        Measurements, or one table of layer profiles.
     """
     rows = LAYERS.read("profiles", data)
     is_known = [suite_device(name) is not None for name in rows["accelerator"]]

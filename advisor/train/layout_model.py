@@ -117,13 +117,7 @@ def _soft(z: Floats) -> Floats:
 
 
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
-    """Fit the constants; always starts from the prior, never from another fit.
-
-    Parameters
-    ----------
-    rows : LayoutRows
-        As ``usable`` gives them.
-    """
+    """Fit the constants; always starts from the prior, never from another fit."""
     from scipy.optimize import least_squares
 
     centre, sd = logarithms(prior or LayoutParameters()), _sds()
@@ -149,15 +143,7 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
 
 
 def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
-    """Fit on all tables and without each; keep each left-out table's errors.
-
-    Parameters
-    ----------
-    rows : LayoutRows
-        Everything that was read.
-    note : callable, optional
-        Called with a line of progress.
-    """
+    """Fit on all tables and without each; keep each left-out table's errors."""
     rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
     folds, errors = {}, []

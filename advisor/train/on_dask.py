@@ -79,13 +79,6 @@ def train_on_dask(
     ----------
     paths : sequence of Path
         Files that every worker can read, each of a size that one worker can hold.
-    fmt, target : str
-        As for ``advisor train``.
-
-    Returns
-    -------
-    TrainedModel, dict
-        The model, and what ``metrics.json`` holds.
     """
     array: Any = importlib.import_module("dask.array")
     dask: Any = importlib.import_module("dask")

@@ -74,13 +74,7 @@ def fit(data: Path) -> ScalingParameters:
 
 
 def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
-    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on.
-
-    Raises
-    ------
-    ModelError
-        As ``fit``.
-    """
+    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on."""
     laws, clusters, links = fit_laws(data), read_clusters(data), fit_links(data)
     return {
         left_out: _parameters(links, _without(left_out, laws), clusters)
