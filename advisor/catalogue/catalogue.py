@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from advisor.catalogue import extras, files, gpus, selection, store
 from advisor.catalogue.columns import Bools, Floats, OfferColumns, PriceColumns, TypeColumns
-from advisor.catalogue.nouns import Accelerator, InstanceType, MeasuredLinks, OtherPrice
+from advisor.catalogue.nouns import Accelerator, InstanceType, OtherPrice
 from advisor.catalogue.overrides import OWN_LISTING, Overrides
 from advisor.catalogue.places import config_folder
 from advisor.catalogue.rules import read_rules
@@ -172,7 +172,7 @@ class Catalogue:
         return gpus.canonical(name, self.accelerators, self._aliases)
 
     @cached_property
-    def links(self) -> tuple[MeasuredLinks, ...]:
+    def links(self) -> tuple[dict[str, Any], ...]:
         """The instances on which copies between host and devices were measured."""
         return extras.read_links(find(self._folders, files.LINKS_FILE))
 

@@ -105,32 +105,6 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLinks:
-    """Copies measured on one instance (nvbandwidth); one direction, None where not measured.
-
-    Attributes
-    ----------
-    device_to_device_{min,median,max}_bytes_per_s : float or None
-        Over all pairs of devices.
-    """
-
-    # provider, instance_type, gpu_name: ``gpu_name`` is as the driver says it
-    provider: str
-    instance_type: str
-    gpu_name: str
-    gpu_count: float | None
-    pcie_generation: float | None
-    pcie_lanes: float | None
-    host_to_device_bytes_per_s: float | None
-    device_to_host_bytes_per_s: float | None
-    device_to_device_min_bytes_per_s: float | None
-    device_to_device_median_bytes_per_s: float | None
-    device_to_device_max_bytes_per_s: float | None
-    has_peer_access: bool | None  # copies between devices go directly, not through host memory
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherPrice:
     """What is billed besides instances: storage and outgoing traffic.
 

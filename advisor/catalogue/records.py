@@ -88,9 +88,7 @@ def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
     specification.pop("index")
     accelerator = catalogue.accelerators.get(shown.accelerator)
     pair = (shown.provider, shown.name)
-    measured = [
-        asdict(one) for one in catalogue.links if (one.provider, one.instance_type) == pair
-    ]
+    measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},

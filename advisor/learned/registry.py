@@ -10,6 +10,7 @@ write all files can write them too, but cannot make loading run code.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -69,17 +70,6 @@ def save(
     card : str
         ``card.md``: what it was fitted on, how wrong it is, where it fails.
     """
-    with atomic.replacing_folder(folder) as made:
-        _write(made, model, features, metrics, card)
-
-
-def _write(
-    folder: Path,
-    model: RunRegressor,
-    features: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    card: str,
-) -> None:
     arrays: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
     learned: State = model.state()
@@ -88,50 +78,57 @@ def _write(
     else:
         learned = {"learned": learned}
     scalars = _flatten(learned, "", arrays, blobs)
-    np.savez_compressed(folder / "weights.npz", **arrays)
-    for name, blob in blobs.items():
-        (folder / f"{name}.ubj").write_bytes(blob)
-    _dump(folder / "features.json", dict(features))
-    _dump(folder / "metrics.json", dict(metrics))
-    (folder / "card.md").write_text(card, encoding="utf-8")
-    hashed = ["weights.npz", "features.json", "metrics.json", "card.md"]
-    hashed += [f"{name}.ubj" for name in blobs]
-    about = {
-        "format": FORMAT,
-        "estimator": describe(model),
-        "features_in": model.n_features_in_,
-        "scalars": scalars,
-        "sha256": {name: _sha256(folder / name) for name in hashed},
-    }
-    _dump(folder / "model.json", about | {"own_sha256": _own_sha256(about)})
+    with atomic.replacing_folder(folder) as made:
+        np.savez_compressed(made / "weights.npz", **arrays)
+        for name, blob in blobs.items():
+            (made / f"{name}.ubj").write_bytes(blob)
+        _dump(made / "features.json", dict(features))
+        _dump(made / "metrics.json", dict(metrics))
+        (made / "card.md").write_text(card, encoding="utf-8")
+        hashed = ["weights.npz", "features.json", "metrics.json", "card.md"]
+        hashed += [f"{name}.ubj" for name in blobs]
+        about = {
+            "format": FORMAT,
+            "estimator": describe(model),
+            "features_in": model.n_features_in_,
+            "scalars": scalars,
+            "sha256": {name: _sha256(made / name) for name in hashed},
+        }
+        _dump(made / "model.json", about | {"own_sha256": _own_sha256(about)})
 
 
+def _steadily(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
+    """Let a reader of a model's folder read again where a retraining replaced it meanwhile."""
+
+    @functools.wraps(read)
+    def again(folder: Path) -> _T:
+        while True:
+            now = atomic.current_folder(folder)
+            seen = _inode(now)
+            try:
+                return read(now)
+            except ModelError:
+                if _inode(atomic.current_folder(folder)) == seen:
+                    raise
+
+    return again
+
+
+@_steadily
 def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     """Return a saved model, its ``features.json`` and its ``metrics.json``.
 
     Raises ModelError if a file is missing, was changed, or is of another format.
     """
-    return _steadily(folder, _load)
-
-
-def _load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     about, learned = _verified(folder)
     return _built(folder, about, learned), *_beside(folder)
 
 
+@_steadily
 def load_lightest(
     folder: Path,
 ) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
-    """Return the same, without scikit-learn and XGBoost where the model needs neither.
-
-    Raises ModelError if a file is missing, was changed, or is of another format.
-    """
-    return _steadily(folder, _load_lightest)
-
-
-def _load_lightest(
-    folder: Path,
-) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
+    """Return the same, without scikit-learn and XGBoost where the model needs neither."""
     from advisor.learned.quick import QuickModel
 
     about, learned = _verified(folder)
@@ -174,24 +171,18 @@ def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
 
 
+@_steadily
 def features_of(folder: Path) -> dict[str, Any]:
     """Return ``features.json`` of a saved model alone: what it takes, and what it covers.
 
     Raises ModelError if the folder was changed, or is of another format.
     """
-    return _steadily(folder, _features_of)
-
-
-def _steadily(folder: Path, read: Callable[[Path], _T]) -> _T:
-    """Read a model's folder, again where a retraining replaced it meanwhile."""
-    while True:
-        now = atomic.current_folder(folder)
-        seen = _inode(now)
-        try:
-            return read(now)
-        except ModelError:
-            if _inode(atomic.current_folder(folder)) == seen:
-                raise
+    about = _description(folder)
+    try:
+        _check(folder, about, "features.json")
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
+    return _read(folder / "features.json")
 
 
 def _inode(folder: Path) -> int | None:
@@ -199,15 +190,6 @@ def _inode(folder: Path) -> int | None:
         return folder.stat().st_ino
     except OSError:
         return None
-
-
-def _features_of(folder: Path) -> dict[str, Any]:
-    about = _description(folder)
-    try:
-        _check(folder, about, "features.json")
-    except (OSError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
-    return _read(folder / "features.json")
 
 
 def _description(folder: Path) -> dict[str, Any]:
