@@ -242,20 +242,45 @@ def on_spot(
     finish_s = np.maximum(spot.finish_s, least_s[:, None]) * factor[:, None]
     billed_s = np.maximum(spot.billed_s, least_s[:, None]) * factor[:, None]
     paid_s = np.maximum(spot.billed_mean_s, least_s) * factor
-    saves_s = work_s / spot.checkpoint_interval_s * save_s
-    finish = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     interval_s = np.broadcast_to(spot.checkpoint_interval_s, rows.shape)
+    hours = paid_s / HOUR_S
+    return replayed(
+        job, columns, rows, finish_s, billed_s, paid_s, interval_s, factor, error, coverage,
+        **steady_kind("spot", hours),
+    )  # fmt: skip
+
+
+def replayed(
+    job: Job, columns: TimeColumns, rows: Integers, finish_s: Floats, billed_s: Floats,
+    paid_s: Floats, interval_s: Floats, factor: Floats, error: Floats, coverage: float,
+    **kind: Any,
+) -> Completion:  # fmt: skip
+    """Return what replays say of some rows, joined with the error of the step.
+
+    Parameters
+    ----------
+    finish_s, billed_s : float arrays of shape (n, 3)
+        10th, 50th and 90th percentile over the replays, whole run included. [s]
+    paid_s : float array of shape (n,)
+        Mean of what is billed. [s]
+    factor, error : float arrays of shape (n,)
+        Of the whole run, and deviation of the logarithm of the finish.
+    **kind
+        The columns of ``Completion`` that differ by way, as ``steady_kind`` gives them.
+    """
+    work_s = columns.step_s[rows] * job.paid_steps
+    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
+    saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
+    whole_run_s = finish_s[:, 1] * (1.0 - 1.0 / factor)
     return Completion(
-        finish_h=finish,
+        finish_h=finish_h,
         billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
         checkpoint_interval_s=interval_s,
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
-        **steady_kind("spot", paid_s / HOUR_S),
-        parts_h=parts_h(
-            job, columns, finish[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
-        ),
+        parts_h=parts_h(job, columns, finish_h[:, 1], saves_s, whole_run_s, rows=rows),
+        **kind,
     )
 
 
