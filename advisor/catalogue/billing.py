@@ -1,4 +1,4 @@
-"""What a provider charges at least, and what a bill is a whole multiple of.
+"""Shortest bill of a provider, and the step that a bill is a whole multiple of.
 
 ===========  ============  ========  =====  ================================================
 provider     machines      shortest  step   source

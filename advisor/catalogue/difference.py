@@ -1,4 +1,4 @@
-"""What changed between two snapshots: types, prices, and by how much."""
+"""Changes between two snapshots: types, prices, and by how much."""
 
 from __future__ import annotations
 

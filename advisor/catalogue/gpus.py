@@ -1,4 +1,4 @@
-"""What a user means by ``--gpus``: a name or family, memory and count ranges.
+"""Accelerators as ``--gpus`` names them: a name or family, memory and count ranges.
 
 ``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
 ``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).

@@ -1,4 +1,4 @@
-"""What another source says of each accelerator: ``source_2`` of accelerators.csv, in words.
+"""Second sources of each accelerator in words: ``source_2`` of accelerators.csv.
 
 ``accelerator_checks*.csv`` holds the numbers of other tables, typed by hand and each with its
 source; where one differs by more than ``TOLERANCE`` a note says why ours stays.

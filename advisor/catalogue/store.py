@@ -1,4 +1,4 @@
-"""Which snapshot is in use: the bundled one, or the newest that ``update`` made.
+"""The snapshot in use: the bundled one, or the newest that ``update`` made.
 
 Snapshots are folders that are never changed after they were made; a small file names the one in
 use and is replaced atomically, so that a crash at any moment leaves the old one or the new one.

@@ -1,4 +1,4 @@
-"""What all estimators share: scikit-learn's contract, offsets, censored runs, intervals.
+"""Base of all estimators: scikit-learn's contract, offsets, censored runs, intervals.
 
 here            meaning
 y               the target, on the scale that the estimator is given (mostly ln T)

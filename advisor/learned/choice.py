@@ -1,4 +1,4 @@
-"""Which configuration to try next for a job, from its own runs and everybody else's.
+"""The configuration to try next for a job, from its own runs and those of other jobs.
 
 here        in the text   meaning
 prices      p_jc          cost of job j on configuration c; nan where it did not complete

@@ -1,4 +1,4 @@
-"""How wrong an estimator is on each split, beside the baselines of its row."""
+"""Errors of an estimator on each split, beside those of the baselines."""
 
 from __future__ import annotations
 

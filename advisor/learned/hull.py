@@ -1,4 +1,4 @@
-"""What a model has seen: a range for each feature, and how far beyond them a row may lie.
+"""The range of each feature that a model has seen, and how far beyond it a row may lie.
 
 here        meaning
 low, high   of a feature over the rows that were learned from

@@ -1,4 +1,4 @@
-"""Which short real run would help most to choose: the expected saving of knowing, less its price.
+"""Probes: short real runs whose expected saving exceeds their price.
 
 here         in the text   meaning, unit
 cost_usd     c_i           predicted cost of candidate i [USD]

@@ -1,4 +1,4 @@
-"""What a choice costs: the configuration that looks best over the one that is.
+"""Regret of a choice: the cost of what looks best over the cost of what is best.
 
 For each job with runs on several configurations: price of the chosen run over the price of the
 best. Only completed runs can be chosen; where every run of a job has a cost the price is the

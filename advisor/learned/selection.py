@@ -1,4 +1,4 @@
-"""Which estimator to ship: the one whose choices on left-out jobs cost least.
+"""Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
 
 A fitted stack holds every member's answers to rows whose job was left out. The stack's own
 answers to a job use weights that were fitted without that job; intervals likewise use the errors

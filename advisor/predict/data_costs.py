@@ -1,4 +1,4 @@
-"""What a job waits for and pays beside its machines: data in, storage, results out.
+"""Data in, storage and results out: waits and costs beside the machines.
 
 ==================  =============================================================================
 here                meaning, unit

@@ -1,4 +1,4 @@
-"""What was learned from runs, put on top of physics where it covers the job.
+"""Corrections learned from runs, on top of physics where they cover the job.
 
 A model covers a candidate if the known features of the job, of its profile and of the machines
 lie no farther from the runs that it was fitted on than left-out programs do (``learned.hull``),

@@ -1,4 +1,4 @@
-"""What the user's own runs say of a job: as a planner takes them, each made once.
+"""The user's own runs of a job in the form that planners take, each made once.
 
 - Steps of transformers in known layouts calibrate the layout model (``ways.own_layouts``).
 - Three runs of the job on several numbers of devices are its law of scaling there

@@ -1,4 +1,4 @@
-"""What the first minute of peers that train together shows: of each one, and of all.
+"""The first minute of peers that train together: facts of each one, and of all.
 
 A peer is a recording of ``advisor profile`` made while the others train too, or a node of
 Hivemind's published recordings. Steps that take much longer than the others waited for a

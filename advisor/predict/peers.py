@@ -1,4 +1,4 @@
-"""How fast peers train that gather a batch together: from each one's rate, or their first minute.
+"""Speed of peers that gather a batch together: by each one's rate, or their first minute.
 
 The one function behind ``advisor simulate peers``, Python and the protocols ``cluster`` and
 ``series``; the constants are fitted by ``advisor train peers``.

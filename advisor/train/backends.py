@@ -1,4 +1,4 @@
-"""Where the work runs: this machine, or a Dask or Ray cluster that already exists."""
+"""Backends of parallel work: this machine, or an existing Dask or Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an adapter is: it downloads a provider's public price list, and reads it.
+"""The adapter of a provider: it downloads a public price list, and reads it.
 
 ``fetch`` uses the network and understands nothing; ``parse`` understands and uses no network.
 Files that a user downloaded take the place of ``fetch``, and tests need no network.

@@ -1,4 +1,4 @@
-"""What rules about prices share."""
+"""Helpers that rules about prices share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule is given, and what it finds."""
+"""Findings of the rules, and the context that rules are given."""
 
 from __future__ import annotations
 
