@@ -1,10 +1,12 @@
-"""Where the packaged data lies: the same answer in a wheel, an editable install and a checkout."""
+"""Where the packaged data and the laboratory lie: in a wheel, an editable install, a checkout."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from advisor.collectors.user_folders import data_folder
 from advisor.errors import UsageError
@@ -58,3 +60,19 @@ def measurements(folder: Path | None = None) -> Path:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name another with --data")
     return folder
+
+
+def laboratory(module: str) -> ModuleType:
+    """Return a module of the laboratory, which who only installed the product does not have.
+
+    Raises UsageError that says what to install where it is not there.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise UsageError(
+            "this needs the laboratory, which is not installed",
+            hint="pip install 'cloud-config-advisor[lab]'",
+        ) from error

@@ -15,7 +15,7 @@ from scipy import stats
 from advisor import data
 from advisor.errors import ModelError
 from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.train.layout_model import fit, fitted, predicted_s, text, train
+from advisor.train.layout_model import fit, predicted_s, text, train, usable
 from advisor.train.layout_rows import LayoutRows, read
 from advisor.validation import layouts as protocol
 from advisor.ways.layout_model import LayoutModel, TableErrors, load, student_quantile
@@ -83,7 +83,7 @@ def test_a_fit_finds_the_constants_that_made_the_runs(rows: LayoutRows) -> None:
 def test_a_left_out_table_is_predicted_by_constants_that_never_saw_it(rows: LayoutRows) -> None:
     model = train(rows, version="test")
     assert set(model.folds) == {"first", "second", "third"}
-    alone = fit(fitted(rows).take(rows.table != "second"))
+    alone = fit(usable(rows).take(rows.table != "second"))
     assert model.without("second") == alone
     assert model.without("never seen") == model.parameters
 

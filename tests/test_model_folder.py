@@ -17,19 +17,10 @@ from advisor import data
 from advisor.cli.train import app
 from advisor.errors import ModelError, UsageError
 from advisor.measurements import reads
-from advisor.train import check, layout_model, model_folder
+from advisor.train import check, model_folder
 
 RUN = CliRunner()
 FOLDERS = sorted(p.name for p in data.root("trained_models").iterdir() if p.is_dir())
-
-
-def _fitted(name: str = "scaling", **metrics: object) -> model_folder.FittedModel:
-    return model_folder.FittedModel(
-        name=name,
-        origin=model_folder.origin("scaling", {"a/b": "f" * 64}, "2026-01-02"),
-        files={"parameters.json": '{"x": 1}\n'},
-        metrics=metrics,
-    )
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -159,7 +150,9 @@ def test_rounding_is_near_and_rounding_again_changes_nothing(value: object, digi
 
 def test_writing_keeps_what_else_lies_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    model_folder.write(_fitted(errors={"a": {"rows": 3, "mean": 0.25}}, rows=3), tmp_path)
+    origin = model_folder.origin("scaling", {"a/b": "f" * 64}, "2026-01-02")
+    errors = {"errors": {"a": {"rows": 3, "mean": 0.25}}, "rows": 3}
+    model_folder.write("scaling", tmp_path, origin, {"parameters.json": "{}\n"}, errors)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert list(metrics)[:4] == list(model_folder.ORIGIN)
@@ -186,7 +179,7 @@ def test_what_is_read_is_noted_whatever_the_order_of_its_rows() -> None:
 
 
 def test_the_layout_models_metrics_are_of_the_tables_it_names() -> None:
-    folder = data.root("trained_models") / layout_model.NAME
+    folder = data.root("trained_models") / "layout_model"
     fitted_on = json.loads((folder / "parameters.json").read_text())["fitted_on"]
     left_out = json.loads((folder / "metrics.json").read_text())["left_out"]
     assert {row["table"] for row in left_out} <= set(fitted_on)

@@ -339,11 +339,3 @@ def test_fewer_rows_than_features_are_learned_from() -> None:
     X, y, groups = jobs(6)
     model = Ridge(calibration_folds=2).fit(X, y, groups=groups)
     assert np.isfinite(model.predict(X)).all()
-
-
-def test_thesis_presets_are_the_published_settings() -> None:
-    cost, time = SequenceNetwork.thesis("cost"), SequenceNetwork.thesis("time")
-    assert (cost.loss, cost.learning_rate) == ("huber", 1e-4)
-    assert (time.loss, time.learning_rate) == ("poisson", 8e-4)
-    for preset in (cost, time):
-        assert (preset.betas, preset.epochs, preset.batch) == ((0.5, 0.999), 400, 32)

@@ -1,4 +1,4 @@
-"""What the cloud providers sell, at which price, as of which day: offline, dated, checked."""
+"""Offers of the cloud providers: priced, dated, checked, and read offline."""
 
 from advisor.catalogue.catalogue import Catalogue
 from advisor.catalogue.columns import OfferColumns, PriceColumns, TypeColumns

@@ -20,10 +20,7 @@ from advisor.planners.core.units import GB, TERA
 def read_accelerators(path: Path, share_alike: Path | None) -> dict[str, Accelerator]:
     """Read the accelerators; measured rates come from the share-alike file where there is one.
 
-    Raises
-    ------
-    CatalogueError
-        If a file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if a file cannot be read or a cell breaks its rule.
     """
     table = read(path, files.ACCELERATORS)
     sustained = _sustained(share_alike)
@@ -84,10 +81,7 @@ def _accelerator(
 def read_aliases(path: Path, accelerators: Collection[str]) -> dict[str, str]:
     """Read other names, folded for comparison, as a mapping to canonical names.
 
-    Raises
-    ------
-    CatalogueError
-        If an alias is ambiguous or means an accelerator that does not exist.
+    Raises CatalogueError if an alias is ambiguous or means an accelerator that does not exist.
     """
     table = read(path, files.ALIASES)
     out: dict[str, str] = {}

@@ -45,20 +45,11 @@ _UNSEEN_PROVIDER: Final = 1.44
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedNetworks:
-    """What is taken for the network of every type.
+    """What is taken for the network of every type."""
 
-    Attributes
-    ----------
-    bytes_per_s : Floats
-        Known, or assumed; never NaN.
-    is_assumed : Bools
-    log_sd : Floats
-        Spread of the logarithm of what is assumed; 0 where the network is known.
-    """
-
-    bytes_per_s: Floats
+    bytes_per_s: Floats  # known, or assumed; never NaN
     is_assumed: Bools
-    log_sd: Floats
+    log_sd: Floats  # spread of the logarithm of what is assumed; 0 where the network is known
 
 
 def assumed_networks(types: TypeColumns) -> AssumedNetworks:

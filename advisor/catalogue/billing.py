@@ -1,4 +1,4 @@
-"""What a provider charges at least, and what a bill is a whole multiple of.
+"""Shortest bill of a provider, and the step that a bill is a whole multiple of.
 
 ===========  ============  ========  =====  ================================================
 provider     machines      shortest  step   source
@@ -44,7 +44,6 @@ def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float)
 
     Parameters
     ----------
-    hours : float array
     shortest_h, step_h : float or float array
         As of ``bills``; broadcast.
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from advisor.catalogue import extras, files, gpus, selection, store
 from advisor.catalogue.columns import Bools, Floats, OfferColumns, PriceColumns, TypeColumns
-from advisor.catalogue.nouns import Accelerator, InstanceType, MeasuredLinks, OtherPrice
+from advisor.catalogue.nouns import Accelerator, InstanceType, OtherPrice
 from advisor.catalogue.overrides import OWN_LISTING, Overrides
 from advisor.catalogue.places import config_folder
 from advisor.catalogue.rules import read_rules
@@ -28,20 +28,7 @@ if TYPE_CHECKING:
 
 
 class Catalogue:
-    """All instance types and prices of one snapshot.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-
-    Attributes
-    ----------
-    types : TypeColumns
-    prices : PriceColumns
-    accelerators : mapping of str to Accelerator
-    path : Path
-        The snapshot's folder.
-    """
+    """All instance types and prices of one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.types: TypeColumns = snapshot.types
@@ -61,6 +48,9 @@ class Catalogue:
     ) -> Catalogue:
         """Read the snapshot in use, or the one in a folder, with the user's rules laid over it.
 
+        Raises CatalogueError if a file is missing, damaged or malformed; the error names file, row
+        and column.
+
         Parameters
         ----------
         path : Path or str, optional
@@ -70,11 +60,6 @@ class Catalogue:
             The user's rules; by default ``overrides.csv`` in the configuration folder, if any.
         with_overrides : bool
             False leaves the user's rules out.
-
-        Raises
-        ------
-        CatalogueError
-            If a file is missing, damaged or malformed; the error names file, row and column.
         """
         snapshot = _current_snapshot() if path is None else _snapshot(Path(path))
         rules = _rules_file(overrides) if with_overrides else None
@@ -92,9 +77,9 @@ class Catalogue:
         listed = (one for one in self.prices.provenances if one.listing != OWN_LISTING)
         return max((one.as_of for one in listed), default="")
 
-    def age_days(self, today: date | None = None) -> float:
+    def age_days(self) -> float:
         """Return the age of the newest price in days; NaN where nothing is dated."""
-        return _age_days(self.as_of, today)
+        return _age_days(self.as_of)
 
     @cached_property
     def as_of_by_provider(self) -> dict[str, tuple[str, str]]:
@@ -108,35 +93,25 @@ class Catalogue:
             dates[str(codes[pair // count])].add(self.prices.provenances[pair % count].as_of)
         return {name: (min(found), max(found)) for name, found in dates.items()}
 
-    def ages_days(self, today: date | None = None) -> dict[str, float]:
+    def ages_days(self) -> dict[str, float]:
         """Return the age of each provider's newest price in days; NaN where undated."""
-        return {
-            name: _age_days(newest, today) for name, (_, newest) in self.as_of_by_provider.items()
-        }
+        return {name: _age_days(newest) for name, (_, newest) in self.as_of_by_provider.items()}
 
-    def select(
-        self, wanted: OfferFilter | None = None, *, today: date | None = None
-    ) -> OfferColumns:
+    def select(self, wanted: OfferFilter | None = None) -> OfferColumns:
         """Return the priced offers that satisfy the filter, cheapest first.
 
-        Raises
-        ------
-        UsageError
-            If the filter names an accelerator or a provider that does not exist.
+        Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         wanted = wanted or OfferFilter()
         ages: Floats = np.array(
-            [_age_days(one.as_of, today) for one in self.prices.provenances], dtype=np.float64
+            [_age_days(one.as_of) for one in self.prices.provenances], dtype=np.float64
         )
         return selection.select(wanted, self.admitted_types(wanted), self.prices, ages)
 
     def admitted_types(self, wanted: OfferFilter) -> Bools:
         """Return which types satisfy the filter, priced or not.
 
-        Raises
-        ------
-        UsageError
-            If the filter names an accelerator or a provider that does not exist.
+        Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         memory = {name: one.memory_gb for name, one in self.accelerators.items()}
         names, inverse = np.unique(self.types.accelerator, return_inverse=True)
@@ -148,12 +123,8 @@ class Catalogue:
     ) -> InstanceType:
         """Return one type by its name, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
 
-        ``suggest`` looks for what an unknown name may mean.
-
-        Raises
-        ------
-        CatalogueError
-            If there is none, or several providers have it.
+        ``suggest`` looks for what an unknown name may mean. Raises CatalogueError if there is
+        none, or several providers have it.
         """
         owner, _, name = name.rpartition(":")
         provider = owner or provider
@@ -189,25 +160,19 @@ class Catalogue:
     def matching_gpus(self, name: str) -> frozenset[str]:
         """Return the canonical names a typed accelerator name stands for: one, or a family.
 
-        Raises
-        ------
-        UsageError
-            If nothing has this name.
+        Raises UsageError if nothing has this name.
         """
         return gpus.resolve(name, self.accelerators, self._aliases)
 
     def canonical_gpu(self, name: str) -> str:
         """Return the one accelerator a provider or a driver means by this name.
 
-        Raises
-        ------
-        UsageError
-            If nothing has this name, or only a family of several.
+        Raises UsageError if nothing has this name, or only a family of several.
         """
         return gpus.canonical(name, self.accelerators, self._aliases)
 
     @cached_property
-    def links(self) -> tuple[MeasuredLinks, ...]:
+    def links(self) -> tuple[dict[str, Any], ...]:
         """The instances on which copies between host and devices were measured."""
         return extras.read_links(find(self._folders, files.LINKS_FILE))
 
@@ -274,7 +239,7 @@ def _overridden(snapshot: Snapshot, path: Path) -> Snapshot:
     return replace(snapshot, types=offers.types, prices=offers.prices)
 
 
-def _age_days(as_of: str, today: date | None) -> float:
+def _age_days(as_of: str) -> float:
     if not as_of:
         return np.nan
-    return float(((today or datetime.now(UTC).date()) - date.fromisoformat(as_of)).days)
+    return float((datetime.now(UTC).date() - date.fromisoformat(as_of)).days)

@@ -61,71 +61,44 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeColumns(_Columns):
-    """Everything a provider says (and others measured) of its instance types, one row a type.
-
-    Attributes
-    ----------
-    provider, name : Texts
-    vcpus, memory_bytes : Floats
-        Virtual CPUs and main memory; NaN where nobody says.
-    accelerator : Texts
-        Canonical name, ``""`` where there is none.
-    accelerator_count : Floats
-        May be a fraction: a share of one device.
-    accelerator_memory_bytes : Floats
-        Usable memory of one whole accelerator; the instance has ``count`` times this.
-    network_bytes_per_s : Floats
-        What sustained traffic between instances gets, in one direction: the InfiniBand fabric
-        where there is one, else the baseline (not the burst) rate of the network interface.
-    network_burst_bytes_per_s : Floats
-        The rate the provider advertises ("up to").
-    network_source : Texts
-        The page that states the network, its licence and day; ``""`` where ``source`` states it,
-        or nobody does.
-    rdma : Texts
-        Name of the transport, e.g. ``"EFA"``, ``"IB-NDR-8x400"``, ``"RoCE-1600"``; ``""``
-        where none is known.
-    is_rdma : Bools
-        The transport bypasses the kernel (GPUDirect-TCPX does not).
-    intra_node_link : Texts
-        e.g. ``"nvswitch"``, ``"pcie-host"`` (through host memory); ``""`` unknown.
-    intra_node_bytes_per_s, host_device_bytes_per_s : Floats
-        One-direction copy between two accelerators, and from host memory to one.
-    intra_node_basis, host_device_basis : Texts
-        ``"measured"``, ``"measured on another instance with this accelerator"`` or ``""``.
-    core_speed : Floats
-        CoreMark iterations per second and vCPU, all vCPUs busy.
-    core_speed_source : Texts
-        One of ``SpeedSource``.
-    cpu_model, cpu_arch : Texts
-    local_ssd_bytes : Floats
-    source : Texts
-        Where the specification comes from.
-    """
+    """Everything a provider says (and others measured) of its instance types, one row a type."""
 
     provider: Texts
     name: Texts
+    # vcpus, memory_bytes: virtual CPUs and main memory; NaN where nobody says
     vcpus: Floats
     memory_bytes: Floats
-    accelerator: Texts
-    accelerator_count: Floats
+    accelerator: Texts  # canonical name, ``""`` where there is none
+    accelerator_count: Floats  # may be a fraction: a share of one device
+    # usable memory of one whole accelerator; the instance has ``count`` times this
     accelerator_memory_bytes: Floats
+    # what sustained traffic between instances gets, in one direction: the InfiniBand fabric where
+    # there is one, else the baseline (not the burst) rate of the network interface
     network_bytes_per_s: Floats
-    network_burst_bytes_per_s: Floats
+    network_burst_bytes_per_s: Floats  # the rate the provider advertises ("up to")
+    # the page that states the network, its licence and day; ``""`` where ``source`` states it, or
+    # nobody does
     network_source: Texts
+    # name of the transport, e.g. ``"EFA"``, ``"IB-NDR-8x400"``, ``"RoCE-1600"``; ``""`` where none
+    # is known.
     rdma: Texts
-    is_rdma: Bools
+    is_rdma: Bools  # the transport bypasses the kernel (GPUDirect-TCPX does not)
+    # e.g. ``"nvswitch"``, ``"pcie-host"`` (through host memory); ``""`` unknown.
     intra_node_link: Texts
+    # intra_node_bytes_per_s, host_device_bytes_per_s: one-direction copy between two accelerators,
+    # and from host memory to one
     intra_node_bytes_per_s: Floats
+    # intra_node_basis, host_device_basis: ``"measured"``, ``"measured on another instance with
+    # this accelerator"`` or ``""``
     intra_node_basis: Texts
     host_device_bytes_per_s: Floats
     host_device_basis: Texts
-    core_speed: Floats
-    core_speed_source: Texts
+    core_speed: Floats  # CoreMark iterations per second and vCPU, all vCPUs busy
+    core_speed_source: Texts  # one of ``SpeedSource``
     cpu_model: Texts
     cpu_arch: Texts
     local_ssd_bytes: Floats
-    source: Texts
+    source: Texts  # where the specification comes from
 
     def __len__(self) -> int:
         return len(self.name)
@@ -141,43 +114,25 @@ class TypeColumns(_Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceColumns(_Columns):
-    """One row a (type, region); prices in USD per hour, NaN where there is none.
-
-    Attributes
-    ----------
-    type_index : Ints
-        Row in ``TypeColumns``.
-    region_index : Ints
-        Row in ``regions``.
-    regions : Texts
-        Names of all regions.
-    on_demand_usd_per_h, spot_usd_per_h, reserved_1y_usd_per_h, reserved_3y_usd_per_h : Floats
-    spot_interruption_band : Floats
-        AWS's bands: 0 is below 5 % a month, 1 to 10, 2 to 15, 3 to 20, 4 above 20 %.
-    max_instances : Floats
-        The user's quota; infinite where none was given.
-    shortest_bill_h, bill_step_h : Floats
-        What is charged at least, and what a bill is a whole multiple of; a step of 0 is by the
-        second. [h]
-    provenance_index : Ints
-        Row in ``provenances``.
-    provenances : tuple of Provenance
-    """
+    """One row a (type, region); prices in USD per hour, NaN where there is none."""
 
     _LOOKED_UP: ClassVar[frozenset[str]] = frozenset({"regions"})
 
-    type_index: Ints
-    region_index: Ints
-    regions: Texts
+    type_index: Ints  # row in ``TypeColumns``
+    region_index: Ints  # row in ``regions``
+    regions: Texts  # names of all regions
     on_demand_usd_per_h: Floats
     spot_usd_per_h: Floats
     reserved_1y_usd_per_h: Floats
     reserved_3y_usd_per_h: Floats
+    # AWS's bands: 0 is below 5 % a month, 1 to 10, 2 to 15, 3 to 20, 4 above 20 %
     spot_interruption_band: Floats
-    max_instances: Floats
+    max_instances: Floats  # the user's quota; infinite where none was given
+    # shortest_bill_h, bill_step_h: what is charged at least, and what a bill is a whole multiple
+    # of; a step of 0 is by the second [h]
     shortest_bill_h: Floats
     bill_step_h: Floats
-    provenance_index: Ints
+    provenance_index: Ints  # row in ``provenances``
     provenances: tuple[Provenance, ...]
 
     def __len__(self) -> int:
@@ -225,29 +180,17 @@ class PriceColumns(_Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferColumns(_Columns):
-    """Priced offers, cheapest first: one row a (type, region, way to pay).
+    """Priced offers, cheapest first: one row a (type, region, way to pay)."""
 
-    Attributes
-    ----------
-    type_index, price_index : Ints
-        Rows in the catalogue's ``types`` and ``prices``.
-    region, pricing : Texts
-    price_usd_per_h : Floats
-    spot_interruption_band : Floats
-        NaN where unknown or not spot.
-    max_instances : Floats
-        The user's quota; infinite where none was given.
-    shortest_bill_h, bill_step_h : Floats
-        As in ``PriceColumns``.
-    """
-
+    # type_index, price_index: rows in the catalogue's ``types`` and ``prices``
     type_index: Ints
     price_index: Ints
     region: Texts
     pricing: Texts
     price_usd_per_h: Floats
-    spot_interruption_band: Floats
-    max_instances: Floats
+    spot_interruption_band: Floats  # NaN where unknown or not spot
+    max_instances: Floats  # the user's quota; infinite where none was given
+    # shortest_bill_h, bill_step_h: as in ``PriceColumns``
     shortest_bill_h: Floats
     bill_step_h: Floats
 

@@ -40,10 +40,7 @@ _ECC_SHARE: Final = 15 / 16  # GDDR: check bits lie among the data (T4: 15.0 of 
 def device_memory_bytes() -> Mapping[str, float]:
     """Return what a program can allocate on each accelerator, by canonical name. [bytes].
 
-    Raises
-    ------
-    CatalogueError
-        If the table cannot be read or a cell breaks its rule.
+    Raises CatalogueError if the table cannot be read or a cell breaks its rule.
     """
     path = data.root("datasets") / "catalogue" / files.ACCELERATOR_MEMORY_FILE
     table = read(path, files.ACCELERATOR_MEMORY)
@@ -56,8 +53,6 @@ def memory_bytes(name: str, sold_gb: float) -> float:
 
     Parameters
     ----------
-    name : str
-        Canonical name.
     sold_gb : float
         As sold; taken as 10^9 bytes each where the table does not have the name.
     """

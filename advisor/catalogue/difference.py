@@ -1,15 +1,19 @@
-"""What changed between two snapshots: types, prices, and by how much."""
+"""Changes between two snapshots: types, prices, and by how much."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from advisor.catalogue.catalogue import Catalogue
 from advisor.catalogue.nouns import PRICINGS, Pricing
 
-_Key = tuple[str, str, str]  # provider, instance type, region
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEYS: Final = ("provider", "instance_type", "region", "pricing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,102 +62,68 @@ class Difference:
 
 def difference(old: Catalogue, new: Catalogue) -> Difference:
     """Compare two catalogues by provider, instance type and region."""
-    changes: list[Change] = []
-    added: dict[str, int] = {}
-    removed: dict[str, int] = {}
-    for pricing in PRICINGS:
-        before, after = _prices(old, pricing), _prices(new, pricing)
-        for key in after.keys() - before.keys():
-            added[key[0]] = added.get(key[0], 0) + 1
-        for key in before.keys() - after.keys():
-            removed[key[0]] = removed.get(key[0], 0) + 1
-        changes += [
-            _change(key, pricing, before[key], after[key])
-            for key in before.keys() & after.keys()
-            if before[key] != after[key]
-        ]
+    import pandas as pd
+
+    both = pd.concat([_prices(old), _prices(new)], axis=1, keys=["old", "new"])
+    is_old, is_new = both["old"].notna(), both["new"].notna()
+    changed = both[is_old & is_new & (both["old"] != both["new"])]
+    fraction = changed["new"] / changed["old"] - 1
+    changes = [
+        Change(
+            **dict(zip(_KEYS, key, strict=True)),
+            old_usd_per_h=float(before),
+            new_usd_per_h=float(after),
+            change_fraction=float(share),
+        )
+        for key, before, after, share in zip(
+            changed.index.tolist(), changed["old"], changed["new"], fraction, strict=True
+        )
+    ]
     changes.sort(
         key=lambda one: (
-            -abs(np.log1p(one.change_fraction)),
-            one.provider,
-            one.instance_type,
-            one.region,
+            -abs(np.log1p(one.change_fraction)), one.provider, one.instance_type, one.region,
             one.pricing,
         )
-    )
-    old_types, new_types = _types(old), _types(new)
-    names = sorted({*old_types, *new_types})
-    found = [
-        _provider(
-            name,
-            old_types.get(name, set()),
-            new_types.get(name, set()),
-            (added.get(name, 0), removed.get(name, 0)),
-            [one.change_fraction for one in changes if one.provider == name],
-        )
-        for name in names
-    ]
-    return Difference(providers=tuple(filter(_differs, found)), changes=tuple(changes))
-
-
-def _change(key: _Key, pricing: Pricing, old: float, new: float) -> Change:
-    provider, instance_type, region = key
-    return Change(
-        provider=provider,
-        instance_type=instance_type,
-        region=region,
-        pricing=pricing,
-        old_usd_per_h=old,
-        new_usd_per_h=new,
-        change_fraction=new / old - 1,
-    )
-
-
-def _provider(
-    name: str,
-    old_types: set[str],
-    new_types: set[str],
-    counts: tuple[int, int],
-    changes: list[float],
-) -> ProviderDifference:
-    return ProviderDifference(
-        provider=name,
-        types_added=len(new_types - old_types),
-        types_removed=len(old_types - new_types),
-        prices_added=counts[0],
-        prices_removed=counts[1],
-        prices_changed=len(changes),
-        median_change_fraction=float(np.median(changes)) if changes else None,
-    )
-
-
-def _differs(one: ProviderDifference) -> bool:
-    return any(
-        (
-            one.types_added,
-            one.types_removed,
-            one.prices_added,
-            one.prices_removed,
-            one.prices_changed,
-        )
-    )
-
-
-def _prices(catalogue: Catalogue, pricing: Pricing) -> dict[_Key, float]:
-    types, prices = catalogue.types, catalogue.prices
-    usd_per_h = prices.usd_per_h(pricing)
-    rows = np.flatnonzero(~np.isnan(usd_per_h))
-    at = prices.type_index[rows]
-    keys = zip(
-        types.provider[at].tolist(), types.name[at].tolist(), prices.region[rows].tolist(),
-        strict=True,
     )  # fmt: skip
-    return dict(zip(keys, usd_per_h[rows].tolist(), strict=True))
+    provider = both.index.get_level_values("provider")
+    old_types, new_types = _types(old), _types(new)
+    found = []
+    for name in sorted({one for one, _ in old_types | new_types}):
+        own = provider == name
+        shares = fraction[fraction.index.get_level_values("provider") == name]
+        found.append(
+            ProviderDifference(
+                provider=name,
+                types_added=sum(one == name for one, _ in new_types - old_types),
+                types_removed=sum(one == name for one, _ in old_types - new_types),
+                prices_added=int((own & is_new & ~is_old).sum()),
+                prices_removed=int((own & is_old & ~is_new).sum()),
+                prices_changed=len(shares),
+                median_change_fraction=float(shares.median()) if len(shares) else None,
+            )
+        )
+    differing = (one for one in found if any(list(asdict(one).values())[1:]))
+    return Difference(providers=tuple(differing), changes=tuple(changes))
 
 
-def _types(catalogue: Catalogue) -> dict[str, set[str]]:
-    out: dict[str, set[str]] = {}
+def _prices(catalogue: Catalogue) -> pd.Series[float]:
+    """Return all prices by ``_KEYS``."""
+    import pandas as pd
+
+    types, prices = catalogue.types, catalogue.prices
+    at = prices.type_index
+    columns = [types.provider[at], types.name[at], prices.region]
+    return pd.concat(
+        [
+            pd.Series(
+                prices.usd_per_h(pricing),
+                pd.MultiIndex.from_arrays([*columns, [pricing] * len(at)], names=_KEYS),
+            ).dropna()
+            for pricing in PRICINGS
+        ]
+    )
+
+
+def _types(catalogue: Catalogue) -> set[tuple[str, str]]:
     types = catalogue.types
-    for provider, name in zip(types.provider.tolist(), types.name.tolist(), strict=True):
-        out.setdefault(provider, set()).add(name)
-    return out
+    return set(zip(types.provider.tolist(), types.name.tolist(), strict=True))

@@ -6,49 +6,44 @@ from pathlib import Path
 from typing import Any
 
 from advisor.catalogue import files
-from advisor.catalogue.nouns import MeasuredLinks, OtherPrice
+from advisor.catalogue.nouns import OtherPrice
 from advisor.catalogue.tables import Column, known, read
 from advisor.planners.core.units import GB
 
 
-def read_links(path: Path | None) -> tuple[MeasuredLinks, ...]:
-    """Read the instances on which copies were measured; none without the file.
+def read_links(path: Path | None) -> tuple[dict[str, Any], ...]:
+    """Read the copies measured on instances (nvbandwidth); none without the file.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its rule.
+    One direction, None where not measured; ``gpu_name`` is as the driver says it, copies between
+    devices are over all pairs, and with ``has_peer_access`` do not go through host memory. Raises
+    CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     if path is None:
         return ()
-    return tuple(_links(row) for row in _rows(path, files.LINKS))
-
-
-def _links(row: dict[str, Any]) -> MeasuredLinks:
-    return MeasuredLinks(
-        provider=row["provider"],
-        instance_type=row["instance_type"],
-        gpu_name=row["gpu_name"],
-        gpu_count=known(row["gpu_count"]),
-        pcie_generation=known(row["pcie_gen"]),
-        pcie_lanes=known(row["pcie_width"]),
-        host_to_device_bytes_per_s=known(row["h2d_gbs"], GB),
-        device_to_host_bytes_per_s=known(row["d2h_gbs"], GB),
-        device_to_device_min_bytes_per_s=known(row["d2d_min_gbs"], GB),
-        device_to_device_median_bytes_per_s=known(row["d2d_median_gbs"], GB),
-        device_to_device_max_bytes_per_s=known(row["d2d_max_gbs"], GB),
-        has_peer_access={"yes": True, "no": False}.get(row["p2p"]),
-        source=row["source"],
+    return tuple(
+        {
+            "provider": row["provider"],
+            "instance_type": row["instance_type"],
+            "gpu_name": row["gpu_name"],
+            "gpu_count": known(row["gpu_count"]),
+            "pcie_generation": known(row["pcie_gen"]),
+            "pcie_lanes": known(row["pcie_width"]),
+            "host_to_device_bytes_per_s": known(row["h2d_gbs"], GB),
+            "device_to_host_bytes_per_s": known(row["d2h_gbs"], GB),
+            "device_to_device_min_bytes_per_s": known(row["d2d_min_gbs"], GB),
+            "device_to_device_median_bytes_per_s": known(row["d2d_median_gbs"], GB),
+            "device_to_device_max_bytes_per_s": known(row["d2d_max_gbs"], GB),
+            "has_peer_access": {"yes": True, "no": False}.get(row["p2p"]),
+            "source": row["source"],
+        }
+        for row in _rows(path, files.LINKS)
     )
 
 
 def read_other_prices(path: Path | None) -> tuple[OtherPrice, ...]:
     """Read the prices of storage and traffic; none without the file.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     if path is None:
         return ()

@@ -1,4 +1,4 @@
-"""What a user means by ``--gpus``: a name or family, memory and count ranges.
+"""Accelerators as ``--gpus`` names them: a name or family, memory and count ranges.
 
 ``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
 ``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).
@@ -38,10 +38,7 @@ class GpuFilter:
 def parse_gpus(text: str) -> GpuFilter:
     """Parse what stands after ``--gpus``.
 
-    Raises
-    ------
-    UsageError
-        If the text is no such expression, or a range is empty.
+    Raises UsageError if the text is no such expression, or a range is empty.
 
     Examples
     --------
@@ -124,13 +121,9 @@ def key(name: str) -> str:
 def resolve(name: str, canonical: Collection[str], aliases: Mapping[str, str]) -> frozenset[str]:
     """Return the canonical names that a typed name stands for: one, or a family.
 
-    A canonical name stands for itself; a family name (``A100``) for all its members, even where
-    a provider uses it for one of them; everything else goes through the aliases.
-
-    Raises
-    ------
-    UsageError
-        If nothing has this name.
+    A canonical name stands for itself; a family name (``A100``) for all its members, even where a
+    provider uses it for one of them; everything else goes through the aliases. Raises UsageError
+    if nothing has this name.
     """
     wanted = key(name)
     folded = {key(one): one for one in canonical}
@@ -158,10 +151,7 @@ def _is_family(wanted: str, canonical: str) -> bool:
 def canonical(name: str, accelerators: Collection[str], aliases: Mapping[str, str]) -> str:
     """Return the one accelerator a provider or a driver means by a name.
 
-    Raises
-    ------
-    UsageError
-        If nothing has this name, or only a family of several.
+    Raises UsageError if nothing has this name, or only a family of several.
     """
     if key(name) in aliases:
         return aliases[key(name)]

@@ -39,40 +39,21 @@ _LARGEST: Final = "(largest)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRow:
-    """What a page states of a type's network: a row of ``files.NETWORKS``.
-
-    Attributes
-    ----------
-    provider, instance_type : str
-    network_gbps : float or None
-        Front-end (Ethernet) rate. [Gbit/s]
-    rdma : str
-        Back-end transport with its rate, e.g. ``"IB-1600"``; ``""`` where the page names none.
-    basis : str
-        ``"stated"``, or of which other type the page speaks.
-    source, licence, as_of : str
-    """
+    """What a page states of a type's network: a row of ``files.NETWORKS``."""
 
     provider: str
     instance_type: str
-    network_gbps: float | None
+    network_gbps: float | None  # front-end (Ethernet) rate [Gbit/s]
+    # back-end transport with its rate, e.g. ``"IB-1600"``; ``""`` where the page names none.
     rdma: str
-    basis: str
+    basis: str  # ``"stated"``, or of which other type the page speaks
     source: str
     licence: str
     as_of: str
 
 
 def network_rows(source: Path, types: Sequence[TypeRow]) -> tuple[NetworkRow, ...]:
-    """Return the networks of ``types`` that the collected pages state, sorted by type.
-
-    Parameters
-    ----------
-    source : Path
-        Folder of collected facts.
-    types : sequence of TypeRow
-        All types of the catalogue.
-    """
+    """Return the networks of ``types`` that the collected pages state, sorted by type."""
     known = {row.key: row for row in types}
     stated = {row.instance_type: row for row in _azure_stated(source)}
     azure = [name for provider, name in known if provider == "azure"]

@@ -56,23 +56,15 @@ def sustained_network(gbps: float, transport: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkColumns:
-    """The networks of all types, one row a type.
+    """The networks of all types, one row a type."""
 
-    Attributes
-    ----------
-    bytes_per_s, burst_bytes_per_s : Floats
-        As ``TypeColumns``'; NaN where nobody says.
-    rdma : Texts
-    is_rdma : Bools
-    source : Texts
-        The page that states them, its licence and day; ``""`` where the type's own source does,
-        or none.
-    """
-
+    # bytes_per_s, burst_bytes_per_s: as ``TypeColumns``'; NaN where nobody says
     bytes_per_s: Floats
     burst_bytes_per_s: Floats
     rdma: Texts
     is_rdma: Bools
+    # the page that states them, its licence and day; ``""`` where the type's own source does, or
+    # none
     source: Texts
 
 
@@ -82,20 +74,16 @@ def network_columns(
 ) -> NetworkColumns:  # fmt: skip
     """Join what the types' sources say with what providers' pages state; a page wins.
 
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
+
     Parameters
     ----------
     path : Path or None
         The file of ``files.NETWORKS``; without it the types' sources stand alone.
-    provider, name : Texts
     gbps, baseline_gbps : Floats
         As advertised ("up to") and as sustained, of the types' sources; NaN unknown. [Gbit/s]
     rdma : Texts
         Transport, ``""`` where none is known.
-
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its rule.
     """
     sustained = np.where(np.isnan(baseline_gbps), gbps, baseline_gbps)
     burst, transport = gbps.copy(), rdma.astype(object)

@@ -16,25 +16,12 @@ SpeedSource = Literal["measured", "other benchmark", "same cpu model", "same fam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a group of prices comes from.
+    """Where a group of prices comes from."""
 
-    Attributes
-    ----------
-    as_of : str
-        ISO date of the source, ``""`` where the source has none.
-    status : str
-        ``"listed"``, or how the on-demand price was derived.
-    spot_status : str
-        The same of the spot price; ``""`` where there is none.
-    listing : str
-        ``"offered"``, ``"retired"``, ``"not-offered-or-unknown"`` or
-        ``"list-price-no-stock-info"``.
-    source, licence : str
-    """
-
-    as_of: str
-    status: str
-    spot_status: str
+    as_of: str  # ISO date of the source, ``""`` where the source has none
+    status: str  # ``"listed"``, or how the on-demand price was derived
+    spot_status: str  # the same of the spot price; ``""`` where there is none
+    # ``"offered"``, ``"retired"``, ``"not-offered-or-unknown"`` or ``"list-price-no-stock-info"``
     listing: str
     source: str
     licence: str
@@ -72,41 +59,14 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One accelerator as its maker describes it; peaks are dense, None where unknown.
-
-    Attributes
-    ----------
-    name, vendor, architecture, form : str
-    memory_gb : float
-        As sold, e.g. 80 for an A100 80 GB.
-    memory_bytes : float
-        What one program can allocate (``advisor.catalogue.device_memory``), no margin taken off.
-    memory_bytes_per_s : float or None
-    fp32_flop_per_s, ..., int8_op_per_s : float or None
-    sustained_bf16_flop_per_s, sustained_fp8_flop_per_s : float or None
-        Best measured rate of large products.
-    tdp_w : float or None
-    link : str
-        Name of the direct link to its neighbours, ``""`` where it has none.
-    link_bytes_per_s : float or None
-        Nominal, one direction, all links of one device together.
-    link_devices : int or None
-        Devices that its switches join across machines, e.g. 72 in an NVL72 rack; None where the
-        link ends with the machine.
-    pcie_generation : float or None
-    compute_capability : float or None
-    training_use : str
-        ``"yes"``, ``"legacy"``, ``"no"``, ``"neuron"`` or ``"xla"`` (needs that framework).
-    release_year : int or None
-    source_1, source_2 : str
-        Where the numbers come from, and what they were checked against.
-    """
+    """One accelerator as its maker describes it; peaks are dense, None where unknown."""
 
     name: str
     vendor: str
     architecture: str
     form: str
-    memory_gb: float
+    memory_gb: float  # as sold, e.g. 80 for an A100 80 GB.
+    # what one program can allocate (``advisor.catalogue.device_memory``), no margin taken off
     memory_bytes: float
     memory_bytes_per_s: float | None
     fp32_flop_per_s: float | None
@@ -115,17 +75,22 @@ class Accelerator:
     bf16_flop_per_s: float | None
     fp8_flop_per_s: float | None
     int8_op_per_s: float | None
+    # sustained_bf16_flop_per_s, sustained_fp8_flop_per_s: best measured rate of large products
     sustained_bf16_flop_per_s: float | None
     sustained_fp8_flop_per_s: float | None
     tdp_w: float | None
-    link: str
-    link_bytes_per_s: float | None
+    link: str  # name of the direct link to its neighbours, ``""`` where it has none
+    link_bytes_per_s: float | None  # nominal, one direction, all links of one device together
     pcie_generation: float | None
     compute_capability: float | None
+    # ``"yes"``, ``"legacy"``, ``"no"``, ``"neuron"`` or ``"xla"`` (needs that framework)
     training_use: str
     release_year: int | None
+    # source_1, source_2: where the numbers come from, and what they were checked against
     source_1: str
     source_2: str
+    # devices that its switches join across machines, e.g. 72 in an NVL72 rack; None where the link
+    # ends with the machine.
     link_devices: int | None = None
 
     @property
@@ -137,38 +102,6 @@ class Accelerator:
         if self.pcie_generation is None:
             return None
         return 16 * 8e9 / 8 * (128 / 130) * math.pow(2.0, self.pcie_generation - 3)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLinks:
-    """Copies measured on one instance (nvbandwidth); one direction, None where not measured.
-
-    Attributes
-    ----------
-    provider, instance_type, gpu_name : str
-        ``gpu_name`` is as the driver says it.
-    gpu_count, pcie_generation, pcie_lanes : float or None
-    host_to_device_bytes_per_s, device_to_host_bytes_per_s : float or None
-    device_to_device_{min,median,max}_bytes_per_s : float or None
-        Over all pairs of devices.
-    has_peer_access : bool or None
-        Copies between devices go directly, not through host memory.
-    source : str
-    """
-
-    provider: str
-    instance_type: str
-    gpu_name: str
-    gpu_count: float | None
-    pcie_generation: float | None
-    pcie_lanes: float | None
-    host_to_device_bytes_per_s: float | None
-    device_to_host_bytes_per_s: float | None
-    device_to_device_min_bytes_per_s: float | None
-    device_to_device_median_bytes_per_s: float | None
-    device_to_device_max_bytes_per_s: float | None
-    has_peer_access: bool | None
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,18 +16,7 @@ _Key = Callable[[Catalogue, OfferColumns], Floats | Texts]
 def ordered(
     catalogue: Catalogue, offers: OfferColumns, sort: str, *, cheapest: bool = False
 ) -> OfferColumns:
-    """Return offers sorted by ``sort``; equal ones stay cheapest first, unknown ones come last.
-
-    Parameters
-    ----------
-    catalogue : Catalogue
-    offers : OfferColumns
-        Cheapest first, as ``Catalogue.select`` gives them.
-    sort : str
-        A key of ``SORTS``.
-    cheapest : bool
-        Keep only the cheapest offer of each type.
-    """
+    """Return offers sorted by ``sort``; equal ones stay cheapest first, unknown ones come last."""
     if cheapest:
         _, first_rows = np.unique(offers.type_index, return_index=True)
         offers = offers.take(np.sort(first_rows))

@@ -32,30 +32,17 @@ class Offers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Rules and what is needed to apply them.
-
-    Attributes
-    ----------
-    rules : tuple of Rule
-    saved_at : str
-        ISO date that prices set by the user carry.
-    accelerators : mapping of str to Accelerator
-    canonical : callable
-        From an accelerator's name as typed to its canonical name.
-    """
+    """Rules and what is needed to apply them."""
 
     rules: tuple[Rule, ...]
-    saved_at: str
+    saved_at: str  # ISO date that prices set by the user carry
     accelerators: Mapping[str, Accelerator]
-    canonical: Callable[[str], str]
+    canonical: Callable[[str], str]  # from an accelerator's name as typed to its canonical name
 
     def apply(self, types: TypeColumns, prices: PriceColumns) -> Offers:
         """Apply the rules in order; those on regions come last, for they hold for all others.
 
-        Raises
-        ------
-        CatalogueError
-            If a rule matches nothing or names an unknown accelerator.
+        Raises CatalogueError if a rule matches nothing or names an unknown accelerator.
         """
         offers = Offers(types=types, prices=prices)
         regions = [rule for rule in self.rules if rule.rule == "region"]

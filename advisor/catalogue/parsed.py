@@ -27,10 +27,7 @@ _SMALL_BYTES: Final = 100_000  # parsed in a few milliseconds anyway
 def read_numbers(path: Path, columns: Sequence[Column]) -> dict[str, Floats]:
     """Read a table of numbers, one float array a declared column; a missing one is all NaN.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its column's rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
     packed = read_bytes(path)
     digest = hashlib.sha256(packed + repr(columns).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Where the catalogue keeps what it fetched."""
+"""Folders of what the catalogue fetched."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ version.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -89,9 +88,7 @@ def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
     specification.pop("index")
     accelerator = catalogue.accelerators.get(shown.accelerator)
     pair = (shown.provider, shown.name)
-    measured = [
-        asdict(one) for one in catalogue.links if (one.provider, one.instance_type) == pair
-    ]
+    measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
@@ -121,7 +118,7 @@ def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]
     return sorted(records, key=lambda one: (one["on_demand_usd_per_h"] or np.inf, one["region"]))
 
 
-def info_record(catalogue: Catalogue, today: date | None = None) -> dict[str, Any]:
+def info_record(catalogue: Catalogue) -> dict[str, Any]:
     """Return the answer to ``info``: where it lies, age and counts by provider, holes."""
     manifest = store.read_manifest(catalogue.path)
     overrides = config_folder() / "overrides.csv"
@@ -129,14 +126,17 @@ def info_record(catalogue: Catalogue, today: date | None = None) -> dict[str, An
         "schema_version": SCHEMA_VERSION,
         "path": str(catalogue.path),
         "as_of": catalogue.as_of,
-        "age_days": _known(catalogue.age_days(today)),
+        "age_days": _known(catalogue.age_days()),
         "is_bundled": catalogue.path == store.bundled_folder(),
         "updated_at": manifest.get("made_at"),
         "overrides": str(overrides) if overrides.is_file() else None,
         "types": len(catalogue.types),
         "priced_pairs": int(np.isfinite(catalogue.prices.on_demand_usd_per_h).sum()),
         "accelerators": len(catalogue.accelerators),
-        "providers": [_provider_record(catalogue, name, today) for name in _providers(catalogue)],
+        "providers": [
+            _provider_record(catalogue, name)
+            for name in sorted(set(catalogue.types.provider.tolist()))
+        ],
         "core_speed": dict(Counter(catalogue.types.core_speed_source.tolist())),
         "accelerators_without_second_source": sorted(
             one.name
@@ -150,16 +150,12 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _providers(catalogue: Catalogue) -> Sequence[str]:
-    return sorted(set(catalogue.types.provider.tolist()))
-
-
-def _provider_record(catalogue: Catalogue, name: str, today: date | None) -> dict[str, Any]:
+def _provider_record(catalogue: Catalogue, name: str) -> dict[str, Any]:
     types, prices = catalogue.types, catalogue.prices
     own = types.provider == name
     rows = np.flatnonzero(own[prices.type_index])
     oldest, newest = catalogue.as_of_by_provider.get(name, ("", ""))
-    age = catalogue.ages_days(today).get(name, np.nan)
+    age = catalogue.ages_days().get(name, np.nan)
     priced = np.unique(prices.type_index[rows[np.isfinite(prices.on_demand_usd_per_h[rows])]])
     return {
         "provider": name,

@@ -80,10 +80,7 @@ class CatalogueRows:
 def read_rows(folder: Path) -> CatalogueRows:
     """Read a snapshot's types and prices as rows.
 
-    Raises
-    ------
-    CatalogueError
-        If a file is missing, damaged or breaks a rule.
+    Raises CatalogueError if a file is missing, damaged or breaks a rule.
     """
     regions = texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region")
     provenances = read_provenances(folder)
@@ -133,11 +130,7 @@ def write_rows(folder: Path, rows: CatalogueRows) -> None:
     """Write types and prices as the files of a snapshot; equal rows give equal bytes.
 
     A type goes with its prices into the part of the unconfirmed licence if one of them is so.
-
-    Raises
-    ------
-    ValueError
-        If a price has no type or a key stands twice: a merge went wrong.
+    Raises ValueError if a price has no type or a key stands twice: a merge went wrong.
     """
     _check_keys(rows)
     types = sorted(rows.types, key=lambda one: one.key)

@@ -104,10 +104,8 @@ class Rule:
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Read and check the user's file.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a row makes no sense; it names the row and the column.
+    Raises CatalogueError if the file cannot be read or a row makes no sense; it names the row and
+    the column.
     """
     table = read(path, COLUMNS)
     rows = zip(*(list(values) for values in table.values()), strict=True)

@@ -1,4 +1,4 @@
-"""What another source says of each accelerator: ``source_2`` of accelerators.csv, in words.
+"""Second sources of each accelerator in words: ``source_2`` of accelerators.csv.
 
 ``accelerator_checks*.csv`` holds the numbers of other tables, typed by hand and each with its
 source; where one differs by more than ``TOLERANCE`` a note says why ours stays.
@@ -39,10 +39,7 @@ class Check:
 def read_checks(folder: Path) -> dict[str, list[Check]]:
     """Read the other tables' numbers by accelerator.
 
-    Raises
-    ------
-    CatalogueError
-        If a file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if a file cannot be read or a cell breaks its rule.
     """
     checks: dict[str, list[Check]] = defaultdict(list)
     for name in files.CHECKS_FILES:
@@ -57,15 +54,7 @@ def read_checks(folder: Path) -> dict[str, list[Check]]:
 
 
 def describe(row: Mapping[str, Any], checks: Sequence[Check]) -> str:
-    """Say which other sources agree on which numbers of a row, and which do not.
-
-    Parameters
-    ----------
-    row : mapping
-        Of accelerators.csv, with ``derivation`` as collected.
-    checks : sequence of Check
-        Of this accelerator.
-    """
+    """Say which other sources agree on which numbers of a row, and which do not."""
     parts = []
     by_source: dict[str, list[Check]] = defaultdict(list)
     for check in checks:

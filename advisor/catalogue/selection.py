@@ -24,45 +24,23 @@ from advisor.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferFilter:
-    """What is asked for; everything left out does not matter.
+    """What is asked for; everything left out does not matter."""
 
-    Attributes
-    ----------
-    providers : collection of str
-        Names; empty is all.
-    regions : tuple of str
-        Globs such as ``"us-*"``; one must match. Empty is all.
-    types : tuple of str
-        Globs of instance type names; one must match. Empty is all.
-    gpus : GpuFilter or None
-    is_cpu_only : bool
-        Leave out everything with an accelerator.
-    min_vcpus, min_memory_bytes : float
-        An unknown number does not satisfy a minimum.
-    with_unspecified : bool
-        Admit types of which nobody states vCPUs and memory: nothing can be predicted for them.
-    max_price_usd_per_h : float
-        For one instance.
-    pricing : collection of Pricing
-        Ways to pay.
-    max_age_days : float
-        Of the price; an undated price satisfies no limit but infinity.
-    listings : collection of str
-        Of ``Provenance.listing``; empty is all. Retired types cannot be rented and are left out
-        by default.
-    """
-
-    providers: Collection[str] = ()
-    regions: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+    providers: Collection[str] = ()  # names; empty is all
+    regions: tuple[str, ...] = ()  # globs such as ``"us-*"``; one must match. Empty is all.
+    types: tuple[str, ...] = ()  # globs of instance type names; one must match. Empty is all.
     gpus: GpuFilter | None = None
-    is_cpu_only: bool = False
+    is_cpu_only: bool = False  # leave out everything with an accelerator
+    # min_vcpus, min_memory_bytes: an unknown number does not satisfy a minimum
     min_vcpus: float = 0.0
     min_memory_bytes: float = 0.0
     max_price_usd_per_h: float = np.inf
+    # admit types of which nobody states vCPUs and memory: nothing can be predicted for them
     with_unspecified: bool = False
     pricing: Collection[Pricing] = field(default=("on-demand", "spot"))
-    max_age_days: float = np.inf
+    max_age_days: float = np.inf  # of the price; an undated price satisfies no limit but infinity
+    # of ``Provenance.listing``; empty is all. Retired types cannot be rented and are left out by
+    # default.
     listings: Collection[str] = (
         "offered",
         "list-price-no-stock-info",
@@ -81,10 +59,6 @@ def matching_types(
 
     Parameters
     ----------
-    wanted : OfferFilter
-    types : TypeColumns
-    members : callable
-        From a typed accelerator name to canonical names.
     memory_gb : Floats, shape (types,)
         Of one accelerator, as sold.
     """
@@ -115,9 +89,7 @@ def select(
 
     Parameters
     ----------
-    wanted : OfferFilter
     chosen_types : Bools, shape (types,)
-    prices : PriceColumns
     age_days : Floats, shape (provenances,)
         NaN where undated.
     """

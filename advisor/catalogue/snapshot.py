@@ -39,10 +39,8 @@ class Snapshot:
 def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
     """Read the tables of ``folder``; those it lacks come from ``bundled``.
 
-    Raises
-    ------
-    CatalogueError
-        If a file is missing, damaged or breaks a rule: the error names file, row and column.
+    Raises CatalogueError if a file is missing, damaged or breaks a rule: the error names file, row
+    and column.
     """
     if not folder.is_dir():
         raise CatalogueError(
@@ -82,10 +80,7 @@ def find(folders: Sequence[Path], name: str) -> Path | None:
 def part_names(folder: Path) -> list[str]:
     """Return what stands between ``types`` and ``.csv.gz``, the main part first.
 
-    Raises
-    ------
-    CatalogueError
-        If the folder holds no table of types.
+    Raises CatalogueError if the folder holds no table of types.
     """
     names = [path.name for path in folder.glob("types*.csv.gz")]
     if not names:
@@ -98,10 +93,7 @@ def part_names(folder: Path) -> list[str]:
 def read_provenances(folder: Path) -> tuple[Provenance, ...]:
     """Read the sources of a snapshot's prices.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     table = read(folder / files.PROVENANCE_FILE, files.PROVENANCE)
     for number, day in enumerate(texts(table, "as_of"), start=2):

@@ -25,20 +25,14 @@ def build_types(
 ) -> TypeColumns:
     """Join the providers' statements with the measured table.
 
+    Raises CatalogueError if a type has an accelerator that nobody describes.
+
     Parameters
     ----------
-    table : mapping
-        ``files.TYPES`` as read.
     share_alike : Path or None
         The file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay unknown.
     networks : Path or None
         The file of ``files.NETWORKS``, likewise.
-    accelerators : mapping of str to Accelerator
-
-    Raises
-    ------
-    CatalogueError
-        If a type has an accelerator that nobody describes.
     """
     provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
     extra = _measured(share_alike, provider, name)

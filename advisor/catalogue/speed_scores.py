@@ -41,8 +41,6 @@ def converted(source: Path, types: DataFrame) -> dict[tuple[str, str], float]:
 
     Parameters
     ----------
-    source : Path
-        Folder with ``cpu_speed.csv``.
     types : DataFrame
         Columns provider, instance_type, vcpus, cpu_arch, coremark_per_vcpu.
     """

@@ -1,4 +1,4 @@
-"""Which snapshot is in use: the bundled one, or the newest that ``update`` made.
+"""The snapshot in use: the bundled one, or the newest that ``update`` made.
 
 Snapshots are folders that are never changed after they were made; a small file names the one in
 use and is replaced atomically, so that a crash at any moment leaves the old one or the new one.
@@ -43,10 +43,7 @@ def current_folder() -> Path:
 def named_folder(name: str) -> Path:
     """Return the snapshot that a user calls so: bundled, current, previous, or a folder.
 
-    Raises
-    ------
-    CatalogueError
-        If it is no folder.
+    Raises CatalogueError if it is no folder.
     """
     if name == "bundled":
         return bundled_folder()
@@ -74,10 +71,7 @@ def updated_folder() -> Path | None:
 def newest_date(folder: Path) -> str:
     """Return the ISO date of the newest price of a snapshot.
 
-    Raises
-    ------
-    CatalogueError
-        If its sources cannot be read.
+    Raises CatalogueError if its sources cannot be read.
     """
     return max((one.as_of for one in read_provenances(folder)), default="")
 
@@ -122,10 +116,7 @@ def use(folder: Path) -> None:
 def roll_back() -> Path:
     """Return to the snapshot before the one in use, and return its folder.
 
-    Raises
-    ------
-    CatalogueError
-        If the bundled snapshot is in use already.
+    Raises CatalogueError if the bundled snapshot is in use already.
     """
     updated = updated_folder()
     if updated is None:
@@ -175,10 +166,7 @@ def digest(folder: Path) -> str:
 def locked() -> Iterator[None]:
     """Let one update run at a time; the system frees the lock of a process that died.
 
-    Raises
-    ------
-    CatalogueError
-        If another one is running.
+    Raises CatalogueError if another one is running.
     """
     path = cache_folder() / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)

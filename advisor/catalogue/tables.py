@@ -32,26 +32,15 @@ Values = list[str] | Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What a column of a table may hold.
-
-    Attributes
-    ----------
-    name : str
-    is_number : bool
-    low, high : float
-        Bounds of a number, both allowed.
-    is_required : bool
-        The column must exist and no cell may be empty.
-    is_optional : bool
-        The whole column may be missing.
-    """
+    """What a column of a table may hold."""
 
     name: str
     is_number: bool = True
+    # low, high: bounds of a number, both allowed
     low: float = 0.0
     high: float = np.inf
-    is_required: bool = False
-    is_optional: bool = False
+    is_required: bool = False  # the column must exist and no cell may be empty
+    is_optional: bool = False  # the whole column may be missing
 
 
 def text(name: str, *, is_required: bool = False, is_optional: bool = False) -> Column:
@@ -62,10 +51,7 @@ def text(name: str, *, is_required: bool = False, is_optional: bool = False) -> 
 def read_bytes(path: Path) -> bytes:
     """Return a file's bytes as they lie there.
 
-    Raises
-    ------
-    CatalogueError
-        If the file is missing, unreadable, or larger than ``MAX_BYTES``.
+    Raises CatalogueError if the file is missing, unreadable, or larger than ``MAX_BYTES``.
     """
     try:
         with path.open("rb") as file:
@@ -80,10 +66,7 @@ def read_bytes(path: Path) -> bytes:
 def unpack(content: bytes, path: Path) -> str:
     """Return the text of a table that was read from ``path``.
 
-    Raises
-    ------
-    CatalogueError
-        If it is not UTF-8, damaged, or unpacks to more than ``MAX_BYTES``.
+    Raises CatalogueError if it is not UTF-8, damaged, or unpacks to more than ``MAX_BYTES``.
     """
     try:
         if path.suffix == ".gz":
@@ -99,10 +82,7 @@ def unpack(content: bytes, path: Path) -> str:
 def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     """Read a table as one list of texts or one float array a column, NaN for an empty cell.
 
-    Raises
-    ------
-    CatalogueError
-        If the file cannot be read or a cell breaks its column's rule.
+    Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
     return parse(unpack(read_bytes(path), path), columns, path.name)
 

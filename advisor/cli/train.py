@@ -5,22 +5,17 @@ Without a verb it fits the learned predictors: ``advisor train --data mine.jsonl
 
 from __future__ import annotations
 
-from typing import Any, Final
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from advisor.cli.waiting import while_waiting
-from advisor.train import (
-    campaigns,
-    check,
-    device_fit,
-    layout_model,
-    memory_model,
-    models,
-    peers,
-    scaling,
-)
+from advisor.data import laboratory
+from advisor.train import model_folder, models
 
 _DEFAULT: Final = "models"
 
@@ -42,11 +37,70 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Fit models again from measurements; options without a verb are those of `models`.",
 )
-app.command("device-model")(while_waiting("fitting")(device_fit.command))
-app.command("scaling")(while_waiting("fitting")(scaling.command))
-app.command("memory")(while_waiting("fitting")(memory_model.command))
-app.command("layout-model")(while_waiting("fitting")(layout_model.command))
-app.command("campaigns")(while_waiting("fitting")(campaigns.command))
-app.command("peers")(while_waiting("fitting")(peers.command))
+_Data = Annotated[
+    Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
+]
+_Table = Annotated[
+    Path | None, typer.Option("--data", help="Table of published runs (default: packaged).")
+]
+# Fits of the constants that ship, which the laboratory makes: what their verbs say.
+_FITS: Final = {
+    "device-model": "Fit the device model on published measurements.",
+    "scaling": "Fit the constants of data-parallel scaling.",
+    "memory": "Fit the constants of the memory model from measurements.",
+    "layout-model": "Fit the constants of the layout model on published runs.",
+    "campaigns": "Fit what a whole training run adds to its steps.",
+    "peers": "Fit the model of peers that share a batch across sites.",
+}
+
+
+def _fit(verb: str) -> Callable[..., None]:
+    def command(
+        given: _Data = None, out: model_folder.Out = None, day: model_folder.Day = None
+    ) -> None:
+        laboratory("advisor.train.fits").fit(verb, given, out, day)
+
+    command.__doc__ = _FITS[verb]
+    if verb == "campaigns":
+        command.__annotations__["given"] = _Table
+    return command
+
+
+def check(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Folders of trained_models, or paths of such folders (default: all)."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check only the models that are fitted in seconds.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the folder with the new fit.")
+    ] = False,
+    day: Annotated[
+        str | None, typer.Option(help="With --replace: day of the fits (default: today).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Refit the shipped models by the commands on their cards."""
+    again = laboratory("advisor.train.check")
+    found = []
+    for name in names or again.possible(is_quick=quick):
+        folder = again.folder_of(name)
+        if not as_json:
+            typer.echo(f"fitting {folder.name} again ...", err=True)
+        checked = again.check(folder, model_folder.day_of(day) if replace else None)
+        found.append(checked)
+        if not as_json:
+            typer.echo(checked.text(is_replaced=replace))
+    if as_json:
+        record = {"schema_version": 1, "models": [checked.to_record() for checked in found]}
+        typer.echo(json.dumps(record, indent=2))
+    if not replace and any(checked.differences for checked in found):
+        raise typer.Exit(1)
+
+
+for _verb in _FITS:
+    app.command(_verb)(while_waiting("fitting")(_fit(_verb)))
 app.command("models")(models.command)
-app.command("check")(check.command)
+app.command("check")(check)

@@ -1,4 +1,4 @@
-"""What physics says before anything is learned: the anchor's time carried to the configuration.
+"""The physical estimate before anything is learned: the anchor's time, carried over.
 
 here        in the text                      meaning, unit
 anchor_s    T_a                              time of the whole job on the anchor [s]

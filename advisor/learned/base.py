@@ -1,4 +1,4 @@
-"""What all estimators share: scikit-learn's contract, offsets, censored runs, intervals.
+"""Base of all estimators: scikit-learn's contract, offsets, censored runs, intervals.
 
 here            meaning
 y               the target, on the scale that the estimator is given (mostly ln T)
@@ -10,6 +10,7 @@ interval        prediction +- quantile of the errors on jobs that were left out 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
@@ -28,23 +29,23 @@ State = dict[str, Any]
 _LEAST_GROUPS: Final = 2
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators: ``fit``, ``predict`` and ``predict_interval``.
 
-    A subclass has ``_learn(X, r, groups)``, ``_answer(X)``, ``state()`` and ``restore(state)``,
-    and stores ``calibration_folds``, ``is_adaptive``, ``n_jobs`` and ``random_state`` as given.
+    A subclass is a dataclass of its settings, and has ``_learn(X, r, groups)``, ``_answer(X)``,
+    ``state()`` and ``restore(state)``.
 
     Attributes
     ----------
-    n_features_in_ : int
     calibration_ : Calibration or None
         What ``predict_interval`` goes by; None where ``calibration_folds`` is 0.
     """
 
-    calibration_folds: int
-    is_adaptive: bool
-    n_jobs: int | None
-    random_state: int
+    calibration_folds: int = 10  # of whole groups, for the intervals; 0 makes none
+    is_adaptive: bool = False  # intervals are wider where the features say that errors are
+    n_jobs: int | None = None
+    random_state: int = 0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -102,15 +103,12 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Floats:
         """Return bounds that hold the truth of an unseen job with probability ``coverage``.
 
+        Raises ValueError if ``coverage`` is not in (0, 1), or the estimator was fitted without
+        calibration or on one group only.
+
         Returns
         -------
         array of shape (n, 2)
-
-        Raises
-        ------
-        ValueError
-            If ``coverage`` is not in (0, 1), or the estimator was fitted without calibration or
-            on one group only.
         """
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must be in (0, 1), got {coverage}")

@@ -27,40 +27,23 @@ _CONSTANTS: Final = {b"T": True, b"F": False, b"Z": None, b"N": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoostedTrees:
-    """All trees' nodes in one table; shape (nodes,), but for ``roots`` (trees,).
+    """All trees' nodes in one table; shape (nodes,), but for ``roots`` (trees,)."""
 
-    Attributes
-    ----------
-    left, right : integer array
-        Children; -1 in a leaf.
-    feature : integer array
-    threshold : float32 array
-        Smaller values go left; in a leaf its value.
-    is_left_unknown : boolean array
-        Unknown values (nan) go left.
-    roots : integer array
-    base : float
-        What the trees add to.
-    features : int
-    """
-
+    # left, right: children; -1 in a leaf
     left: NDArray[np.int64]
     right: NDArray[np.int64]
     feature: NDArray[np.int64]
-    threshold: NDArray[np.float32]
-    is_left_unknown: NDArray[np.bool_]
+    threshold: NDArray[np.float32]  # smaller values go left; in a leaf its value
+    is_left_unknown: NDArray[np.bool_]  # unknown values (nan) go left
     roots: NDArray[np.int64]
-    base: float
+    base: float  # what the trees add to
     features: int
 
     @classmethod
     def read(cls, data: bytes) -> Self:
         """Read a booster of numerical splits with one output.
 
-        Raises
-        ------
-        ValueError
-            If the bytes are cut, or are no such booster.
+        Raises ValueError if the bytes are cut, or are no such booster.
         """
         try:
             learner = _Reader(data).value()["learner"]

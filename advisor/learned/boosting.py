@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,61 +15,21 @@ _STOP_FOLDS: Final = 5  # one fifth of the groups decides when to stop
 _LEAST_TO_STOP: Final = 5  # with fewer groups one fifth says too little: all rounds are made
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Boosting(RunRegressor):
-    """Boosted regression trees on absolute or squared errors.
+    """Boosted regression trees on absolute or squared errors."""
 
-    Parameters
-    ----------
-    rounds : int
-        Trees at most.
-    depth : int
-    learning_rate : float
-    row_fraction, feature_fraction : float
-        Share of rows and features that a tree sees.
-    least_weight : float
-        Rows in a leaf at least.
-    objective : str
-        XGBoost's objective; ``"reg:squarederror"`` or ``"reg:absoluteerror"``.
-    patience : int or None
-        Rounds without gain on the left-out fifth of the groups before it stops; None never stops.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
-
-    Attributes
-    ----------
-    booster_ : xgboost.Booster
-    rounds_ : int
-        Trees that were grown.
-    """
-
-    def __init__(
-        self,
-        *,
-        rounds: int = 400,
-        depth: int = 5,
-        learning_rate: float = 0.05,
-        row_fraction: float = 0.8,
-        feature_fraction: float = 0.6,
-        least_weight: float = 1.0,
-        objective: str = "reg:squarederror",
-        patience: int | None = None,
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.rounds = rounds
-        self.depth = depth
-        self.learning_rate = learning_rate
-        self.row_fraction = row_fraction
-        self.feature_fraction = feature_fraction
-        self.least_weight = least_weight
-        self.objective = objective
-        self.patience = patience
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    rounds: int = 400
+    depth: int = 5
+    learning_rate: float = 0.05
+    # row_fraction, feature_fraction: share of rows and features that a tree sees
+    row_fraction: float = 0.8
+    feature_fraction: float = 0.6
+    least_weight: float = 1.0  # rows in a leaf at least
+    # XGBoost's objective; ``"reg:squarederror"`` or ``"reg:absoluteerror"``
+    objective: str = "reg:squarederror"
+    # rounds without gain on the left-out fifth of the groups before it stops; None never stops
+    patience: int | None = None
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
         import xgboost as xgb

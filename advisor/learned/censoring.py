@@ -30,14 +30,7 @@ _SETTLED: Final = 1e-4  # of the spread
 
 
 def expected_times(X: Floats, y: Floats, is_bound: NDArray[np.bool_]) -> Floats:
-    """Return y with each lower bound replaced by its expectation, never below the bound.
-
-    Parameters
-    ----------
-    X : array of shape (n, features)
-    y : array of shape (n,)
-    is_bound : array of shape (n,) of bool
-    """
+    """Return y with each lower bound replaced by its expectation, never below the bound."""
     from scipy.special import log_ndtr
 
     if not is_bound.any() or is_bound.all():

@@ -1,4 +1,4 @@
-"""Which configuration to try next for a job, from its own runs and everybody else's.
+"""The configuration to try next for a job, from its own runs and those of other jobs.
 
 here        in the text   meaning
 prices      p_jc          cost of job j on configuration c; nan where it did not complete
@@ -41,27 +41,15 @@ _NEVER: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Jobs by configurations.
+    """Jobs by configurations."""
 
-    Attributes
-    ----------
-    prices : array of shape (jobs, configurations)
-        nan where the job did not complete.
-    times : array of shape (jobs, configurations)
-        Also of runs that failed, where known; nan else. [s]
-    has_run : array of shape (jobs, configurations) of bool
-    families : array of shape (jobs,) of str
-    price_usd_per_h : array of shape (configurations,)
-        Of all machines; nan where unknown. [USD/h]
-    measured : array of shape (jobs, configurations, facts)
-        Means of what was measured during the run; nan where it was not.
-    """
-
-    prices: Floats
-    times: Floats
-    has_run: Flags
-    families: NDArray[Any]
-    price_usd_per_h: Floats
+    prices: Floats  # (jobs, configurations); nan where the job did not complete
+    times: Floats  # (jobs, configurations); also of runs that failed, where known; nan else [s]
+    has_run: Flags  # (jobs, configurations)
+    families: NDArray[Any]  # (jobs,)
+    price_usd_per_h: Floats  # (configurations,); of all machines; nan where unknown [USD/h]
+    # (jobs, configurations, facts); means of what was measured during the run; nan where it was
+    # not
     measured: Floats
 
     @property
@@ -93,11 +81,6 @@ def scores(runs: Runs, job: int, others: Indices, penalty: float | None) -> Floa
     ----------
     runs : Runs
         Of the job one run that completed is looked at: the best by the constant answer.
-    job : int
-    others : array of int
-        Jobs to learn from.
-    penalty : float or None
-        As ``penalty_for`` chooses it on the others.
     """
     found = None if penalty is None else _regressed(runs, job, others, penalty)
     return constant_answer(runs.ratios[others]) if found is None else found
@@ -126,8 +109,6 @@ def in_order(answer: Floats, is_small: Flags, failed: Flags) -> Indices:
         As ``scores``.
     is_small : array of shape (configurations,) of bool
         What comes after all that is larger (``too_small``).
-    failed : array of shape (configurations,) of bool
-        What failed comes last.
     """
     order: Indices = np.lexsort((answer, is_small, failed))
     return order
@@ -158,8 +139,6 @@ def walked_ratio(
     ----------
     spent : array of shape (jobs, configurations)
         What a run cost up to its end or failure.
-    has_growth : bool
-        What comes after a failure is larger (``in_order``), not just the next best.
     """
     paid, failed = 0.0, np.zeros(answer.shape, bool)
     absent = ~runs.has_run[job]

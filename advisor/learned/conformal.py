@@ -31,24 +31,12 @@ _WIDEST: Final = 3.0  # the difficulty stays within this factor of the median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Scores of the left-out rows, and how hard each row is expected to be.
+    """Scores of the left-out rows, and how hard each row is expected to be."""
 
-    Attributes
-    ----------
-    scores : array of shape (n,)
-        ``|e| / s``, ascending.
-    levels : array of shape (n,)
-        Weight at or below each score, up to 1.
-    groups : int
-        Jobs that were left out in turn.
-    slopes : array of shape (features,) or None
-        ln s is linear in the scaled features; None where not adaptive.
-    scaling : Scaling or None
-    """
-
-    scores: Floats
-    levels: Floats
-    groups: int
+    scores: Floats  # (n,); ``|e| / s``, ascending
+    levels: Floats  # (n,); weight at or below each score, up to 1
+    groups: int  # jobs that were left out in turn
+    # (features,); ln s is linear in the scaled features; None where not adaptive
     slopes: Floats | None = None
     scaling: Scaling | None = None
 
@@ -97,9 +85,6 @@ def calibrate(
 
     Parameters
     ----------
-    X : array of shape (n, features)
-    errors : array of shape (n,)
-    groups : array of shape (n,)
     is_adaptive : bool
         Let the width follow what the features say of the error.
     """

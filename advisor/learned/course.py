@@ -47,7 +47,6 @@ def sequences(records: Sequence[RunRecord], channels: int | None = None) -> Floa
 
     Parameters
     ----------
-    records : sequence of RunRecord
     channels : int, optional
         As many as the model was fitted on; those that the records have by default.
 

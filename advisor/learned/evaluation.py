@@ -1,4 +1,4 @@
-"""How wrong an estimator is on each split, beside the baselines of its row."""
+"""Errors of an estimator on each split, beside those of the baselines."""
 
 from __future__ import annotations
 
@@ -48,29 +48,15 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitScores:
-    """One split of one estimator.
-
-    Attributes
-    ----------
-    name : SplitName
-    overall : Metrics
-    groups : tuple of (str, Metrics)
-        By what was left out.
-    baselines : mapping of str to Metrics
-    top1_regret : Regret or None
-        None where no job ran on two configurations.
-    rows : array of int
-        Which runs were predicted (under ``both`` not all can be).
-    predicted : array of shape (rows,)
-    """
+    """One split of one estimator."""
 
     name: SplitName
     overall: Metrics
-    groups: tuple[tuple[str, Metrics], ...]
+    groups: tuple[tuple[str, Metrics], ...]  # by what was left out
     baselines: Mapping[str, Metrics]
-    top1_regret: Regret | None
-    rows: NDArray[np.intp]
-    predicted: Floats
+    top1_regret: Regret | None  # None where no job ran on two configurations
+    rows: NDArray[np.intp]  # which runs were predicted (under ``both`` not all can be)
+    predicted: Floats  # (rows,)
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form: a split of ``advisor evaluate --json``."""
@@ -104,16 +90,10 @@ def evaluate(
 ) -> SplitScores:
     """Score an estimator on one split; each fold is fitted from scratch.
 
+    Raises ModelError if there is nothing that can be left out, or nothing to fit on then.
+
     Parameters
     ----------
-    problem : Problem
-    build : callable
-        Returns an unfitted estimator.
-    split : SplitName
-    coverage : float
-        Of the intervals.
-    seed : int
-        Of the random split.
     n_jobs : int or None
         Folds at once, through joblib: a Dask or Ray backend runs them on its cluster.
     has_intervals : bool
@@ -122,11 +102,6 @@ def evaluate(
         Of more folds as many are scored, evenly spread: ``both`` has one a pair.
     tested, fitted : array of bool of shape (n,), optional
         The runs that may be scored, and those that may be fitted; all by default.
-
-    Raises
-    ------
-    ModelError
-        If there is nothing that can be left out, or nothing to fit on then.
     """
     every = np.ones(len(problem.records), bool)
     may_fit, may_test = (every if one is None else one for one in (fitted, tested))
@@ -220,13 +195,7 @@ def _baselines(
 
 
 def metrics(predicted: Floats, truth: Floats, bounds: Floats | None = None) -> Metrics:
-    """Return the errors of some predictions of positive quantities.
-
-    Parameters
-    ----------
-    predicted, truth : array of shape (n,)
-    bounds : array of shape (n, 2), optional
-    """
+    """Return the errors of some predictions of positive quantities."""
     ape = np.abs(predicted / truth - 1.0)
     spread = float(np.sum((truth - truth.mean()) ** 2))
     squares = float(np.sum((predicted - truth) ** 2))

@@ -163,10 +163,6 @@ def require_same(about: Mapping[str, Any], where: str) -> None:
 def table(records: Sequence[RunRecord]) -> Floats:
     """Return the features of some runs.
 
-    Parameters
-    ----------
-    records : sequence of RunRecord
-
     Returns
     -------
     array of shape (n_records, n_features)

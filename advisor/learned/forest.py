@@ -6,6 +6,7 @@ compiled code walks it, so that a changed file can neither loop nor read outside
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,47 +21,16 @@ _NODE_FIELDS: Final = (
 )  # fmt: skip
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Forest(RunRegressor):
-    """Mean of randomised regression trees.
+    """Mean of randomised regression trees."""
 
-    Parameters
-    ----------
-    trees : int
-    least_leaf : int
-        Rows in a leaf at least.
-    feature_fraction : float
-        Share of the features that a split looks at.
-    is_extra : bool
-        Draw thresholds at random (Geurts et al. 2006) and use every row; else bag the rows and
-        search thresholds (Breiman 2001).
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
-
-    Attributes
-    ----------
-    forest_ : list of scikit-learn trees
-    """
-
-    def __init__(
-        self,
-        *,
-        trees: int = 200,
-        least_leaf: int = 3,
-        feature_fraction: float = 0.5,
-        is_extra: bool = True,
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.trees = trees
-        self.least_leaf = least_leaf
-        self.feature_fraction = feature_fraction
-        self.is_extra = is_extra
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    trees: int = 200
+    least_leaf: int = 3  # rows in a leaf at least
+    feature_fraction: float = 0.5  # share of the features that a split looks at
+    # draw thresholds at random (Geurts et al. 2006) and use every row; else bag the rows and
+    # search thresholds (Breiman 2001).
+    is_extra: bool = True
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
         from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor

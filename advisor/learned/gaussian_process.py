@@ -15,6 +15,7 @@ Williams 2006, eq. 2.30) plus a weak prior; the mean is k(x, X) K^-1 r (eq. 2.25
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,15 +32,9 @@ _CHUNK: Final = 4096  # rows predicted at once
 _SETTLED: Final = 1e-6  # relative gain of a step: the posterior is known to a thousandth of a nat
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GaussianProcess(RunRegressor):
     """Linear trend plus smooth deviation, with the strength of each learned.
-
-    Parameters
-    ----------
-    most_rows : int
-        The cost of a fit grows with the cube of the rows, of a prediction with the rows.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
 
     Attributes
     ----------
@@ -47,20 +42,8 @@ class GaussianProcess(RunRegressor):
         ln of s_l^2, s_f^2, l, s_n^2, for standardised targets.
     """
 
-    def __init__(
-        self,
-        *,
-        most_rows: int = 400,
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.most_rows = most_rows
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    # the cost of a fit grows with the cube of the rows, of a prediction with the rows
+    most_rows: int = 400
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
         from scipy.linalg import cho_factor, cho_solve

@@ -9,6 +9,7 @@ left-out jobs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,50 +20,24 @@ from advisor.learned.conformal import Calibration, calibrate
 from advisor.learned.hull import Hull
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Guarded(RunRegressor):
     """An estimator that answers only where it has seen runs, and physics elsewhere.
 
-    Parameters
-    ----------
-    member : RunRegressor or None
-        Unfitted; None takes a ``Stack``.
-    guarded_columns : sequence of int or None
-        The columns that are watched; None watches all.
-    parted_columns : sequence of int
-        Rows where such a column is positive, and the others, have ranges of their own: single
-        machines say nothing of clusters, and processors nothing of accelerators.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``. The member is calibrated with them.
-
     Attributes
     ----------
-    member_ : RunRegressor
-    hull_ : Hull
-        What counts as seen.
     level_ : float
         Median of what physics leaves over.
     outside_ : Calibration or None
         Errors of physics alone.
     """
 
-    def __init__(
-        self,
-        member: RunRegressor | None = None,
-        *,
-        guarded_columns: Sequence[int] | None = None,
-        parted_columns: Sequence[int] = (),
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.member = member
-        self.guarded_columns = guarded_columns
-        self.parted_columns = parted_columns
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    # unfitted; None takes a ``Stack``
+    member: RunRegressor | None = field(default=None, kw_only=False)
+    guarded_columns: Sequence[int] | None = None  # the columns that are watched; None watches all
+    # rows where such a column is positive, and the others, have ranges of their own: single
+    # machines say nothing of clusters, and processors nothing of accelerators
+    parted_columns: Sequence[int] = ()
 
     def is_outside(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Return for each row whether it leaves what was seen, shape (n,)."""

@@ -1,4 +1,4 @@
-"""What a model has seen: a range for each feature, and how far beyond them a row may lie.
+"""The range of each feature that a model has seen, and how far beyond it a row may lie.
 
 here        meaning
 low, high   of a feature over the rows that were learned from
@@ -31,25 +31,15 @@ _ALONE: Final = 0.1  # reach where no group can be left out: a tenth of a featur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hull:
-    """Ranges that count as seen.
+    """Ranges that count as seen."""
 
-    Attributes
-    ----------
-    lows, highs : array of shape (parts, features)
-        Infinite where the feature was never known: there is nothing to compare with.
-    has_rows : array of shape (parts,) of bool
-        Whether a part has enough rows to cover anything.
-    reach : array of shape (parts,)
-        Distance up to which a row counts as covered.
-    parted_columns : tuple of int
-        c of them make 2 ** c parts.
-    """
-
+    # lows, highs: (parts, features); infinite where the feature was never known: there is nothing
+    # to compare with
     lows: Floats
     highs: Floats
-    has_rows: NDArray[np.bool_]
-    reach: Floats
-    parted_columns: tuple[int, ...] = ()
+    has_rows: NDArray[np.bool_]  # (parts,); whether a part has enough rows to cover anything
+    reach: Floats  # (parts,); distance up to which a row counts as covered
+    parted_columns: tuple[int, ...] = ()  # c of them make 2 ** c parts
 
     @classmethod
     def of(

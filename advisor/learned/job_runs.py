@@ -20,51 +20,26 @@ _LEAST_OTHERS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextTry:
-    """One configuration that a job has not failed on.
+    """One configuration that a job has not failed on."""
 
-    Attributes
-    ----------
-    configuration : str
-        Machines, their number, and the layout.
-    price_usd_per_h : float or None
-        Of all machines. [USD/h]
-    expected_ratio : float or None
-        Cost over the best possible, as it was for other jobs; None where too few ran there.
-    cost_usd : float or None
-        What the job cost there, where it has run. [USD]
-    is_too_small : bool
-        It does not cost more than twice as much an hour as what failed.
-    """
-
-    configuration: str
-    price_usd_per_h: float | None
+    configuration: str  # machines, their number, and the layout
+    price_usd_per_h: float | None  # of all machines [USD/h]
+    # cost over the best possible, as it was for other jobs; None where too few ran there
     expected_ratio: float | None
-    cost_usd: float | None
-    is_too_small: bool
+    cost_usd: float | None  # what the job cost there, where it has run [USD]
+    is_too_small: bool  # it does not cost more than twice as much an hour as what failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextTries:
-    """What to try next for a job.
-
-    Attributes
-    ----------
-    job : str
-    tries : sequence of NextTry
-        The first is to be tried first; what failed is not among them.
-    failed : sequence of str
-        Configurations on which the job failed or was cut short.
-    others : int
-        Jobs that were learned from.
-    looks_at_job : bool
-        The order follows the job's own run; else it is the same for all jobs, since nothing
-        better was found on the others.
-    """
+    """What to try next for a job."""
 
     job: str
-    tries: Sequence[NextTry]
-    failed: Sequence[str]
-    others: int
+    tries: Sequence[NextTry]  # the first is to be tried first; what failed is not among them
+    failed: Sequence[str]  # configurations on which the job failed or was cut short
+    others: int  # jobs that were learned from
+    # the order follows the job's own run; else it is the same for all jobs, since nothing better
+    # was found on the others
     looks_at_job: bool
 
     def to_record(self) -> dict[str, Any]:
@@ -85,17 +60,7 @@ class NextTries:
 def choose(records: Sequence[RunRecord], job: str) -> NextTries:
     """Return what to try next for a job, from all runs there are.
 
-    Parameters
-    ----------
-    records : sequence of RunRecord
-        Its own runs, if any, and those of other jobs on the same configurations.
-    job : str
-        Its ``job_id``.
-
-    Raises
-    ------
-    UsageError
-        If fewer than two other jobs have completed.
+    Raises UsageError if fewer than two other jobs have completed.
     """
     runs, _, jobs, cells = matrices(records, asked=job)
     at = jobs.index(job)

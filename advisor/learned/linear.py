@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,42 +17,16 @@ _ROUNDS: Final = 5
 _USUAL: Final = 2.0  # errors beyond this many median errors lose weight
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Ridge(RunRegressor):
     """Linear regression that keeps its slopes small.
 
     min_b sum_i v_i (r_i - b_0 - z_i b)^2 + a |b|^2 with z the scaled features; a is the one of
     ``strengths`` with the smallest mean absolute error on left-out groups; the weights v_i of rows
     that miss by much are lowered and the fit repeated (Huber's weights), since runs have outliers.
-
-    Parameters
-    ----------
-    strengths : tuple of float
-        Candidates for a.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
-
-    Attributes
-    ----------
-    strength_ : float
-    coef_ : array of shape (features,)
-        Slopes of the scaled features.
-    intercept_ : float
     """
 
-    def __init__(
-        self,
-        *,
-        strengths: tuple[float, ...] = _STRENGTHS,
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.strengths = strengths
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    strengths: tuple[float, ...] = _STRENGTHS
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
         self.scaling_ = Scaling.fit(X)
@@ -113,40 +88,16 @@ def _robust(Z: Floats, r: Floats, strength: float) -> tuple[float, Floats]:
     return intercept, slopes
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Poisson(RunRegressor):
     """Poisson regression of a positive target itself: ln E[y] is linear in the scaled features.
 
     The thesis's baseline for times. The target is y, not ln y, and an offset multiplies.
-
-    Parameters
-    ----------
-    strength : float
-        Penalty on the squared slopes.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
-
-    Attributes
-    ----------
-    coef_ : array of shape (features,)
-    intercept_ : float
     """
 
     _is_multiplicative = True
 
-    def __init__(
-        self,
-        *,
-        strength: float = 1e-2,
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.strength = strength
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    strength: float = 1e-2  # penalty on the squared slopes
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

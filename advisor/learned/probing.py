@@ -1,4 +1,4 @@
-"""Which short real run would help most to choose: the expected saving of knowing, less its price.
+"""Probes: short real runs whose expected saving exceeds their price.
 
 here         in the text   meaning, unit
 cost_usd     c_i           predicted cost of candidate i [USD]
@@ -37,23 +37,12 @@ _LEAST_SHARE: Final = 0.1  # of the loss must be left to gain: CherryPick's stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A short real run worth making.
-
-    Attributes
-    ----------
-    instance_type : int or str
-        As given.
-    gain_usd : float
-        Expected saving of the choice, before the price of the probe.
-    price_usd : float
-        Of the probe.
-    log_sd_before, log_sd_after : float
-        Of the candidate that would be chosen now.
-    """
+    """A short real run worth making."""
 
     instance_type: Any
-    gain_usd: float
+    gain_usd: float  # expected saving of the choice, before the price of the probe
     price_usd: float
+    # log_sd_before, log_sd_after: of the candidate that would be chosen now
     log_sd_before: float
     log_sd_after: float
 
@@ -74,6 +63,8 @@ def worthwhile(
 ) -> list[Probe]:
     """Return the probes whose expected saving exceeds their price, best first.
 
+    Raises ValueError if the arrays differ in length or there is no candidate.
+
     Parameters
     ----------
     cost_usd, time_h, log_sd : array-like of shape (n,)
@@ -84,17 +75,6 @@ def worthwhile(
         Of one instance. The cheapest of a type is what the probe costs per hour.
     probe_h : float
         How long a probe runs, start included. [h]
-    deadline_h, budget_usd : float
-        The user's constraints.
-    shared, noise_sd : float
-        See the module.
-    most : int
-        Probes to name at most.
-
-    Raises
-    ------
-    ValueError
-        If the arrays differ in length or there is no candidate.
 
     Examples
     --------

@@ -42,32 +42,16 @@ COSTS: Final = ("cost", "cost_over_anchor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Runs as arrays, rows aligned.
+    """Runs as arrays, rows aligned."""
 
-    Attributes
-    ----------
-    records : tuple of RunRecord
-        The runs that have a label: ``ok`` and ``censored``.
-    target : Target
-    X : array of shape (n, features)
-    truth : array of shape (n,)
-        Times [s], or costs [USD] where they are the target.
-    offset : array of shape (n,)
-    groups : array of shape (n,) of str
-        Families.
-    is_censored : array of shape (n,) of bool
-    channels : int
-        Of the partial runs' course, behind the features in ``X``; 0 without.
-    """
-
-    records: tuple[RunRecord, ...]
+    records: tuple[RunRecord, ...]  # the runs that have a label: ``ok`` and ``censored``
     target: Target
-    X: Floats
-    truth: Floats
-    offset: Floats
-    groups: NDArray[Any]
-    is_censored: NDArray[np.bool_]
-    channels: int = 0
+    X: Floats  # (n, features)
+    truth: Floats  # (n,); times [s], or costs [USD] where they are the target
+    offset: Floats  # (n,)
+    groups: NDArray[Any]  # (n,); families
+    is_censored: NDArray[np.bool_]  # (n,)
+    channels: int = 0  # of the partial runs' course, behind the features in ``X``; 0 without
 
     def fit(self, model: RunRegressor, rows: NDArray[np.intp] | slice) -> RunRegressor:
         """Fit an estimator on some rows."""
@@ -122,23 +106,15 @@ def problem(
 ) -> Problem:
     """Return the labelled runs among ``records`` as arrays.
 
+    Raises ModelError if no run has what the target needs; UsageError if there is no such target.
+
     Parameters
     ----------
     records : sequence of RunRecord
         Failed runs are left out here: they have no time. So are those that their collector calls
         noisy: other programs made their time.
-    target : Target
-    has_series : bool
-        Append the resampled series of the partial run to the features.
     channels : int, optional
         How many a model takes; those that the runs have by default (``course.channels_of``).
-
-    Raises
-    ------
-    ModelError
-        If no run has what the target needs.
-    UsageError
-        If there is no such target.
     """
     if target not in TARGETS:
         raise UsageError(f"no target named {target!r}", hint=f"one of: {', '.join(TARGETS)}")

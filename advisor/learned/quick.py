@@ -23,21 +23,11 @@ _OBJECTIVE: Final = "reg:squarederror"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickModel:
-    """What ``Guarded`` answers, of trees whose weights sum to one.
-
-    Attributes
-    ----------
-    hull : Hull
-    level : float
-        The answer outside.
-    trees : tuple of (float, BoostedTrees)
-        Weight and trees; they see the first columns only.
-    inside, outside : Calibration
-    columns : int
-    """
+    """What ``Guarded`` answers, of trees whose weights sum to one."""
 
     hull: Hull
     level: float
+    # weight and trees; they see the first columns only
     trees: tuple[tuple[float, BoostedTrees], ...]
     inside: Calibration
     outside: Calibration
@@ -51,10 +41,7 @@ class QuickModel:
     ) -> Self | None:
         """Return the model of ``model.json`` and its arrays, None where it is of another kind.
 
-        Raises
-        ------
-        ValueError
-            If the trees cannot be read.
+        Raises ValueError if the trees cannot be read.
         """
         state = learned["learned"]
         if description["name"] != "guarded" or "calibration" not in learned:

@@ -10,8 +10,8 @@ write all files can write them too, but cannot make loading run code.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from advisor.collectors import atomic, bounded
+from advisor.data import laboratory
 from advisor.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 2
 _T = TypeVar("_T")
-# Name -> (module, class)
-ESTIMATORS: Final[dict[str, tuple[str, str]]] = {
-    "ridge": ("linear", "Ridge"),
-    "poisson": ("linear", "Poisson"),
-    "gp": ("gaussian_process", "GaussianProcess"),
-    "forest": ("forest", "Forest"),
-    "boosting": ("boosting", "Boosting"),
-    "sequence": ("sequence", "SequenceNetwork"),
-    "stack": ("stack", "Stack"),
-    "guarded": ("guarded", "Guarded"),
+# Name -> module and class.
+ESTIMATORS: Final = {
+    "ridge": ("advisor.learned.linear", "Ridge"),
+    "poisson": ("advisor.learned.linear", "Poisson"),
+    "gp": ("advisor.learned.gaussian_process", "GaussianProcess"),
+    "forest": ("advisor.learned.forest", "Forest"),
+    "boosting": ("advisor.learned.boosting", "Boosting"),
+    "sequence": ("advisor.learned.sequence", "SequenceNetwork"),  # of the laboratory
+    "stack": ("advisor.learned.stack", "Stack"),
+    "guarded": ("advisor.learned.guarded", "Guarded"),
 }
 _HINT: Final = "fit it again: advisor train models"
 
@@ -45,17 +46,12 @@ _HINT: Final = "fit it again: advisor train models"
 def estimator(name: str, **settings: Any) -> RunRegressor:
     """Return an unfitted estimator by name.
 
-    Raises
-    ------
-    UsageError
-        If there is no such estimator.
+    Raises UsageError if there is no such estimator, or it is the laboratory's, which is not here.
     """
     if name not in ESTIMATORS:
         raise UsageError(f"no estimator named {name!r}", hint=f"one of: {', '.join(ESTIMATORS)}")
     module, kind = ESTIMATORS[name]
-    made: RunRegressor = getattr(importlib.import_module(f"advisor.learned.{module}"), kind)(
-        **settings
-    )
+    made: RunRegressor = getattr(laboratory(module), kind)(**settings)
     return made
 
 
@@ -71,27 +67,9 @@ def save(
 
     Parameters
     ----------
-    folder : Path
-    model : RunRegressor
-        Fitted.
-    features : mapping
-        ``features.json``: at least ``names``.
-    metrics : mapping
-        ``metrics.json``.
     card : str
         ``card.md``: what it was fitted on, how wrong it is, where it fails.
     """
-    with atomic.replacing_folder(folder) as made:
-        _write(made, model, features, metrics, card)
-
-
-def _write(
-    folder: Path,
-    model: RunRegressor,
-    features: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    card: str,
-) -> None:
     arrays: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
     learned: State = model.state()
@@ -100,56 +78,57 @@ def _write(
     else:
         learned = {"learned": learned}
     scalars = _flatten(learned, "", arrays, blobs)
-    np.savez_compressed(folder / "weights.npz", **arrays)
-    for name, blob in blobs.items():
-        (folder / f"{name}.ubj").write_bytes(blob)
-    _dump(folder / "features.json", dict(features))
-    _dump(folder / "metrics.json", dict(metrics))
-    (folder / "card.md").write_text(card, encoding="utf-8")
-    hashed = ["weights.npz", "features.json", "metrics.json", "card.md"]
-    hashed += [f"{name}.ubj" for name in blobs]
-    about = {
-        "format": FORMAT,
-        "estimator": describe(model),
-        "features_in": model.n_features_in_,
-        "scalars": scalars,
-        "sha256": {name: _sha256(folder / name) for name in hashed},
-    }
-    _dump(folder / "model.json", about | {"own_sha256": _own_sha256(about)})
+    with atomic.replacing_folder(folder) as made:
+        np.savez_compressed(made / "weights.npz", **arrays)
+        for name, blob in blobs.items():
+            (made / f"{name}.ubj").write_bytes(blob)
+        _dump(made / "features.json", dict(features))
+        _dump(made / "metrics.json", dict(metrics))
+        (made / "card.md").write_text(card, encoding="utf-8")
+        hashed = ["weights.npz", "features.json", "metrics.json", "card.md"]
+        hashed += [f"{name}.ubj" for name in blobs]
+        about = {
+            "format": FORMAT,
+            "estimator": describe(model),
+            "features_in": model.n_features_in_,
+            "scalars": scalars,
+            "sha256": {name: _sha256(made / name) for name in hashed},
+        }
+        _dump(made / "model.json", about | {"own_sha256": _own_sha256(about)})
 
 
+def _steadily(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
+    """Let a reader of a model's folder read again where a retraining replaced it meanwhile."""
+
+    @functools.wraps(read)
+    def again(folder: Path) -> _T:
+        while True:
+            now = atomic.current_folder(folder)
+            seen = _inode(now)
+            try:
+                return read(now)
+            except ModelError:
+                if _inode(atomic.current_folder(folder)) == seen:
+                    raise
+
+    return again
+
+
+@_steadily
 def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     """Return a saved model, its ``features.json`` and its ``metrics.json``.
 
-    Raises
-    ------
-    ModelError
-        If a file is missing, was changed, or is of another format.
+    Raises ModelError if a file is missing, was changed, or is of another format.
     """
-    return _steadily(folder, _load)
-
-
-def _load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
     about, learned = _verified(folder)
     return _built(folder, about, learned), *_beside(folder)
 
 
+@_steadily
 def load_lightest(
     folder: Path,
 ) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
-    """Return the same, without scikit-learn and XGBoost where the model needs neither.
-
-    Raises
-    ------
-    ModelError
-        If a file is missing, was changed, or is of another format.
-    """
-    return _steadily(folder, _load_lightest)
-
-
-def _load_lightest(
-    folder: Path,
-) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
+    """Return the same, without scikit-learn and XGBoost where the model needs neither."""
     from advisor.learned.quick import QuickModel
 
     about, learned = _verified(folder)
@@ -192,27 +171,18 @@ def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
 
 
+@_steadily
 def features_of(folder: Path) -> dict[str, Any]:
     """Return ``features.json`` of a saved model alone: what it takes, and what it covers.
 
-    Raises
-    ------
-    ModelError
-        If the folder was changed, or is of another format.
+    Raises ModelError if the folder was changed, or is of another format.
     """
-    return _steadily(folder, _features_of)
-
-
-def _steadily(folder: Path, read: Callable[[Path], _T]) -> _T:
-    """Read a model's folder, again where a retraining replaced it meanwhile."""
-    while True:
-        now = atomic.current_folder(folder)
-        seen = _inode(now)
-        try:
-            return read(now)
-        except ModelError:
-            if _inode(atomic.current_folder(folder)) == seen:
-                raise
+    about = _description(folder)
+    try:
+        _check(folder, about, "features.json")
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
+    return _read(folder / "features.json")
 
 
 def _inode(folder: Path) -> int | None:
@@ -220,15 +190,6 @@ def _inode(folder: Path) -> int | None:
         return folder.stat().st_ino
     except OSError:
         return None
-
-
-def _features_of(folder: Path) -> dict[str, Any]:
-    about = _description(folder)
-    try:
-        _check(folder, about, "features.json")
-    except (OSError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
-    return _read(folder / "features.json")
 
 
 def _description(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a choice costs: the configuration that looks best over the one that is.
+"""Regret of a choice: the cost of what looks best over the cost of what is best.
 
 For each job with runs on several configurations: price of the chosen run over the price of the
 best. Only completed runs can be chosen; where every run of a job has a cost the price is the
@@ -44,11 +44,8 @@ def regret(
 
     Parameters
     ----------
-    records : sequence of RunRecord
     predicted : array-like of shape (n,)
         Predicted times of the runs [s], in any common unit; nan is never chosen.
-    is_cost : bool
-        They are costs.
     """
     jobs, cells = _cells(records)
     prices, guesses = _matrices(records, np.asarray(predicted, float), jobs, cells, is_cost)

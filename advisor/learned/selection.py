@@ -1,4 +1,4 @@
-"""Which estimator to ship: the one whose choices on left-out jobs cost least.
+"""Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
 
 A fitted stack holds every member's answers to rows whose job was left out. The stack's own
 answers to a job use weights that were fitted without that job; intervals likewise use the errors
@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 STACK: Final = "stack"
 _QUICK: Final = "boosting"
 _MOST_FOLDS: Final = 12  # of whole groups: a fold for each of our programs, and few of thousands
+_COVERAGE: Final = 0.9  # of the intervals that are scored
 _CLOSE: Final = 0.005  # regrets that differ by less are equal whatever their scatter
 
 
@@ -39,22 +40,13 @@ class Contest:
     regret: Regret | None
 
 
-def contest(problem: Problem, stack: Stack, coverage: float = 0.9) -> list[Contest]:
-    """Score a fitted stack and each of its members on left-out jobs.
-
-    Parameters
-    ----------
-    problem : Problem
-        What the stack was fitted on, rows in the same order.
-    stack : Stack
-    coverage : float
-        Of the intervals.
-    """
+def contest(problem: Problem, stack: Stack) -> list[Contest]:
+    """Score a fitted stack and each of its members on left-out jobs."""
     known = stack._remove(problem._given(stack), problem.offset)
     names = [name for name, _ in stack._named()]
     answers = dict(zip(names, stack.left_out_.T, strict=True))
     answers[STACK] = _nested_stack(stack.left_out_, known, problem.groups)
-    return [_scored(problem, stack, name, a, known, coverage) for name, a in answers.items()]
+    return [_scored(problem, stack, name, a, known) for name, a in answers.items()]
 
 
 def best_of(results: list[Contest]) -> str:
@@ -94,9 +86,7 @@ def _nested_stack(left_out: Floats, known: Floats, groups: NDArray[Any]) -> Floa
     return answer
 
 
-def _scored(
-    problem: Problem, stack: Stack, name: str, answer: Floats, known: Floats, coverage: float
-) -> Contest:
+def _scored(problem: Problem, stack: Stack, name: str, answer: Floats, known: Floats) -> Contest:
     errors = stack._errors(answer, known)
     half = np.empty(len(answer))
     seen = ~problem.is_censored
@@ -106,7 +96,7 @@ def _scored(
             problem.X[others], errors[others], problem.groups[others],
             is_adaptive=stack.is_adaptive,
         )  # fmt: skip
-        half[inside] = found.half_width(problem.X[inside], coverage)
+        half[inside] = found.half_width(problem.X[inside], _COVERAGE)
     low, high = stack._spread(answer, half)
     middle, lines = (
         problem._back(stack, stack._add(part, problem.offset)) for part in (answer, low)

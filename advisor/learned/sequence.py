@@ -12,6 +12,7 @@ published: two GRU layers of 64 and perceptrons of 64 are taken.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -31,73 +32,34 @@ _DILATIONS: Final = (1, 2, 4, 8)  # kernel 3: the last layer sees 31 readings
 _HINT: Final = "the file was changed or cut: fit the model again"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SequenceNetwork(RunRegressor):
     """GRU or TCN over the series, perceptron over the static features, joined.
 
-    Parameters
-    ----------
-    channels, readings : int
-        The last ``channels * readings`` columns are series; 0 channels is a plain perceptron.
-    branch : {"gru", "tcn"}
-    width : int
-        Of every layer.
-    loss : {"huber", "poisson"}
-        Poisson takes positive targets and answers positive ones; Huber's delta is 1 in units of
-        the target's standard deviation where ``is_scaled``, else of the target.
-    learning_rate : float
-    betas : tuple of float
-    epochs, batch : int
-    patience : int or None
-        Epochs without gain on a sixth of the groups before it stops; None makes every epoch.
-    weight_decay : float
-    is_scaled : bool
-        Standardise the target while learning.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
-
     Attributes
     ----------
-    weights_ : dict of str to array
     epochs_ : int
         Epochs after which the kept weights stood.
     """
 
-    def __init__(
-        self,
-        *,
-        channels: int = 0,
-        readings: int = 0,
-        branch: Branch = "gru",
-        width: int = 32,
-        loss: Loss = "huber",
-        learning_rate: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epochs: int = 200,
-        batch: int = 64,
-        patience: int | None = 20,
-        weight_decay: float = 1e-3,
-        is_scaled: bool = True,
-        calibration_folds: int = 5,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.channels = channels
-        self.readings = readings
-        self.branch = branch
-        self.width = width
-        self.loss = loss
-        self.learning_rate = learning_rate
-        self.betas = betas
-        self.epochs = epochs
-        self.batch = batch
-        self.patience = patience
-        self.weight_decay = weight_decay
-        self.is_scaled = is_scaled
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    # channels, readings: the last ``channels * readings`` columns are series; 0 channels is a
+    # plain perceptron
+    channels: int = 0
+    readings: int = 0
+    branch: Branch = "gru"
+    width: int = 32
+    # poisson takes positive targets and answers positive ones; Huber's delta is 1 in units of the
+    # target's standard deviation where ``is_scaled``, else of the target
+    loss: Loss = "huber"
+    learning_rate: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    epochs: int = 200
+    batch: int = 64
+    # epochs without gain on a sixth of the groups before it stops; None makes every epoch
+    patience: int | None = 20
+    weight_decay: float = 1e-3
+    is_scaled: bool = True  # standardise the target while learning
+    calibration_folds: int = 5
 
     @classmethod
     def thesis(cls, target: Literal["time", "cost"], **settings: Any) -> SequenceNetwork:

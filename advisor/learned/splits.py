@@ -24,18 +24,13 @@ Indices = NDArray[np.intp]
 def group_folds(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple[Indices, Indices]]:
     """Yield (train, test) with whole groups in each test fold, of about equal size.
 
+    Raises ModelError if there is only one group: nothing can be left out.
+
     Parameters
     ----------
     groups : array-like of shape (n,)
-    folds : int
-        At most the number of groups are made.
     seed : int
         Breaks ties between groups of one size.
-
-    Raises
-    ------
-    ModelError
-        If there is only one group: nothing can be left out.
     """
     labels, codes, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     if labels.size < 2:
@@ -61,12 +56,8 @@ def left_out(
 
     ``job`` leaves out each family in turn, ``instance`` each set of instance types, ``both`` each
     pair of the two: neither the family nor the instance type of a test run is in training.
-    ``random`` draws 20 % of the runs five times without overlap.
-
-    Raises
-    ------
-    ModelError
-        If there is only one family or instance type to leave out.
+    ``random`` draws 20 % of the runs five times without overlap. Raises ModelError if there is
+    only one family or instance type to leave out.
     """
     families = np.array([record.job.family for record in records])
     instances = np.array([record.instance_key for record in records])

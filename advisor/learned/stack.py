@@ -8,6 +8,7 @@ Solved as least squares with Huber's weights. Every member sees the same rows an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -22,46 +23,21 @@ _ROUNDS: Final = 10
 _USUAL: Final = 2.0  # errors beyond this many median errors lose weight
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Stack(RunRegressor):
     """Convex combination of estimators.
 
-    Parameters
-    ----------
-    members : sequence of (str, RunRegressor)
-        Unfitted. None takes ridge, extra trees and boosting.
-    folds : int
-        Folds of whole groups for the weights.
-    static_columns : int or None
-        Leading columns that are no series: all that members without a sense for series see.
-    calibration_folds, is_adaptive, n_jobs, random_state
-        See ``RunRegressor``.
-
     Attributes
     ----------
-    members_ : list of RunRegressor
-    weights_ : array of shape (members,)
     left_out_ : array of shape (n, members)
         Each member's answers with the row's group left out; not saved.
     """
 
-    def __init__(
-        self,
-        members: Sequence[tuple[str, RunRegressor]] | None = None,
-        *,
-        folds: int = 10,
-        static_columns: int | None = None,
-        calibration_folds: int = 10,
-        is_adaptive: bool = False,
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.members = members
-        self.folds = folds
-        self.static_columns = static_columns
-        self.calibration_folds = calibration_folds
-        self.is_adaptive = is_adaptive
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    # unfitted. None takes ridge, extra trees and boosting.
+    members: Sequence[tuple[str, RunRegressor]] | None = field(default=None, kw_only=False)
+    folds: int = 10  # folds of whole groups for the weights
+    # leading columns that are no series: all that members without a sense for series see
+    static_columns: int | None = None
 
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
         bare = [member._bare() for _, member in self._named()]
@@ -136,14 +112,7 @@ class Stack(RunRegressor):
 
 
 def convex_weights(left_out: Floats, y: Floats) -> Floats:
-    """Return weights that are not negative and sum to 1.
-
-    Parameters
-    ----------
-    left_out : array of shape (n, members)
-        Predictions of rows whose group was left out.
-    y : array of shape (n,)
-    """
+    """Return weights that are not negative and sum to 1."""
     from scipy.optimize import nnls
 
     count = left_out.shape[1]

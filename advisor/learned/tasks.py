@@ -46,8 +46,6 @@ def supervised(tell: Tell, folder: Path | None = None) -> Iterator[None]:
 
     Parameters
     ----------
-    tell : callable
-        Is given what is being done, how many parts are done, and of how many.
     folder : Path, optional
         Answers of finished parts (``.npy``) are written there, and found there again.
     """
@@ -72,18 +70,7 @@ def tell_inside(what: str, done: int, total: int) -> None:
 def run(
     what: str, function: Callable[..., Floats], tasks: Sequence[Task], n_jobs: int | None
 ) -> list[Floats]:
-    """Return ``function(*task)`` of every task, in order.
-
-    Parameters
-    ----------
-    what : str
-        For people.
-    function : callable
-        Returns an array of numbers; depends on its arguments alone.
-    tasks : sequence of tuple
-    n_jobs : int or None
-        As joblib's.
-    """
+    """Return ``function(*task)`` of every task, in order."""
     supervision = _SUPERVISION.get()
     if supervision is None:
         return list(Parallel(n_jobs=n_jobs)(delayed(function)(*task) for task in tasks))

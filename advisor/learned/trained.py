@@ -29,23 +29,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model says of some runs, rows aligned.
+    """What a model says of some runs, rows aligned."""
 
-    Attributes
-    ----------
-    value, low, high : array of shape (n,)
-        Times [s], or costs [USD].
-    is_extrapolating : array of shape (n,) of bool
-        Answered by physics alone: the run leaves what the model was fitted on.
-    coverage : float
-        Of [low, high].
-    """
-
+    # value, low, high: (n,); times [s], or costs [USD]
     value: Floats
     low: Floats
     high: Floats
+    # (n,); answered by physics alone: the run leaves what the model was fitted on
     is_extrapolating: NDArray[np.bool_]
-    coverage: float
+    coverage: float  # of [low, high]
 
     def to_frame(self) -> Any:
         """Return the rows as a pandas DataFrame."""
@@ -59,37 +51,21 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """A fitted estimator with the features it takes and what was measured of it.
-
-    Attributes
-    ----------
-    name : str
-    estimator : RunRegressor or QuickModel
-        The latter where a folder was read that needs no more.
-    target : Target
-    channels : int
-        Of the partial run's course, which it takes after the features; 0 for none.
-    about : mapping
-        ``features.json``.
-    metrics : mapping
-        ``metrics.json``.
-    """
+    """A fitted estimator with the features it takes and what was measured of it."""
 
     name: str
-    estimator: RunRegressor | QuickModel
+    estimator: RunRegressor | QuickModel  # the latter where a folder was read that needs no more
     target: Target
-    channels: int
-    about: Mapping[str, Any]
-    metrics: Mapping[str, Any]
+    channels: int  # of the partial run's course, which it takes after the features; 0 for none
+    about: Mapping[str, Any]  # ``features.json``
+    metrics: Mapping[str, Any]  # ``metrics.json``
 
     @classmethod
     def load(cls, folder: Path) -> TrainedModel:
         """Read a model from its folder.
 
-        Raises
-        ------
-        ModelError
-            If the folder was changed, or was fitted on other features than this version's.
+        Raises ModelError if the folder was changed, or was fitted on other features than this
+        version's.
         """
         estimator, about, found = registry.load_lightest(folder)
         features.require_same(about, str(folder))
@@ -112,11 +88,8 @@ class TrainedModel:
     def predict(self, records: Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
         """Predict runs; their labels are not looked at.
 
-        Raises
-        ------
-        ModelError
-            If a run lacks what the target is relative to (a partial run), or the answer is not a
-            number: the weights were not made by training.
+        Raises ModelError if a run lacks what the target is relative to (a partial run), or the
+        answer is not a number: the weights were not made by training.
         """
         asked = self._problem(records)
         low, value, high = asked.predict_band(self.estimator, slice(None), coverage).T

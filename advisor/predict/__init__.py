@@ -75,15 +75,8 @@ class Predictor(Physics):
     ) -> Predictor:
         """Return a predictor with a model that ``advisor train`` wrote.
 
-        Parameters
-        ----------
-        folder : str or Path, optional
-            Of the model; the user's own, else the one that ships, by default.
-
-        Raises
-        ------
-        ModelError
-            If there is no such model, it was changed, or was fitted on other features.
+        Raises ModelError if there is no such model, it was changed, or was fitted on other
+        features.
         """
         return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
 
@@ -106,10 +99,6 @@ class Predictor(Physics):
         ----------
         type_index, count : integer arrays of shape (n,)
             Rows of the fleet's types; machines used together.
-        fleet : Fleet, optional
-            Other machines than the catalogue's, e.g. the user's own.
-        space : SearchSpace, optional
-            What a layout may be; everything by default.
         known_network : bool, default False
             Leave machines out whose network is not known.
         """
@@ -154,6 +143,9 @@ class Predictor(Physics):
     ) -> Candidate | Predictions:
         """Estimate the whole job on machines of named types, each in its cheapest region.
 
+        Raises CatalogueError if the one type is unknown or has no such price; UsageError if the
+        job cannot run there: memory, workers, unknown network.
+
         Parameters
         ----------
         profile : Job, str or Path
@@ -161,8 +153,6 @@ class Predictor(Physics):
         configurations : str, or sequence of str or (str, int)
             ``"g5.xlarge"`` or ``"aws:g5.xlarge"`` for one answer; ``["g5.xlarge",
             "2 x g5.xlarge", ("g5.xlarge", 4)]`` for as many.
-        count : int
-            Machines, where one type is named.
         completion : CompletionWay, optional
             What the job runs on until it is done; by default one kind of machines, as ``pricing``
             says. The others start on spot machines: ``pricing="spot"``.
@@ -173,13 +163,6 @@ class Predictor(Physics):
         -------
         Candidate, or Predictions where a sequence is given
             What cannot be answered of a sequence is a row that says why: it raises nothing.
-
-        Raises
-        ------
-        CatalogueError
-            If the one type is unknown or has no such price.
-        UsageError
-            If the job cannot run there: memory, workers, unknown network.
         """
         job = profile if isinstance(profile, Job) else load_job(profile)
         rental = Terms(

@@ -24,10 +24,6 @@ def at_hand(
 
     Parameters
     ----------
-    price_usd_per_h : float
-        What an hour of it costs. [USD/h]
-    space : SearchSpace, optional
-        What a layout may be; everything by default.
     is_changed : bool
         The job is trained otherwise than it was recorded in ways that its record does not show:
         its measured step is an anchor, not the answer.

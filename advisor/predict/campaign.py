@@ -24,17 +24,11 @@ _HINT: Final = "run `advisor train campaigns`, or install the package again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignModel:
-    """The law, and how it came about.
-
-    Attributes
-    ----------
-    folds : mapping of str to CampaignLaw
-        Fitted without the named family.
-    """
+    """The law, and how it came about."""
 
     version: str
-    law: CampaignLaw
-    folds: Mapping[str, CampaignLaw]
+    law: CampaignLaw  # fitted on all runs
+    folds: Mapping[str, CampaignLaw]  # fitted without the named family
 
 
 def path() -> Path:
@@ -46,10 +40,7 @@ def path() -> Path:
 def load(file: Path | None = None) -> CampaignModel:
     """Read the packaged constants, or others of the same form.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another schema or lacks a constant.
+    Raises ModelError if the file is missing, not JSON, of another schema or lacks a constant.
     """
     file = file or path()
     try:

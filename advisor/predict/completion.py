@@ -43,47 +43,29 @@ _SHOWN_SDS: Final = QUANTILES[0.8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """Low, expected and high, shape (n, 3), one row a candidate.
+    """Low, expected and high, shape (n, 3), one row a candidate."""
 
-    Attributes
-    ----------
-    finish_h : float array
-        From the machines' start to the end of the job; on spot machines from the request. [h]
-    billed_h : float array
-        While the machines are paid, as if all of them; of ways that change to on-demand machines
-        (``PAID_ON_DEMAND``) at their price. [h]
-    overhead_fraction : float array of shape (n,)
-        What checkpoints, failures and removals add to the work.
-    checkpoint_interval_s : float array of shape (n,)
-        Useful work between two checkpoints that the figures assume. [s]
-    is_negligible : boolean array of shape (n,)
-        Checkpoints and failures add less than ``planners.goodput.goodput.NEGLIGIBLE_FRACTION``.
-    whole_run_factor : float array of shape (n,)
-        By which a whole run of this size takes longer than its steps, checkpoints, failures and
-        removals: evaluation, stalls, stops by hand.
-    way : integer array of shape (n,)
-        How the job is completed, an index into ``COMPLETIONS``.
-    spot_h, on_demand_h : float arrays of shape (n,)
-        Expected rented time of each kind, as if of all machines. [h]
-    rented_h : float array of shape (n,)
-        Expected time with at least one machine. [h]
-    late_fraction : float array of shape (n,)
-        Probability that a plan by a deadline misses it; nan where the finish alone says that.
-    parts_h : mapping of str to float array of shape (n,)
-        The expected time by what it goes to; they sum to ``finish_h[:, 1]``. [h]
-    """
-
+    # from the machines' start to the end of the job; on spot machines from the request [h]
     finish_h: Floats
+    # while the machines are paid, as if all of them; of ways that change to on-demand machines
+    # (``PAID_ON_DEMAND``) at their price [h]
     billed_h: Floats
-    overhead_fraction: Floats
+    overhead_fraction: Floats  # (n,); what checkpoints, failures and removals add to the work
+    # (n,); useful work between two checkpoints that the figures assume [s]
     checkpoint_interval_s: Floats
+    # (n,); checkpoints and failures add less than ``planners.goodput.goodput.NEGLIGIBLE_FRACTION``
     is_negligible: NDArray[np.bool_]
+    # (n,); by which a whole run of this size takes longer than its steps, checkpoints, failures
+    # and removals: evaluation, stalls, stops by hand
     whole_run_factor: Floats
-    way: Integers
+    way: Integers  # (n,); how the job is completed, an index into ``COMPLETIONS``
+    # spot_h, on_demand_h: (n,); expected rented time of each kind, as if of all machines [h]
     spot_h: Floats
     on_demand_h: Floats
-    rented_h: Floats
+    rented_h: Floats  # (n,); expected time with at least one machine [h]
+    # (n,); probability that a plan by a deadline misses it; nan where the finish alone says that
     late_fraction: Floats
+    # (n,); the expected time by what it goes to; they sum to ``finish_h[:, 1]`` [h]
     parts_h: Mapping[str, Floats]
 
     def way_of(self, row: int) -> CompletionWay:
@@ -260,20 +242,45 @@ def on_spot(
     finish_s = np.maximum(spot.finish_s, least_s[:, None]) * factor[:, None]
     billed_s = np.maximum(spot.billed_s, least_s[:, None]) * factor[:, None]
     paid_s = np.maximum(spot.billed_mean_s, least_s) * factor
-    saves_s = work_s / spot.checkpoint_interval_s * save_s
-    finish = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     interval_s = np.broadcast_to(spot.checkpoint_interval_s, rows.shape)
+    hours = paid_s / HOUR_S
+    return replayed(
+        job, columns, rows, finish_s, billed_s, paid_s, interval_s, factor, error, coverage,
+        **steady_kind("spot", hours),
+    )  # fmt: skip
+
+
+def replayed(
+    job: Job, columns: TimeColumns, rows: Integers, finish_s: Floats, billed_s: Floats,
+    paid_s: Floats, interval_s: Floats, factor: Floats, error: Floats, coverage: float,
+    **kind: Any,
+) -> Completion:  # fmt: skip
+    """Return what replays say of some rows, joined with the error of the step.
+
+    Parameters
+    ----------
+    finish_s, billed_s : float arrays of shape (n, 3)
+        10th, 50th and 90th percentile over the replays, whole run included. [s]
+    paid_s : float array of shape (n,)
+        Mean of what is billed. [s]
+    factor, error : float arrays of shape (n,)
+        Of the whole run, and deviation of the logarithm of the finish.
+    **kind
+        The columns of ``Completion`` that differ by way, as ``steady_kind`` gives them.
+    """
+    work_s = columns.step_s[rows] * job.paid_steps
+    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
+    saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
+    whole_run_s = finish_s[:, 1] * (1.0 - 1.0 / factor)
     return Completion(
-        finish_h=finish,
+        finish_h=finish_h,
         billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
         checkpoint_interval_s=interval_s,
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
-        **steady_kind("spot", paid_s / HOUR_S),
-        parts_h=parts_h(
-            job, columns, finish[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
-        ),
+        parts_h=parts_h(job, columns, finish_h[:, 1], saves_s, whole_run_s, rows=rows),
+        **kind,
     )
 
 

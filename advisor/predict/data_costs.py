@@ -1,4 +1,4 @@
-"""What a job waits for and pays beside its machines: data in, storage, results out.
+"""Data in, storage and results out: waits and costs beside the machines.
 
 ==================  =============================================================================
 here                meaning, unit
@@ -44,20 +44,12 @@ _EVERYWHERE: Final = ("", "us")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCosts:
-    """What each offer adds to the machines' price; nan where the catalogue has no price.
+    """What each offer adds to the machines' price; nan where the catalogue has no price."""
 
-    Attributes
-    ----------
-    storage_usd_per_h : float array of shape (n,)
-        Of one machine. [USD/h]
-    egress_usd : float array of shape (n,)
-        Once. [USD]
-    shortest_bill_h, bill_step_h : float arrays of shape (n,)
-        What is charged at least, and what a bill is a whole multiple of (0: by the second). [h]
-    """
-
-    storage_usd_per_h: Floats
-    egress_usd: Floats
+    storage_usd_per_h: Floats  # (n,); of one machine [USD/h]
+    egress_usd: Floats  # (n,); once [USD]
+    # shortest_bill_h, bill_step_h: (n,); what is charged at least, and what a bill is a whole
+    # multiple of (0: by the second) [h]
     shortest_bill_h: Floats
     bill_step_h: Floats
 
@@ -73,20 +65,13 @@ class SideCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePrices:
-    """Prices by provider (rows) and region (columns); nan where there is none.
+    """Prices by provider (rows) and region (columns); nan where there is none."""
 
-    Attributes
-    ----------
-    provider : integer array of shape (n_types,)
-        Row of each type of the catalogue.
-    region : integer array of shape (n_prices,)
-        Column of each price of the catalogue.
-    """
-
+    # storage_usd_per_gib_h, egress_usd_per_gib: (providers, regions)
     storage_usd_per_gib_h: Floats
     egress_usd_per_gib: Floats
-    provider: Integers
-    region: Integers
+    provider: Integers  # (n_types,); row of each type of the catalogue
+    region: Integers  # (n_prices,); column of each price of the catalogue
 
     def costs(self, job: Job, offers: OfferColumns) -> SideCosts:
         """Return what ``job`` adds to each offer."""

@@ -27,12 +27,8 @@ def direct_cost(
     """Return the cost of the whole job on the machines of the only row of the columns [USD].
 
     None for a predictor of physics alone, a job that was not profiled on processors, a machine
-    without a price, and wherever the model has seen no such runs.
-
-    Raises
-    ------
-    ModelError
-        If the model's folder was changed, or was fitted on other features than this version's.
+    without a price, and wherever the model has seen no such runs. Raises ModelError if the model's
+    folder was changed, or was fitted on other features than this version's.
     """
     price = float(offers.price_usd_per_h[offer])
     model = None if predictor.learned is None else Learned.default(COST)

@@ -1,4 +1,4 @@
-"""Where the numbers of an estimate are from: measured, looked up, computed, learned, given."""
+"""Provenance of the numbers of an estimate: measured, looked up, computed, learned, given."""
 
 from __future__ import annotations
 

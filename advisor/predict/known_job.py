@@ -43,18 +43,14 @@ Machines = Callable[[], Fleet]
 def find_job(**named: Any) -> Job:
     """Return the job that names and values ask for, as Python's keywords.
 
+    Raises UsageError if a name is unknown, several jobs are named, or a value makes no sense;
+    PlanningError if a model cannot be described.
+
     Parameters
     ----------
     **named
         The names of ``advisor.question.entries`` that say which job is meant, how long it is, what
         surrounds it and which software trains it: ``model="llama", tokens="15B"``.
-
-    Raises
-    ------
-    UsageError
-        If a name is unknown, several jobs are named, or a value makes no sense.
-    PlanningError
-        If a model cannot be described.
     """
     asked = Question.read(named, names=JOB_NAMES)
     return job_of(asked.job, asked.setup)
@@ -66,21 +62,14 @@ def job_of(
 ) -> Job:  # fmt: skip
     """Return the job that is meant; as ``jobs.loading.job_of``, known by its runs alone as well.
 
+    Raises UsageError if several jobs are named, or a value makes no sense; CatalogueError if a run
+    was on a machine that the catalogue does not have; PlanningError if a model cannot be
+    described.
+
     Parameters
     ----------
-    job : Job, optional
-        In place of one that ``spec`` names.
     catalogue : callable
         Loads what has the machines of ``spec.runs``; called where there are any.
-
-    Raises
-    ------
-    UsageError
-        If several jobs are named, or a value makes no sense.
-    CatalogueError
-        If a run was on a machine that the catalogue does not have.
-    PlanningError
-        If a model cannot be described.
     """
     if spec.runs is None:
         return loading.job_of(spec, setup, job=job)
@@ -103,17 +92,12 @@ def job_from_runs(
 ) -> Job:  # fmt: skip
     """Return a job of which nothing is known but what its runs took.
 
+    Raises UsageError if a machine is unknown, or a run had fewer samples than devices.
+
     Parameters
     ----------
-    runs : tuple of Actual
-        On one device each, or on several alike.
     batch : int, optional
         Samples of a step; the median of the runs by default.
-
-    Raises
-    ------
-    UsageError
-        If a machine is unknown, or a run had fewer samples than devices.
     """
     runs, usual = with_batches(runs, batch)
     for one in others:
@@ -143,20 +127,11 @@ def measured_runs(
 ) -> list[MeasuredRun]:
     """Return runs as the planner takes them, each on one of its devices; batches are known.
 
-    Several equal devices share the batch, and wait for the slowest of them: what their exchange
-    of gradients takes besides is not told apart from their computing, and stays in the step.
-    Devices are taken by their specifications: a rate measured on some of them says less of the
-    others than that all are treated alike (``validate gpu``: mean 17.6 against 15.9 %).
-
-    Parameters
-    ----------
-    machines : callable, optional
-        Makes the catalogue's types as columns; called where a run names one.
-
-    Raises
-    ------
-    UsageError
-        If a machine is unknown, or a run had fewer samples than devices.
+    Several equal devices share the batch, and wait for the slowest of them: what their exchange of
+    gradients takes besides is not told apart from their computing, and stays in the step. Devices
+    are taken by their specifications: a rate measured on some of them says less of the others than
+    that all are treated alike (``validate gpu``: mean 17.6 against 15.9 %). Raises UsageError if a
+    machine is unknown, or a run had fewer samples than devices.
     """
     machines = machines or cache(partial(all_machines, catalogue))
     return [_measured_run(one, catalogue, machines) for one in runs]
@@ -184,11 +159,6 @@ def place_of(
 ) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
     """Return the machines of a run: a fleet, the row of their type in it, and how many.
 
-    Parameters
-    ----------
-    machines : callable
-        Makes the catalogue's types as columns; called where the run names one.
-
     Raises
     ------
     UsageError, CatalogueError
@@ -207,12 +177,8 @@ def place_of(
 def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGroup:
     """Return what a run was on: a type's number, an accelerator, or machines as of ``--cluster``.
 
-    Raises
-    ------
-    UsageError
-        If neither a type nor an accelerator has the name, or it cannot be read as a cluster.
-    CatalogueError
-        If nobody has the machines of a cluster.
+    Raises UsageError if neither a type nor an accelerator has the name, or it cannot be read as a
+    cluster; CatalogueError if nobody has the machines of a cluster.
     """
     name = actual.instance_type
     if not actual.provider and _CLUSTER.search(name):

@@ -1,4 +1,4 @@
-"""What was learned from runs, put on top of physics where it covers the job.
+"""Corrections learned from runs, on top of physics where they cover the job.
 
 A model covers a candidate if the known features of the job, of its profile and of the machines
 lie no farther from the runs that it was fitted on than left-out programs do (``learned.hull``),
@@ -46,25 +46,17 @@ _COVERAGE: Final = 0.9
 
 @dataclass(frozen=True)
 class Learned:
-    """A folder of a trained model, read as far as it is needed.
-
-    Attributes
-    ----------
-    about : mapping
-        Its ``features.json``.
-    """
+    """A folder of a trained model, read as far as it is needed."""
 
     folder: Path
-    about: dict[str, Any]
+    about: dict[str, Any]  # its ``features.json``
 
     @classmethod
     def open(cls, folder: Path) -> Learned:
         """Read what a model covers.
 
-        Raises
-        ------
-        ModelError
-            If the folder was changed, or was fitted on other features than this version's.
+        Raises ModelError if the folder was changed, or was fitted on other features than this
+        version's.
         """
         about = registry.features_of(folder)
         features.require_same(about, str(folder))
@@ -180,10 +172,7 @@ def candidate_records(
 ) -> list[RunRecord]:
     """Return candidates as the records that a model is asked about.
 
-    Raises
-    ------
-    ValueError
-        If the job was not profiled on processors.
+    Raises ValueError if the job was not profiled on processors.
     """
     known = profile(job)
     if known is None:

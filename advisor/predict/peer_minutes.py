@@ -1,4 +1,4 @@
-"""What the first minute of peers that train together shows: of each one, and of all.
+"""The first minute of peers that train together: facts of each one, and of all.
 
 A peer is a recording of ``advisor profile`` made while the others train too, or a node of
 Hivemind's published recordings. Steps that take much longer than the others waited for a
@@ -30,20 +30,15 @@ _LEAST_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSeries:
-    """One peer from its first step on.
+    """One peer from its first step on."""
 
-    Attributes
-    ----------
-    step_t_s, step_s : array of shape (steps,)
-        When each step ended since the first, and how long it took. [s]
-    synchronised : array of shape (steps,)
-        Synchronisations so far; where nobody counts them, steps that waited for one.
-    """
-
-    step_samples: float
+    step_samples: float  # samples of one of its steps
+    # step_t_s, step_s: (steps,); when each step ended since the first, and how long it took [s]
     step_t_s: Floats
     step_s: Floats
+    # (steps,); synchronisations so far; where nobody counts them, steps that waited for one
     synchronised: Floats
+    # reading_t_s, sent_bytes_per_s: (readings,)
     reading_t_s: Floats
     sent_bytes_per_s: Floats
 
@@ -158,10 +153,7 @@ def together(
 def series_of(recording: Recording, batch: float) -> PeerSeries:
     """Return a recording of one peer as its series.
 
-    Raises
-    ------
-    RunError
-        If it has too few steps to tell a wait from a step.
+    Raises RunError if it has too few steps to tell a wait from a step.
     """
     steps = np.asarray(recording.ranks[0].step_s if recording.ranks else (), float)
     ends = np.cumsum(steps)

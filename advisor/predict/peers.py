@@ -1,4 +1,4 @@
-"""How fast peers train that gather a batch together: from each one's rate, or their first minute.
+"""Speed of peers that gather a batch together: by each one's rate, or their first minute.
 
 The one function behind ``advisor simulate peers``, Python and the protocols ``cluster`` and
 ``series``; the constants are fitted by ``advisor train peers``.
@@ -34,15 +34,10 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRate:
-    """Constants, and how wrong they are on models that were left out of their fit.
-
-    Attributes
-    ----------
-    half_widths : mapping of bool to (mapping of float to float)
-        Whether links between sites are crossed -> coverage -> half the interval of ln(rate).
-    """
+    """Constants, and how wrong they are on models that were left out of their fit."""
 
     constants: PeerParameters
+    # whether links between sites are crossed -> coverage -> half the interval of ln(rate)
     half_widths: Mapping[bool, Mapping[float, float]]
 
     def half_width(self, peers: Peers, coverage: float) -> Array:
@@ -61,10 +56,7 @@ class PeerModel:
     def rates(self, asked: Peers | FirstMinutes, coverage: float = 0.9) -> Array:
         """Return low, value and high of the samples/s of each row, shape (n, 3).
 
-        Raises
-        ------
-        UsageError
-            If there are no intervals of such a coverage.
+        Raises UsageError if there are no intervals of such a coverage.
         """
         if coverage not in QUANTILES:
             raise UsageError(
@@ -100,10 +92,8 @@ class PeerModel:
     def load(cls, folder: Path | None = None) -> PeerModel:
         """Read the constants; ``folder`` takes the place of the packaged one.
 
-        Raises
-        ------
-        ModelError
-            If the file is missing, not JSON, of another version, or lacks a constant.
+        Raises ModelError if the file is missing, not JSON, of another version, or lacks a
+        constant.
         """
         path = (folder or data.root("trained_models") / NAME) / "parameters.json"
         try:
@@ -133,16 +123,10 @@ def _fitted(record: Mapping[str, Any]) -> FittedRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerGroup:
-    """Equal peers at one site.
-
-    Attributes
-    ----------
-    samples_per_s : float
-        Of one of them alone. [1/s]
-    """
+    """Equal peers at one site."""
 
     count: int
-    samples_per_s: float
+    samples_per_s: float  # of one of them alone [1/s]
     site: str = ""
 
     def __post_init__(self) -> None:
@@ -155,20 +139,12 @@ class PeerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAnswer:
-    """What peers reach together.
-
-    Attributes
-    ----------
-    alone_per_s : float
-        Were nothing ever averaged: the sum of the peers. [1/s]
-    training_time_h : Estimate or None
-        None where the length of the job was not given.
-    """
+    """What peers reach together."""
 
     samples_per_s: Estimate
-    alone_per_s: float
-    peers: Peers
-    training_time_h: Estimate | None
+    alone_per_s: float  # were nothing ever averaged: the sum of the peers [1/s]
+    peers: Peers  # one row: what was asked
+    training_time_h: Estimate | None  # None where the length of the job was not given
     is_from_minute: bool
 
     def to_record(self) -> dict[str, Any]:
@@ -195,17 +171,12 @@ def answer(
 ) -> PeerAnswer:  # fmt: skip
     """Return what peers reach together; ``asked`` has one row.
 
+    Raises UsageError if a quantity makes no sense; ModelError if the model cannot be read.
+
     Parameters
     ----------
     asked : Peers or FirstMinutes
         Each peer's own rate, or what was seen of them together.
-
-    Raises
-    ------
-    UsageError
-        If a quantity makes no sense.
-    ModelError
-        If the model cannot be read.
     """
     is_minute = isinstance(asked, FirstMinutes)
     peers = asked.peers if isinstance(asked, FirstMinutes) else asked
@@ -238,15 +209,13 @@ def peers_of(
 ) -> Peers:  # fmt: skip
     """Return groups of peers as the one row that is asked about.
 
+    Raises UsageError if there are fewer than two peers, or a link between two of their sites is
+    not given.
+
     Parameters
     ----------
     links : mapping of two sites to float
         [bytes/s]
-
-    Raises
-    ------
-    UsageError
-        If there are fewer than two peers, or a link between two of their sites is not given.
     """
     count = sum(group.count for group in groups)
     if count < 2:

@@ -30,13 +30,7 @@ from advisor.ways.unit_space import check_space
 
 
 class Physics:
-    """Steps of jobs on machines, by physics alone.
-
-    Parameters
-    ----------
-    catalogue : Catalogue, optional
-        The bundled (or the user's updated) one by default.
-    """
+    """Steps of jobs on machines, by physics alone."""
 
     def __init__(
         self, catalogue: Catalogue | None = None, *, constants: Constants | None = None
@@ -108,15 +102,7 @@ class Physics:
     ) -> StepCase:
         """Return what the ways of training need to know of a job with steps, and of machines.
 
-        Parameters
-        ----------
-        known_network : bool, default False
-            Leave machines out whose network is not known.
-
-        Raises
-        ------
-        UsageError
-            If the space fixes what only a transformer of known dimensions has.
+        Raises UsageError if the space fixes what only a transformer of known dimensions has.
         """
         assert job.work is not None
         if space is not None:

@@ -1,4 +1,4 @@
-"""Where the numbers of a candidate are from: those of its step, and its price."""
+"""Provenance of the numbers of a candidate: those of its step, and its price."""
 
 from __future__ import annotations
 

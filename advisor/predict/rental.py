@@ -24,15 +24,7 @@ def completed(
 ) -> Completion:  # fmt: skip
     """Return what the only row of the columns takes on the machines of one offer.
 
-    Parameters
-    ----------
-    step_columns : callable
-        ``Predictor.step_columns``, for other counts of the type.
-
-    Raises
-    ------
-    UsageError
-        If the job cannot be completed that way on machines of this offer.
+    Raises UsageError if the job cannot be completed that way on machines of this offer.
     """
     name = str(catalogue.types.name[int(offers.type_index[offer_row])])
     if (offers.pricing[offer_row] == "spot") != (way != "on-demand"):

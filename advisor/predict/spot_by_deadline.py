@@ -94,8 +94,6 @@ def on_spot_by_deadline(
         As for ``planned_jobs``; each row can keep the deadline on demand.
     usd_per_h : pair of float arrays of shape (n,)
         Spot and on-demand price of all machines, with what is paid by the hour besides. [USD/h]
-    deadline_h : float
-        [h]
     coverage : float
         Of the interval; no job that can keep the deadline ends behind it.
     """

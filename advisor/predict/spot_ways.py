@@ -21,11 +21,10 @@ from advisor.predict.completion import (
     Floats,
     Integers,
     hazards,
-    parts_h,
+    replayed,
     restart_s,
     save_of_rows_s,
     whole_run,
-    widened,
 )
 from advisor.records.traces import packaged_spot_history
 from advisor.ways.columns import SWAPPING, TimeColumns
@@ -100,10 +99,6 @@ def elastic_workers(
     ----------
     columns : TimeColumns
         Counts that are missing here are asked for.
-    rows : integer array of shape (n,)
-        Rows of ``columns``, all with a time.
-    step_columns : callable
-        ``Predictor.step_columns``.
     """
     known = _steps_s(columns)
     wanted = [
@@ -153,27 +148,15 @@ def _completion(
     """Join replays with the error of the step; ``failures_s`` are waited for and paid besides."""
     factors, log_sds = whole_run(job, columns, None)
     factor, error = factors[rows], np.hypot(columns.log_sd[rows], log_sds[rows])
-    work_s = columns.step_s[rows] * job.paid_steps
-    finish_s = (rentals.finish_s + failures_s[:, None]) * factor[:, None]
-    finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
-    billed_s = (rentals.billed_s + failures_s[:, None]) * factor[:, None]
-    paid_s = (rentals.billed_mean_s + failures_s) * factor
-    billed_h = widened(billed_s, paid_s, error, coverage) / HOUR_S
-    interval_s = rentals.checkpoint_interval_s
-    saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
-    return Completion(
-        finish_h=finish_h,
-        billed_h=billed_h,
-        overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
-        checkpoint_interval_s=interval_s,
-        is_negligible=np.zeros(rows.shape, dtype=bool),
-        whole_run_factor=factor,
+    return replayed(
+        job, columns, rows,
+        (rentals.finish_s + failures_s[:, None]) * factor[:, None],
+        (rentals.billed_s + failures_s[:, None]) * factor[:, None],
+        (rentals.billed_mean_s + failures_s) * factor,
+        rentals.checkpoint_interval_s, factor, error, coverage,
         way=np.full(rows.shape, COMPLETIONS.index(way)),
         spot_h=rentals.mean.spot_s * factor / HOUR_S,
         on_demand_h=(rentals.mean.on_demand_s + failures_s) * factor / HOUR_S,
         rented_h=(rentals.mean.rented_s + failures_s) * factor / HOUR_S,
         late_fraction=np.full(rows.shape, np.nan),
-        parts_h=parts_h(
-            job, columns, finish_h[:, 1], saves_s, finish_s[:, 1] * (1.0 - 1.0 / factor), rows=rows
-        ),
-    )
+    )  # fmt: skip

@@ -30,45 +30,25 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:
-    """One measured run as a question, with its answer.
-
-    Attributes
-    ----------
-    row_id, table, model : str
-    gpu : str
-        An accelerator of the catalogue.
-    transformer : Transformer
-    setup : TrainingSetup
-    precision : Precision
-    layout : Layout
-    per_node : int
-        Accelerators of a machine.
-    network_bytes_per_s : float
-        Of a machine, per direction. [bytes/s]
-    measured_s : float
-        Step time. [s]
-    """
+    """One measured run as a question, with its answer."""
 
     row_id: str
     table: str
     model: str
-    gpu: str
+    gpu: str  # an accelerator of the catalogue
     transformer: Transformer
     setup: TrainingSetup
     precision: Precision
     layout: Layout
-    per_node: int
-    network_bytes_per_s: float
-    measured_s: float
+    per_node: int  # accelerators of a machine
+    network_bytes_per_s: float  # of a machine, per direction [bytes/s]
+    measured_s: float  # step time [s]
 
 
 def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
     """Return runs as columns, those whose accelerator the catalogue has a rate of.
 
-    Raises
-    ------
-    ValueError
-        If none is left.
+    Raises ValueError if none is left.
     """
     known = [run for run in runs if known_part(run.gpu) is not None]
     if not known:

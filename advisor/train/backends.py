@@ -1,4 +1,4 @@
-"""Where the work runs: this machine, or a Dask or Ray cluster that already exists."""
+"""Backends of parallel work: this machine, or an existing Dask or Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,19 +22,14 @@ _TIMEOUT_S: Final = 15.0
 def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]:
     """Run what joblib parallelises inside the block on a backend.
 
+    Raises UsageError if there is no such backend, or it is not installed; ModelError if the
+    cluster cannot be reached or went away: nothing was saved yet, run it again.
+
     Parameters
     ----------
-    backend : {"loky", "dask", "ray"}
     address : str, optional
         Of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``); without one
         a local cluster is started and stopped again.
-
-    Raises
-    ------
-    UsageError
-        If there is no such backend, or it is not installed.
-    ModelError
-        If the cluster cannot be reached or went away: nothing was saved yet, run it again.
     """
     if backend not in BACKENDS:
         raise UsageError(f"no backend named {backend!r}", hint=f"one of: {', '.join(BACKENDS)}")

@@ -29,18 +29,12 @@ _NETWORK_BYTES_PER_S: Final = bytes_per_s(3200)
 def read(data: Path) -> tuple[list[AskedRun], Floats, int]:
     """Read the steps under ``data``.
 
+    Raises ModelError if the table is missing or damaged.
+
     Returns
     -------
-    runs : list of AskedRun
     allocated_bytes : array
         Measured on the fullest rank. [bytes]
-    left_out : int
-        Rows that no question describes.
-
-    Raises
-    ------
-    ModelError
-        If the table is missing or damaged.
     """
     try:
         rows = BLACKWELL.read("steps", data).to_dict("records")

@@ -54,24 +54,13 @@ _FLASH_ATTENTION_YEAR: Final = 2023
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignQuestion:
-    """A published run as it is put to the estimate.
-
-    Attributes
-    ----------
-    campaign : Campaign
-    transformer : Transformer
-    machines : ClusterGroup
-    job : Job
-        Described: its setup, sequences of a step and steps.
-    assumed : tuple of str
-        What was filled in, see the module.
-    """
+    """A published run as it is put to the estimate."""
 
     campaign: Campaign
     transformer: Transformer
     machines: ClusterGroup
-    job: Job
-    assumed: tuple[Assumption, ...]
+    job: Job  # described: its setup, sequences of a step and steps
+    assumed: tuple[Assumption, ...]  # what was filled in, see the module
 
 
 class UnusableError(Exception):
@@ -81,10 +70,8 @@ class UnusableError(Exception):
 def ask(campaign: Campaign, catalogue: Catalogue) -> CampaignQuestion:
     """Describe a run and its machines.
 
-    Raises
-    ------
-    UnusableError
-        If the row does not say enough, or the estimate knows no such model or accelerator.
+    Raises UnusableError if the row does not say enough, or the estimate knows no such model or
+    accelerator.
     """
     transformer, assumed = _transformer(campaign)
     if not campaign.tokens:

@@ -23,49 +23,29 @@ COVERAGE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
-    """What the estimate says of a run in its best layout, before the whole-run term.
-
-    Attributes
-    ----------
-    steps_h : float
-        The steps alone. [h]
-    hours : float
-        With checkpoints and hardware failures where the published hours are of a run as it was;
-        the steps alone elsewhere. [h]
-    log_sd : float
-        Of the logarithm of the step time.
-    layout : Layout
-    """
-
-    steps_h: float
-    hours: float
-    log_sd: float
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignAnswer:
-    """A published run and what the estimate says of it.
+    """A published run and what the estimate says of it in its best layout.
 
-    Attributes
-    ----------
-    question : CampaignQuestion
-    steady : Steady
+    All before the whole-run term.
     """
 
     question: CampaignQuestion
-    steady: Steady
+    steps_h: float  # the steps alone [h]
+    # with checkpoints and hardware failures where the published hours are of a run as it was; the
+    # steps alone elsewhere [h]
+    hours: float
+    log_sd: float  # of the logarithm of the step time
+    layout: Layout
 
     @property
     def device_h(self) -> float:
         """Hours of all devices together, goodput included [h]."""
-        return self.steady.hours * self.question.machines.devices
+        return self.hours * self.question.machines.devices
 
     @property
     def steps_device_h(self) -> float:
         """Hours of all devices together in steps [h]."""
-        return self.steady.steps_h * self.question.machines.devices
+        return self.steps_h * self.question.machines.devices
 
     @property
     def published_rate_device_h(self) -> float | None:
@@ -88,36 +68,23 @@ class CampaignAnswer:
 def answers(
     campaigns: Sequence[Campaign], predictor: Predictor
 ) -> tuple[list[CampaignAnswer], dict[str, int]]:
-    """Return what the estimate says of every run that it can be asked about.
-
-    Returns
-    -------
-    answers : list of CampaignAnswer
-    left_out : dict of str to int
-        Runs that were not asked about, by reason.
-    """
+    """Return what the estimate says of every run that it can be asked about."""
     found, left_out = [], {}
     kept = without_repetitions(campaigns)
     if len(kept) < len(campaigns):
         left_out["stated once more"] = len(campaigns) - len(kept)
     for campaign in kept:
         try:
-            question = ask(campaign, predictor.catalogue)
-            steady = steady_hours(question, predictor)
+            found.append(answer(ask(campaign, predictor.catalogue), predictor))
         except UnusableError as error:
             left_out[str(error)] = left_out.get(str(error), 0) + 1
-            continue
-        found.append(CampaignAnswer(question=question, steady=steady))
     return found, left_out
 
 
-def steady_hours(question: CampaignQuestion, predictor: Predictor) -> Steady:
+def answer(question: CampaignQuestion, predictor: Predictor) -> CampaignAnswer:
     """Ask the estimate: the only place that does.
 
-    Raises
-    ------
-    UnusableError
-        If it has no answer; the message is its status.
+    Raises UnusableError if it has no answer; the message is its status.
     """
     job, group = question.job, question.machines
     fleet, row = own_fleet(
@@ -133,7 +100,8 @@ def steady_hours(question: CampaignQuestion, predictor: Predictor) -> Steady:
         raise UnusableError(STATUSES[int(columns.status[0])].replace("_", " "))
     steps_h = float(columns.step_s[0]) * job.total_steps / HOUR_S
     whole = on_demand(job, columns, COVERAGE, law=STEPS_ALONE).finish_h[0, 1]
-    return Steady(
+    return CampaignAnswer(
+        question=question,
         steps_h=steps_h,
         hours=float(whole) if question.campaign.is_whole_run else steps_h,
         log_sd=float(columns.log_sd[0]),

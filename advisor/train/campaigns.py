@@ -19,10 +19,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from advisor.domain import QUANTILES
@@ -30,11 +29,11 @@ from advisor.errors import ModelError
 from advisor.measurements import reads
 from advisor.planners.goodput.campaign import CampaignLaw, efolds
 from advisor.predict import Predictor
-from advisor.predict.campaign import CampaignModel, path, record
+from advisor.predict.campaign import CampaignModel, record
 from advisor.records.campaigns import packaged_path, read_campaigns
-from advisor.train import model_folder
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
 from advisor.train.few_groups import widening
+from advisor.train.fits import Fitted
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -61,30 +60,18 @@ FORMS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignColumns:
-    """Published runs and what the estimate says of them, shape (n,).
-
-    Attributes
-    ----------
-    family : array of str
-    published_h, estimated_h, steps_h : float arrays
-        Device-hours; estimated without the whole-run term, and in steps alone. [h]
-    rate_h : float array
-        Device-hours at the published rate of the steps; nan without one. [h]
-    software_years : float array
-        By which the software is older than that of the measured layouts.
-    is_whole_run : boolean array
-        The published hours are of a run as it was.
-    step_log_sd : float array
-    """
+    """Published runs and what the estimate says of them, shape (n,)."""
 
     family: NDArray[np.str_]
+    # published_h, estimated_h, steps_h: device-hours; estimated without the whole-run term, and in
+    # steps alone [h]
     published_h: Floats
     estimated_h: Floats
     steps_h: Floats
-    software_years: Floats
-    is_whole_run: Bools
+    software_years: Floats  # by which the software is older than that of the measured layouts
+    is_whole_run: Bools  # the published hours are of a run as it was
     step_log_sd: Floats
-    rate_h: Floats
+    rate_h: Floats  # device-hours at the published rate of the steps; nan without one [h]
 
     def __len__(self) -> int:
         return self.family.size
@@ -117,10 +104,7 @@ class CampaignColumns:
 def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
     """Return answers as columns.
 
-    Raises
-    ------
-    ModelError
-        If there is none.
+    Raises ModelError if there is none.
     """
     if not found:
         raise ModelError(
@@ -135,7 +119,7 @@ def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
         steps_h=np.array([a.steps_device_h for a in found]),
         software_years=np.array([max(SOFTWARE_YEAR - c.year, 0) for c in runs], float),
         is_whole_run=np.array([c.is_whole_run for c in runs]),
-        step_log_sd=np.array([a.steady.log_sd for a in found]),
+        step_log_sd=np.array([a.log_sd for a in found]),
         rate_h=np.array([a.published_rate_device_h or np.nan for a in found]),
     )
 
@@ -239,28 +223,16 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
     }
 
 
-def command(
-    table: Annotated[
-        Path | None, typer.Option("--data", help="Table of published runs (default: packaged).")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit what a whole training run adds to its steps."""
-    target = model_folder.target(out, path().parent.name)
-    with reads.collected() as inputs:
-        source = table or packaged_path()
-        reads.note_file("campaigns/runs", source)
-        found, left_out = answers(read_campaigns(source), Predictor())
+    source = given or packaged_path()
+    reads.note_file("campaigns/runs", source)
+    found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    origin = model_folder.origin("campaigns", inputs, day, model_folder.option("--data", table))
-    model = CampaignModel(version=origin.day, law=fit(rows), folds=folds(rows))
+    model = CampaignModel(version=day, law=fit(rows), folds=folds(rows))
     written = record(model) | {"fitted_on": {"runs": len(rows), "left_out": left_out}}
-    fitted = model_folder.FittedModel(
-        name=path().parent.name,
-        origin=origin,
+    return Fitted(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),
+        told=f"{model.law}, {len(rows)} runs of {len(model.folds)} families",
     )
-    model_folder.write(fitted, target)
-    typer.echo(f"{target}: {model.law}, {len(rows)} runs of {len(model.folds)} families")

@@ -14,9 +14,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -24,102 +24,54 @@ from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
 from advisor.measurements import HIVEMIND
-from advisor.train.model_folder import ABOUT, METRICS, day_of
+from advisor.train.fits import FITS
+from advisor.train.model_folder import ABOUT, METRICS
 
-# Folder -> the command that fits it, in the order in which one uses the constants of another.
-# Seconds of CPU on 2026-11-22: trained_models/README.md.
-COMMANDS: Final = {
-    "device_model": "advisor train device-model",
-    "layout_model": "advisor train layout-model",
-    "memory": "advisor train memory",
-    "scaling": "advisor train scaling",
-    "campaign": "advisor train campaigns",
-    "peers": "advisor train peers",
+# Folder -> the command that fits it.
+COMMANDS: Final = {folder: f"advisor train {verb}" for verb, (folder, _) in FITS.items()} | {
     "runs": "advisor train models --data datasets/runs --quiet",
     "runs_cost": "advisor train models --data datasets/runs --target cost_over_anchor --quiet",
 }
-QUICK: Final = (
-    "memory",
-    "scaling",
-    "campaign",
-    "runs",
-    "runs_cost",
-)  # under half a minute of CPU each
+# Under half a minute of CPU each.
+QUICK: Final = ("memory", "scaling", "campaign", "runs", "runs_cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What fitting a folder again gave.
-
-    Attributes
-    ----------
-    name : str
-    command : str
-    differences : tuple of str
-        A line each; empty where every file has the same bytes.
-    cpu_s : float
-        Of the fit. [s]
-    """
+    """What fitting a folder again gave."""
 
     name: str
     command: str
-    differences: tuple[str, ...]
-    cpu_s: float
+    differences: tuple[str, ...]  # a line each; empty where every file has the same bytes
+    cpu_s: float  # of the fit [s]
+
+    def text(self, *, is_replaced: bool) -> str:
+        """Return a line, and one for every difference."""
+        verdict = "same" if not self.differences else "replaced" if is_replaced else "differs"
+        head = f"{self.name:14}{verdict:10}{self.cpu_s:7.1f} s of CPU  {self.command}"
+        return "\n".join([head, *(f"  {line}" for line in self.differences)])
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self) | {"cpu_s": round(self.cpu_s, 1)}
 
 
-def command(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Folders of trained_models, or paths of such folders (default: all)."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Check only the models that are fitted in seconds.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the folder with the new fit.")
-    ] = False,
-    day: Annotated[
-        str | None, typer.Option(help="With --replace: day of the fits (default: today).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
-    """Refit the shipped models by the commands on their cards."""
-    wanted = names or [n for n in COMMANDS if (n in QUICK or not quick) and _is_possible(n)]
-    found = []
-    for name in wanted:
-        folder = folder_of(name)
-        if not as_json:
-            typer.echo(f"fitting {folder.name} again ...", err=True)
-        checked = check(folder, day_of(day) if replace else None)
-        found.append(checked)
-        if not as_json:
-            typer.echo(_line(checked, is_replaced=replace))
-    if as_json:
-        models = [
-            {"model": c.name, "command": c.command, "differences": list(c.differences),
-             "cpu_s": round(c.cpu_s, 1)} for c in found
-        ]  # fmt: skip
-        typer.echo(json.dumps({"schema_version": 1, "models": models}, indent=2))
-    if not replace and any(c.differences for c in found):
-        raise typer.Exit(1)
-
-
-def _is_possible(name: str) -> bool:
-    """Whether a model's measurements are here: those of one do not ship."""
-    if name != "peers" or HIVEMIND.is_in(data.measurements()):
-        return True
-    typer.echo("peers is left out: its recordings are not here (advisor data fetch hivemind)",
-               err=True)  # fmt: skip
-    return False
+def possible(*, is_quick: bool = False) -> list[str]:
+    """Return the models that can be fitted here: the measurements of one do not ship."""
+    found = [name for name in COMMANDS if name in QUICK or not is_quick]
+    if "peers" in found and not HIVEMIND.is_in(data.measurements()):
+        found.remove("peers")
+        typer.echo(
+            "peers is left out: its recordings are not here (advisor data fetch hivemind)",
+            err=True,
+        )
+    return found
 
 
 def folder_of(name: str) -> Path:
     """Return the folder of a model.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises UsageError if there is none.
     """
     packaged = data.root("trained_models") / name
     for folder in (packaged, Path(name)):
@@ -131,10 +83,7 @@ def folder_of(name: str) -> Path:
 def check(folder: Path, day: str | None = None) -> Checked:
     """Fit a folder again; with a day, put the new files in its place under that day.
 
-    Raises
-    ------
-    ModelError
-        If the folder does not say how it was fitted, or the command fails.
+    Raises ModelError if the folder does not say how it was fitted, or the command fails.
     """
     line = command_of(folder) if day is None else f"{_command(folder)} --day {day}"
     with tempfile.TemporaryDirectory() as made:
@@ -150,10 +99,7 @@ def check(folder: Path, day: str | None = None) -> Checked:
 def command_of(folder: Path) -> str:
     """Return the command on a folder's card.
 
-    Raises
-    ------
-    ModelError
-        If it has none.
+    Raises ModelError if it has none.
     """
     try:
         found = bounded.read_json(folder / METRICS)["command"]
@@ -242,9 +188,3 @@ def _relative(one: Any, other: Any) -> float:
     if not is_number:
         return float("inf")
     return float(abs(one - other) / max(abs(one), abs(other), 1e-300))
-
-
-def _line(checked: Checked, *, is_replaced: bool) -> str:
-    verdict = "same" if not checked.differences else "replaced" if is_replaced else "differs"
-    head = f"{checked.name:14}{verdict:10}{checked.cpu_s:7.1f} s of CPU  {checked.command}"
-    return "\n".join([head, *(f"  {line}" for line in checked.differences)])

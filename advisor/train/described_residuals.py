@@ -29,14 +29,7 @@ Folds = dict[str, list[tuple[NDArray[np.bool_], Fitted]]]
 
 
 def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
-    """Return, by way of leaving out, which rows were left out and the fit on the others.
-
-    Parameters
-    ----------
-    rows : DescribedRows
-    fitted : Fitted
-        A fit on all rows, from which the others start.
-    """
+    """Return, by way of leaving out, which rows were left out and the fit on the others."""
     model, is_convolutional = StepModel(rows), has_convolutions(rows)
     everything = np.ones(rows.log_s.size, bool)
     groups: dict[str, tuple[NDArray[np.str_], NDArray[np.bool_]]] = {
@@ -138,7 +131,6 @@ def fitted_correlations(rows: DescribedRows, residual: Array) -> dict[str, float
 
     Parameters
     ----------
-    rows : DescribedRows
     residual : ndarray of shape (n,)
         As the planner predicts, each device left out. A job is a model in a precision; of its
         batches the mean counts.

@@ -48,10 +48,7 @@ APEX: Final = TrainingSetup(attention="unfused", kernels="fused")
 def read_steps(data: Path) -> list[MeasuredStep]:
     """Read the steps of every suite that lies under ``data``.
 
-    Raises
-    ------
-    ModelError
-        If none is there, or one has other columns.
+    Raises ModelError if none is there, or one has other columns.
     """
     rows: list[MeasuredStep] = []
     readers = (

@@ -14,19 +14,16 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-import typer
 
 from advisor import data as folders
 from advisor.collectors import bounded
 from advisor.machines import devices, residuals
-from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.residual import ResidualParameters
-from advisor.train import model_folder
 from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_residuals import (
     fitted_correlations,
@@ -36,11 +33,11 @@ from advisor.train.described_residuals import (
 )
 from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel
+from advisor.train.fits import Fitted
 from advisor.train.measured_step import MeasuredStep
 from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
 from advisor.train.residual_fit import fit_residual, left_out, seen_steps
 
-NAME: Final = "device_model"
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
@@ -48,38 +45,26 @@ FITTED_KINDS: Final = (
 )  # fmt: skip
 
 
-def command(
-    data: Annotated[
-        Path | None, typer.Option(help="Measurements laid out like shared/data.")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit the device model on published measurements."""
-    target = model_folder.target(out, NAME)
-    measurements = folders.measurements(data)
-    with reads.collected() as inputs:
-        steps = read_steps(measurements)
-        processors = processor_rows(measurements)
-    origin = model_folder.origin("device-model", inputs, day, model_folder.option("--data", data))
+    measurements = folders.measurements(given)
+    steps = read_steps(measurements)
+    processors = processor_rows(measurements)
     rows = columns(steps)
-    fitted = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
-    folds = left_out_fits(rows, fitted)
+    whole = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
+    folds = left_out_fits(rows, whole)
     errors = residuals_of(rows, folds)
     plain = residuals_of(rows, folds, has_deviations=False)
-    record = bounded.read_json(folders.root("trained_models") / NAME / "parameters.json")
-    update(record, fitted.constants, fitted_spreads(rows, plain), rows)
+    record = bounded.read_json(_packaged())
+    update(record, whole.constants, fitted_spreads(rows, plain), rows)
     _update_uncertainty(record, rows, plain["device"], processors)
-    record["as_of"] = origin.day
-    table = residual_table(rows, errors)
+    record["as_of"] = day
     process = fit_residual(steps, devices.parameters_of(record))
-    written = model_folder.FittedModel(
-        name=NAME,
-        origin=origin,
+    return Fitted(
         files={
             "parameters.json": json.dumps(record, indent=1) + "\n",
             residuals.FILE: json.dumps(residuals.to_record(process)) + "\n",
-            "residuals.csv": table.to_csv(index=False, lineterminator="\n"),
+            "residuals.csv": residual_table(rows, errors).to_csv(index=False, lineterminator="\n"),
         },
         metrics={
             "rows": int(rows.log_s.size),
@@ -87,8 +72,6 @@ def command(
             "corrected": _corrected(process, seen_steps(steps)),
         },
     )
-    model_folder.write(written, target)
-    typer.echo(f"wrote {target}")
 
 
 def _update_uncertainty(
@@ -146,10 +129,13 @@ def parameters_of(
     constants: dict[str, float], spreads: dict[str, float], rows: DescribedRows
 ) -> DeviceParameters:
     """Return a fit on ``rows`` as the device model takes it; what was not fitted as packaged."""
-    packaged = folders.root("trained_models") / "device_model" / "parameters.json"
-    record = bounded.read_json(packaged)
+    record: dict[str, Any] = bounded.read_json(_packaged())
     update(record, constants, spreads, rows)
     return devices.parameters_of(record)
+
+
+def _packaged() -> Path:
+    return folders.root("trained_models") / "device_model" / "parameters.json"
 
 
 def update(

@@ -60,13 +60,7 @@ class Fitted:
 
 
 class StepModel:
-    """The equation over some rows.
-
-    Parameters
-    ----------
-    rows : DescribedRows
-        All rows; fits use some of them, predictions are of all.
-    """
+    """The equation over some rows."""
 
     def __init__(self, rows: DescribedRows) -> None:
         self.rows = rows

@@ -86,10 +86,7 @@ SETUPS: Final = {
 def read(data: Path) -> tuple[list[AskedRun], int]:
     """Read the runs under ``data``, and how many are left out.
 
-    Raises
-    ------
-    ModelError
-        If the table is missing or has no run that can be asked.
+    Raises ModelError if the table is missing or has no run that can be asked.
     """
     try:
         table = FINETUNE.read("runs", data).to_dict("records")

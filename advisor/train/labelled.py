@@ -9,15 +9,15 @@ from typing import Final
 
 from advisor import data
 from advisor.collectors import bounded, store
-from advisor.collectors.minicloud.summary import SCHEMA
 from advisor.errors import RunError, UsageError
 from advisor.measurements import reads
 from advisor.records import RunRecord
 from advisor.records.files import to_line
-from advisor.records.importers import formats, minicloud
-from advisor.train.collected import with_device_physics
+from advisor.records.importers import formats
 
 AUTO: Final = "auto"
+_COLLECTED: Final = "minicloud"  # what ``advisor collect`` made: a format and a source
+_PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
 OWN_RUNS: Final = "records.jsonl"  # what ``advisor runs actual`` writes beside the recorded runs
 
 
@@ -30,24 +30,18 @@ def default_paths() -> list[Path]:
 def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     """Read the runs to learn from.
 
+    Raises UsageError if there are none; RunError if a row makes no sense, or two files have a run
+    of the same ``record_id``.
+
     Parameters
     ----------
     paths : sequence of Path or None
         Files or folders; None takes ``default_paths()``.
-    fmt : str
-        A format of ``advisor runs import``; ``auto`` tells records from collected runs.
-
-    Raises
-    ------
-    UsageError
-        If there are none.
-    RunError
-        If a row makes no sense, or two files have a run of the same ``record_id``.
     """
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}
     for path in places:
-        for record in with_device_physics(formats.read(_format(path, fmt), path), path):
+        for record in _with_physics(formats.read(_format(path, fmt), path), path):
             if record.record_id in found:
                 raise RunError(
                     f"{path}: record_id: {record.record_id!r} is in the data twice",
@@ -65,15 +59,21 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
 def run_files(path: Path) -> list[Path]:
     """Return the files of runs in a folder, or the file itself.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises UsageError if there is none.
     """
     files = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise UsageError(f"no .jsonl or .jsonl.gz in {path}", hint="see --data")
     return [file.resolve() for file in files]
+
+
+def _with_physics(records: list[RunRecord], path: Path) -> list[RunRecord]:
+    if all(record.source != _COLLECTED for record in records):
+        return records
+    found: list[RunRecord] = data.laboratory("advisor.train.collected").with_device_physics(
+        records, path
+    )
+    return found
 
 
 def _format(path: Path, fmt: str) -> str:
@@ -82,7 +82,7 @@ def _format(path: Path, fmt: str) -> str:
         return fmt
     file = path
     if path.is_dir():
-        file = next((path / n for n in minicloud.FILES if (path / n).is_file()), path)
+        file = next((path / n for n in _PACKED if (path / n).is_file()), path)
     if not file.is_file():
         return "records"
     try:
@@ -92,5 +92,5 @@ def _format(path: Path, fmt: str) -> str:
             first = bounded.parse_json(rows.readline())
     except (OSError, EOFError, ValueError):
         return "records"  # its reader says what is wrong with it
-    is_collected = isinstance(first, dict) and first.get("schema") == SCHEMA
-    return "minicloud" if is_collected else "records"
+    is_collected = isinstance(first, dict) and str(first.get("schema")).startswith(_COLLECTED)
+    return _COLLECTED if is_collected else "records"

@@ -32,15 +32,7 @@ UNFUSED: Final = TrainingSetup(attention="unfused")
 def layer_frame(data: Path) -> pd.DataFrame:
     """Read the layer profiles whose sizes are stated, on GPUs of the device sheet.
 
-    Parameters
-    ----------
-    data : Path
-        Measurements, or one table of layer profiles.
-
-    Raises
-    ------
-    ModelError
-        If the table cannot be read or has other columns.
+    Raises ModelError if the table cannot be read or has other columns.
     """
     rows = LAYERS.read("profiles", data)
     is_known = [suite_device(name) is not None for name in rows["accelerator"]]
@@ -50,10 +42,7 @@ def layer_frame(data: Path) -> pd.DataFrame:
 def layer_steps(frame: pd.DataFrame) -> Iterator[MeasuredStep]:
     """Yield the layers of a frame; no update is timed.
 
-    Raises
-    ------
-    ModelError
-        If a time is not positive or implausible; the error shows the row.
+    Raises ModelError if a time is not positive or implausible; the error shows the row.
     """
     for row in frame.to_dict("records"):
         device = suite_device(str(row["accelerator"]))

@@ -19,25 +19,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import typer
 
 from advisor import data
-from advisor.measurements import reads
 from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import GENERATIONS
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
-from advisor.train import model_folder
+from advisor.train.fits import Fitted
 from advisor.train.layout_rows import LayoutRows
 from advisor.train.layout_tables import parts_left_out, read_all
+from advisor.train.model_folder import rounded
 from advisor.ways.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
 
-NAME: Final = "layout_model"
 # Read for scoring, never for fitting: clusters whose network or precision is not what the table
 # says (AMP's AWS instances over TCP, Sailor's "fp32").
 NOT_FITTED: Final = ("amp_trials", "sailor_validation", "mlperf_v4_llm")
@@ -103,7 +102,7 @@ def is_dense_training(rows: LayoutRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.broadcast_to(plain, (len(rows),))
 
 
-def fitted(rows: LayoutRows) -> LayoutRows:
+def usable(rows: LayoutRows) -> LayoutRows:
     """Return the rows that the constants are fitted on."""
     return rows.take(is_dense_training(rows) & ~np.isin(rows.table, NOT_FITTED))
 
@@ -118,14 +117,7 @@ def _soft(z: Floats) -> Floats:
 
 
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
-    """Fit the constants; always starts from the prior, never from another fit.
-
-    Parameters
-    ----------
-    rows : LayoutRows
-        As ``fitted`` gives them.
-    prior : LayoutParameters, optional
-    """
+    """Fit the constants; always starts from the prior, never from another fit."""
     from scipy.optimize import least_squares
 
     centre, sd = logarithms(prior or LayoutParameters()), _sds()
@@ -151,22 +143,13 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
 
 
 def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
-    """Fit on all tables and without each; keep each left-out table's errors.
-
-    Parameters
-    ----------
-    rows : LayoutRows
-        Everything that was read.
-    version : str
-    note : callable, optional
-        Called with a line of progress.
-    """
-    usable = fitted(rows)
-    tables = list(dict.fromkeys(usable.table))
+    """Fit on all tables and without each; keep each left-out table's errors."""
+    rows = usable(rows)
+    tables = list(dict.fromkeys(rows.table))
     folds, errors = {}, []
     for table in tables:
-        folds[table] = fit(usable.take(usable.table != table))
-        left_out = usable.take(usable.table == table)
+        folds[table] = fit(rows.take(rows.table != table))
+        left_out = rows.take(rows.table == table)
         log_error = np.abs(np.log(predicted_s(left_out, folds[table]) / left_out.measured_s))
         if note:
             note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
@@ -174,11 +157,11 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
         errors += [
             _errors(table, int(g), log_error[generation == g]) for g in np.unique(generation)
         ]
-    for name, here in parts_left_out(usable).items():
-        folds[name] = fit(usable.take(~here))
+    for name, here in parts_left_out(rows).items():
+        folds[name] = fit(rows.take(~here))
         if note:
             note(f"without {name}")
-    return LayoutModel(version=version, parameters=fit(usable), folds=folds, errors=tuple(errors))
+    return LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
 
 
 def _errors(table: str, generation: int, log_errors: Floats) -> TableErrors:
@@ -226,30 +209,16 @@ def metrics(model: LayoutModel) -> dict[str, Any]:
 
 
 def _rounded(parameters: LayoutParameters) -> dict[str, float]:
-    found: dict[str, float] = model_folder.rounded(asdict(parameters))
+    found: dict[str, float] = rounded(asdict(parameters))
     return found
 
 
-def command(
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit the constants of the layout model on published runs."""
-    target = model_folder.target(out, NAME)
-    with reads.collected() as inputs:
-        rows = read_all(data.measurements(folder))
-    origin = model_folder.origin(
-        "layout-model", inputs, day, model_folder.option("--data", folder)
-    )
-    model = train(rows, version=origin.day, note=lambda line: typer.echo(line, err=True))
-    written = model_folder.FittedModel(
-        name=NAME,
-        origin=origin,
+    rows = read_all(data.measurements(given))
+    model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
+    return Fitted(
         files={path().name: text(model)},
         metrics=metrics(model),
+        told=f"{len(NAMES)} constants, {len(model.folds)} tables",
     )
-    model_folder.write(written, target)
-    typer.echo(f"{target}: {len(NAMES)} constants, {len(model.folds)} tables")

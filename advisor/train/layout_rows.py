@@ -59,36 +59,23 @@ _RECOMPUTE: Final = {"none": 0, "selective": 1, "full": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRows:
-    """Measured runs as columns.
-
-    Attributes
-    ----------
-    row_id, table, gpu, model : arrays of str
-    measured_s : array
-        Step time. [s]
-    devices : array of int
-    is_noisy : array of bool
-    is_recompute_stated : array of bool
-        Where not, ``layouts`` has a guess.
-    shapes, layouts, machines, software : columns of the layout model
-    left_out : int
-        Successful runs of the file that are not transformers with a stated layout and step time,
-        on one kind of known accelerator.
-    """
+    """Measured runs as columns."""
 
     row_id: NDArray[np.str_]
     table: NDArray[np.str_]
     gpu: NDArray[np.str_]
     model: NDArray[np.str_]
-    measured_s: Floats
+    measured_s: Floats  # step time [s]
     devices: NDArray[np.int64]
     global_batch: NDArray[np.int64]
     precision: NDArray[np.str_]
-    is_recompute_stated: NDArray[np.bool_]
+    is_recompute_stated: NDArray[np.bool_]  # where not, ``layouts`` has a guess
     shapes: Shapes
     layouts: Layouts
     machines: Machines
     software: Software
+    # successful runs of the file that are not transformers with a stated layout and step time, on
+    # one kind of known accelerator
     left_out: int = 0
 
     def __len__(self) -> int:
@@ -129,12 +116,8 @@ def read(data: Path) -> LayoutRows:
     """Read the transformer runs that state their dimensions and layout.
 
     Left out: failed runs, quality "low", mixed clusters, models without dimensions (CNNs, BERT
-    reports) and rows without a step time or a layout.
-
-    Raises
-    ------
-    ModelError
-        If the file cannot be read or has no such row.
+    reports) and rows without a step time or a layout. Raises ModelError if the file cannot be read
+    or has no such row.
     """
     frame = LAYOUTS.read("runs", data)
     known = frame[list(STATED)].notna().all(axis=1)

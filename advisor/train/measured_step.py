@@ -13,24 +13,12 @@ from advisor.planners.core.nouns import Device, Operator, Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """A measured step of a described job.
+    """A measured step of a described job."""
 
-    Attributes
-    ----------
-    seconds : float
-        Of the phases among ``operators``. [s]
-    operators : tuple of Operator
-        What was timed: no optimizer where the suite leaves the update out.
-    work : Work
-        The whole step, at the measured micro-batch, in the precision that was run.
-    device : Device
-    is_half, has_update : bool
-    model, family, suite : str
-    """
-
-    seconds: float
+    seconds: float  # of the phases among ``operators`` [s]
+    # what was timed: no optimizer where the suite leaves the update out
     operators: tuple[Operator, ...]
-    work: Work
+    work: Work  # the whole step, at the measured micro-batch, in the precision that was run
     device: Device
     is_half: bool
     has_update: bool

@@ -9,26 +9,24 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import LAYOUTS, reads
+from advisor.measurements import LAYOUTS
 from advisor.planners.core.units import GIB
 from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters
-from advisor.train import model_folder
+from advisor.train.fits import Fitted
 from advisor.train.layout_rows import STATED, LayoutRows, from_frame
 from advisor.ways import parameters
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-NAME: Final = "memory"
 # Prior of (log context in GiB, log slack) and its width; findings of the first trial: 3 GB, 1.11.
 PRIOR, PRIOR_SD = np.log([2.8, 1.1]), np.array([0.4, 0.08])
 NOISE = 0.1  # of one row in log memory
@@ -40,31 +38,15 @@ _ON_FIRST_NODE: Final = "bigscience_v100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRows:
-    """Runs with a memory reading, or that ran out of it, as columns.
-
-    Attributes
-    ----------
-    rows : LayoutRows
-    measured_bytes : array
-        nan where no reading was printed.
-    capacity_bytes : array
-        Of one device.
-    is_out_of_memory : array of bool
-    is_of_first_stage : array of bool
-        The reading is of the first stage, not of the fullest one.
-    has_context : array of bool
-        The reading is of the device; else of what PyTorch reserved there.
-    tensor_bytes : array
-        What the equations say of what was read, without context and slack.
-    """
+    """Runs with a memory reading, or that ran out of it, as columns."""
 
     rows: LayoutRows
-    measured_bytes: Array
+    measured_bytes: Array  # nan where no reading was printed
     capacity_bytes: Array
     is_out_of_memory: Bools
-    is_of_first_stage: Bools
-    has_context: Bools
-    tensor_bytes: Array
+    is_of_first_stage: Bools  # the reading is of the first stage, not of the fullest one
+    has_context: Bools  # the reading is of the device; else of what PyTorch reserved there
+    tensor_bytes: Array  # what the equations say of what was read, without context and slack
 
     @property
     def is_reading(self) -> Bools:
@@ -72,26 +54,14 @@ class MemoryRows:
         return np.asarray(~self.is_out_of_memory & np.isfinite(self.measured_bytes))
 
 
-def command(
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit the constants of the memory model from measurements."""
-    target = model_folder.target(out, NAME)
-    with reads.collected() as inputs:
-        known = read_memory(packaged.measurements(folder))
+    known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
-    fitted = model_folder.FittedModel(
-        name=NAME,
-        origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
+    return Fitted(
         files={"parameters.json": parameters.text(_parameters(known, constants))},
         metrics={"in_sample": _errors(known, constants)},
     )
-    model_folder.write(fitted, target)
-    typer.echo(f"wrote {target}")
 
 
 def fit(data: Path) -> MemoryParameters:
@@ -134,11 +104,7 @@ def read_memory(data: Path) -> MemoryRows:
     """Read the homogeneous transformer runs with a memory reading or a failure.
 
     Left out: readings summed over GPUs, and rows whose stages have fewer layers than the model.
-
-    Raises
-    ------
-    ModelError
-        If the file cannot be read or has no such row.
+    Raises ModelError if the file cannot be read or has no such row.
     """
     frame = LAYOUTS.read("runs", data)
     stated = frame[list(STATED)].notna().all(axis=1)

@@ -16,7 +16,6 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -45,78 +44,21 @@ Out = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a fitted model comes from.
-
-    Attributes
-    ----------
-    command : str
-        What was run, as it can be run again; without the folder it was written to.
-    day : str
-        YYYY-MM-DD.
-    inputs : mapping of str to str
-        Name of each table that was read -> SHA-256 of its normalised content.
-    """
-
-    command: str
-    day: str
-    inputs: Mapping[str, str]
-
-    def to_record(self) -> dict[str, Any]:
-        """Return what ``metrics.json`` begins with."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "command": self.command,
-            "day": self.day,
-            "inputs": dict(sorted(self.inputs.items())),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedModel:
-    """What a trainer hands over to be written.
-
-    Attributes
-    ----------
-    name : str
-        Of its folder in ``trained_models``.
-    origin : Origin
-    files : mapping of str to str
-        File name -> content.
-    metrics : mapping
-        How wrong it is: numbers, tables of numbers (mappings) and rows (lists of mappings).
-    """
-
-    name: str
-    origin: Origin
-    files: Mapping[str, str]
-    metrics: Mapping[str, Any]
-
-
 def origin(
     verb: str, inputs: Mapping[str, str], day: str | None, given: Sequence[str] = ()
-) -> Origin:
-    """Return the origin of a model that is fitted now.
+) -> dict[str, Any]:
+    """Return what ``metrics.json`` of a model begins with that is fitted now.
 
-    Parameters
-    ----------
-    verb : str
-        Of ``advisor train``.
-    inputs : mapping of str to str
-    day : str or None
-        None for today.
-    given : sequence of str
-        The other options that change the result; see ``option``.
-
-    Raises
-    ------
-    UsageError
-        If the day is none.
+    ``command`` can be run again; ``given`` are its options that change the result (``option``),
+    not the folder that it writes to. Raises UsageError if the day is none.
     """
     stated = day_of(day)
-    command = shlex.join(["advisor", "train", verb, *given, "--day", stated])
-    return Origin(command=command, day=stated, inputs=inputs)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": shlex.join(["advisor", "train", verb, *given, "--day", stated]),
+        "day": stated,
+        "inputs": dict(sorted(inputs.items())),
+    }
 
 
 def option(flag: str, value: str | Path | None) -> list[str]:
@@ -127,10 +69,7 @@ def option(flag: str, value: str | Path | None) -> list[str]:
 def day_of(text: str | None) -> str:
     """Return a day in its one form; today for None.
 
-    Raises
-    ------
-    UsageError
-        If the text is no day.
+    Raises UsageError if the text is no day.
     """
     if text is None:
         return datetime.now(UTC).date().isoformat()
@@ -145,10 +84,7 @@ def day_of(text: str | None) -> str:
 def target(out: Path | None, name: str) -> Path:
     """Return the folder to write to, made if need be: a long fit must not end in a refusal.
 
-    Raises
-    ------
-    UsageError
-        If it is a file, or cannot be made or written to.
+    Raises UsageError if it is a file, or cannot be made or written to.
     """
     folder = out or data.root("trained_models") / name
     if folder.suffix == ".json" or (folder.exists() and not folder.is_dir()):
@@ -166,15 +102,25 @@ def target(out: Path | None, name: str) -> Path:
     return folder
 
 
-def write(model: FittedModel, folder: Path) -> None:
-    """Write a fitted model's files, metrics and card into a folder, each file whole."""
-    metrics = model.origin.to_record() | dict(model.metrics)
-    for name, content in model.files.items():
-        atomic.write_text(folder / name, content)
+def write(
+    name: str,
+    folder: Path,
+    origin: Mapping[str, Any],
+    files: Mapping[str, str],
+    metrics: Mapping[str, Any],
+) -> None:
+    """Write a model's files, metrics and card into a folder, each file whole.
+
+    ``metrics`` say how wrong it is: numbers, tables of numbers (mappings), rows (lists of
+    mappings).
+    """
+    metrics = {**origin, **metrics}
+    for file, content in files.items():
+        atomic.write_text(folder / file, content)
     atomic.write_text(folder / METRICS, json.dumps(metrics, indent=1) + "\n")
-    about = data.root("trained_models") / model.name / ABOUT
+    about = data.root("trained_models") / name / ABOUT
     text = about.read_text(encoding="utf-8") if about.is_file() else ""
-    atomic.write_text(folder / CARD, card(model.name, metrics, text))
+    atomic.write_text(folder / CARD, card(name, metrics, text))
 
 
 def heading(name: str, metrics: Mapping[str, Any]) -> list[str]:

@@ -108,11 +108,11 @@ def _given(runs: list[Path] | None, **options: str) -> list[str]:
 
 
 def _save(
-    trained: Any, results: Any, origin: model_folder.Origin, out: Path | None,
+    trained: Any, results: Any, origin: dict[str, Any], out: Path | None,
     told: Callable[[Any], str], as_json: bool,
 ) -> None:  # fmt: skip
     folder = out or data.own_models() / trained.name
-    stated = replace(trained, metrics=origin.to_record() | dict(trained.metrics))
+    stated = replace(trained, metrics=origin | dict(trained.metrics))
     stated.save(folder, told(stated))
     record = {"schema_version": 1, "model": str(folder), **results}
     typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))
@@ -148,29 +148,22 @@ def train(
 ) -> tuple[Any, dict[str, Any]]:
     """Fit a model and return it with its contest: who did how well on what was left out.
 
+    Raises UsageError if there is no such model, target or split; ModelError if the records cannot
+    be learned from.
+
     Parameters
     ----------
-    records : sequence of RunRecord
     model : str
         One of ``MODELS``; ``auto`` keeps the stack or the member whose choices cost least.
-    target : str
     split : str
         What is left out in turn for the weights, the choice and the intervals: whole programs
         (``job``), instance types, or single runs (``random``: siblings stay in, which flatters).
         ``both`` leaves out programs, and scores with the instance type left out besides.
-    n_jobs, seed : int
 
     Returns
     -------
     TrainedModel, dict
         The model, and what ``metrics.json`` holds.
-
-    Raises
-    ------
-    UsageError
-        If there is no such model, target or split.
-    ModelError
-        If the records cannot be learned from.
     """
     from advisor.learned.problem import problem
     from advisor.learned.selection import STACK, best_of, contest, keep_only

@@ -73,23 +73,12 @@ def train_on_dask(
 ) -> tuple[TrainedModel, dict[str, Any]]:
     """Fit boosted trees on runs that lie in many files, with the Dask client that is open.
 
+    Raises ModelError if no program is left to judge the model by, or none to learn from.
+
     Parameters
     ----------
     paths : sequence of Path
         Files that every worker can read, each of a size that one worker can hold.
-    fmt, target : str
-        As for ``advisor train``.
-    rounds, seed : int
-
-    Returns
-    -------
-    TrainedModel, dict
-        The model, and what ``metrics.json`` holds.
-
-    Raises
-    ------
-    ModelError
-        If no program is left to judge the model by, or none to learn from.
     """
     array: Any = importlib.import_module("dask.array")
     dask: Any = importlib.import_module("dask")

@@ -29,22 +29,12 @@ Asked = TypeVar("Asked", Peers, FirstMinutes)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRows(Generic[Asked]):
-    """Runs of several nodes: what is asked, which model they trained, what they reached.
-
-    Attributes
-    ----------
-    asked : Peers or FirstMinutes
-    samples_per_s : array of shape (n,)
-        Measured. [1/s]
-    models : array of shape (n,) of str
-    keys : tuple of str
-        Runs with the same key are repeats.
-    """
+    """Runs of several nodes: what is asked, which model they trained, what they reached."""
 
     asked: Asked
-    samples_per_s: Floats
-    models: NDArray[np.str_]
-    keys: tuple[str, ...]
+    samples_per_s: Floats  # (n,); measured [1/s]
+    models: NDArray[np.str_]  # (n,)
+    keys: tuple[str, ...]  # runs with the same key are repeats
 
     @property
     def peers(self) -> Peers:
@@ -63,10 +53,7 @@ class PeerRows(Generic[Asked]):
 def read_rows(data: Path) -> tuple[PeerRows[Peers], PeerRows[FirstMinutes]]:
     """Read the runs whose peers were recorded alone, and those whose first minute was.
 
-    Raises
-    ------
-    ModelError
-        If there are none.
+    Raises ModelError if there are none.
     """
     folder = HIVEMIND.path("experiments.csv", data).parent
     for name in HIVEMIND.files:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.domain import QUANTILES
 from advisor.learned.conformal import calibrate
-from advisor.measurements import reads
 from advisor.planners.links.peers import (
     FirstMinutes,
     PeerParameters,
@@ -26,8 +24,8 @@ from advisor.planners.links.peers import (
     rate_after_a_minute,
     rate_of_parts,
 )
-from advisor.predict.peers import NAME, FittedRate, PeerModel
-from advisor.train import model_folder
+from advisor.predict.peers import FittedRate, PeerModel
+from advisor.train.fits import Fitted
 from advisor.train.peer_rows import PeerRows, read_rows
 from advisor.ways.parameters import DIGITS
 
@@ -45,34 +43,19 @@ _SHARPEST: Final = 50.0
 _LEAST_FAR_ROWS: Final = 20  # fewer say nothing of intervals: those of all rows stand for them
 
 
-def command(
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit the model of peers that share a batch across sites."""
-    target = model_folder.target(out, NAME)
-    with reads.collected() as inputs:
-        parts, minutes = read_rows(packaged.measurements(folder))
+    parts, minutes = read_rows(packaged.measurements(given))
     of_parts = left_out(parts, rate_of_parts)[0]
     of_minutes = left_out(minutes, rate_after_a_minute)[0]
     model = PeerModel(
         parts=_fitted(parts, rate_of_parts, of_parts),
         minute=_fitted(minutes, rate_after_a_minute, of_minutes),
     )
-    fitted = model_folder.FittedModel(
-        name=NAME,
-        origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
+    return Fitted(
         files={"parameters.json": model.to_text()},
-        metrics={
-            "parts": _metrics(of_parts, parts),
-            "minute": _metrics(of_minutes, minutes),
-        },
+        metrics={"parts": _metrics(of_parts, parts), "minute": _metrics(of_minutes, minutes)},
     )
-    model_folder.write(fitted, target)
-    typer.echo(f"wrote {target}")
 
 
 def fitted_rate(

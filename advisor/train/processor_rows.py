@@ -75,7 +75,6 @@ def processor_log_sd(residuals: NDArray[np.float64], known_log_sd: float) -> flo
 
     Parameters
     ----------
-    residuals : ndarray of shape (n,)
     known_log_sd : float
         What a GPU's estimate has already, its rate not measured.
     """

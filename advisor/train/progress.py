@@ -15,15 +15,7 @@ PERIOD_S: Final = 5.0  # between lines: seldom enough for a log, often enough to
 
 @contextlib.contextmanager
 def progress(checkpoints: Path | None = None, *, is_quiet: bool = False) -> Iterator[None]:
-    """Show how far the fits in the block are; keep finished parts in ``checkpoints``.
-
-    Parameters
-    ----------
-    checkpoints : Path, optional
-        See ``advisor.learned.tasks.supervised``.
-    is_quiet : bool
-        Show nothing: the answer is for a program.
-    """
+    """Show how far the fits in the block are; keep finished parts in ``checkpoints``."""
     from advisor.learned.tasks import supervised
 
     if is_quiet:
@@ -39,14 +31,7 @@ def progress(checkpoints: Path | None = None, *, is_quiet: bool = False) -> Iter
 
 
 class ProgressLines:
-    """Progress as lines of text.
-
-    Parameters
-    ----------
-    out : text stream
-    clock : callable
-        Monotonic time [s]; injected by tests.
-    """
+    """Progress as lines of text."""
 
     def __init__(self, out: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out

@@ -14,15 +14,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
 
 import numpy as np
-import typer
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import reads
-from advisor.planners.core.units import MIB, bytes_per_s
+from advisor.planners.core.units import MIB
 from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S, CollectiveParameters
 from advisor.planners.links.data_parallel import (
     ScalingParameters,
@@ -35,70 +32,49 @@ from advisor.planners.links.scaling_fit import (
     cluster_terms,
     fit_cluster,
 )
-from advisor.train import model_folder
+from advisor.train.fits import Fitted
 from advisor.train.scaling_errors import (
     BACKWARD_FRACTION,
     KNOWN_CLUSTERS,
     errors_by_cluster,
     variance_components,
 )
-from advisor.train.scaling_links import Links, fit_links
+from advisor.train.scaling_links import fit_links
 from advisor.train.scaling_runs import ClusterRuns, read_clusters
 from advisor.ways import parameters
 
-NAME: Final = "scaling"
+Links = tuple[CollectiveParameters, float]  # as ``fit_links`` returns them
 DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
-def command(
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-    ] = None,
-    out: model_folder.Out = None,
-    day: model_folder.Day = None,
-) -> None:
+def fitted(given: Path | None, day: str) -> Fitted:
     """Fit the constants of data-parallel scaling."""
-    target = model_folder.target(out, NAME)
-    with reads.collected() as inputs:
-        source = packaged.measurements(folder)
-        laws, clusters = fit_laws(source), read_clusters(source)
-        links = fit_links(source)
-        constants = _parameters(links, laws, clusters)
-        left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
-        in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
+    source = packaged.measurements(given)
+    laws, clusters = fit_laws(source), read_clusters(source)
+    links = fit_links(source)
+    constants = _parameters(links, laws, clusters)
+    left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
+    in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
-    fitted = model_folder.FittedModel(
-        name=NAME,
-        origin=model_folder.origin(NAME, inputs, day, model_folder.option("--data", folder)),
+    return Fitted(
         files={
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
         },
         metrics={"left_out": left_out, "in_sample": in_sample},
     )
-    model_folder.write(fitted, target)
-    typer.echo(f"wrote {target}")
 
 
 def fit(data: Path) -> ScalingParameters:
     """Fit the constants on the tables under ``data`` (laid out like ``shared/data``).
 
-    Raises
-    ------
-    ModelError
-        If a table is missing or holds no usable row.
+    Raises ModelError if a table is missing or holds no usable row.
     """
     return _parameters(fit_links(data), fit_laws(data), read_clusters(data))
 
 
 def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
-    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on.
-
-    Raises
-    ------
-    ModelError
-        As ``fit``.
-    """
+    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on."""
     laws, clusters, links = fit_laws(data), read_clusters(data), fit_links(data)
     return {
         left_out: _parameters(links, _without(left_out, laws), clusters)
@@ -148,6 +124,7 @@ def _constants(
     links: Links, laws: Mapping[str, ScalingFit], clusters: Mapping[str, ClusterRuns]
 ) -> ScalingParameters:
     """Return the constants by the laws of some clusters, before their widths are known."""
+    rings, growth = links
     slow = [
         1e9 / np.exp(cluster_terms(law).seconds_per_gb)
         for name, law in laws.items()
@@ -158,21 +135,15 @@ def _constants(
     )
     doubling = [cluster_terms(law).straggler_doubling for law in laws.values()]
     return ScalingParameters(
-        collectives=CollectiveParameters(
-            launch_s=links.launch_s,
-            intra_step_s=links.intra_step_s,
-            network_step_s=links.network_step_s,
-            intra_efficiency=links.intra_efficiency,
-            network_efficiency=links.network_efficiency,
-            stream_bytes_per_s=float(np.exp(np.mean(np.log(slow)))) if slow else bytes_per_s(10),
-            rdma_from_bytes_per_s=RDMA_FROM_BYTES_PER_S,
-        ),
+        collectives=replace(rings, stream_bytes_per_s=float(np.exp(np.mean(np.log(slow)))))
+        if slow
+        else rings,
         bucket_bytes=DDP_BUCKET_BYTES,
         overlap_fraction=float(min(1.0, np.median(rho) / BACKWARD_FRACTION)),
         # The law's stragglers grow by s in the first doubling, the expected maximum by 0.56.
         straggler_sd_fraction=max(0.0, float(np.mean(doubling))) / float(expected_maximum(2)),
         log_sd_compute=0.0,
         log_sd_communication=0.0,
-        log_sd_per_doubling=links.log_sd_per_doubling,
+        log_sd_per_doubling=growth,
         fitted_workers=float(max(clusters[n].measured.placements.workers.max() for n in laws)),
     )

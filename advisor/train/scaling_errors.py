@@ -57,18 +57,13 @@ def variance_components(
     The mean squared log error of a row is taken to be ``c^2 + (communication / step x n)^2``.
     Every cluster counts the same, and within it every application. Both are Student's quantile
     over the normal one wider, with as many degrees of freedom as clusters: the error of a cluster
-    never seen is a draw among clusters, and of these there are few.
+    never seen is a draw among clusters, and of these there are few. Raises ModelError if no
+    application can be asked on several devices.
 
     Parameters
     ----------
     constants : mapping of str to ScalingParameters
         By cluster: the constants that answer for it, fitted without it where there are others.
-    clusters : mapping of str to ClusterRuns
-
-    Raises
-    ------
-    ModelError
-        If no application can be asked on several devices.
     """
     from scipy.optimize import minimize
 

@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 
 from advisor.measurements import COLLECTIVES
 from advisor.planners.core.units import bytes_per_s
-from advisor.planners.links.collectives import ring_all_reduce_s
+from advisor.planners.links.collectives import (
+    RDMA_FROM_BYTES_PER_S,
+    CollectiveParameters,
+    ring_all_reduce_s,
+)
 from advisor.train.few_groups import widening
 
 Array = NDArray[np.float64]
@@ -33,29 +37,6 @@ PRIOR_LAUNCH_S, PRIOR_STEP_S, PRIOR_LOG_SD = 8.4e-6, 3.4e-6, 0.5
 NVLINK_BYTES_PER_S: Final[Mapping[str, float]] = {"a100": 300e9, "v100": 150e9}
 TABLE_NETWORK_BYTES_PER_S = 8 * bytes_per_s(200)
 _CORNER: Final = 0.1  # log error beyond which a reading counts less
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """What the tables of collectives say.
-
-    Attributes
-    ----------
-    launch_s, intra_step_s, intra_efficiency : float
-        Inside a node. [s, s, -]
-    network_step_s, network_efficiency : float
-        Between nodes with RDMA. [s, -]
-    log_sd_per_doubling : float
-        What a doubling of the devices beyond those fitted adds to the deviation of a ring's log
-        time. [-]
-    """
-
-    launch_s: float
-    intra_step_s: float
-    intra_efficiency: float
-    network_step_s: float
-    network_efficiency: float
-    log_sd_per_doubling: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +63,26 @@ class Rings:
         return np.asarray(np.log(ring) - self.log_s)
 
 
-def fit_links(data: Path) -> Links:
+def fit_links(data: Path) -> tuple[CollectiveParameters, float]:
     """Fit the links on the tables of collectives under ``data``.
 
-    Raises
-    ------
-    ModelError
-        If a table is missing or holds no usable row.
+    Returns what rings reach, streams without RDMA not yet known, and what a doubling of the
+    devices beyond those fitted adds to the deviation of a ring's log time. Raises ModelError if a
+    table is missing or holds no usable row.
     """
     launch_s, intra_step_s, intra_efficiency = _fit_inside(data)
     rings = _read_rings(data)
     step_s, efficiency = rings.fit(np.ones(rings.size.size, bool))
-    return Links(
+    links = CollectiveParameters(
         launch_s=launch_s,
         intra_step_s=intra_step_s,
-        intra_efficiency=intra_efficiency,
         network_step_s=step_s,
+        intra_efficiency=intra_efficiency,
         network_efficiency=efficiency,
-        log_sd_per_doubling=growth_per_doubling(rings),
+        stream_bytes_per_s=bytes_per_s(10),
+        rdma_from_bytes_per_s=RDMA_FROM_BYTES_PER_S,
     )
+    return links, growth_per_doubling(rings)
 
 
 def growth_per_doubling(rings: Rings) -> float:

@@ -36,20 +36,11 @@ GRADIENT_BYTES: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRuns:
-    """All measured runs of one cluster.
+    """All measured runs of one cluster."""
 
-    Attributes
-    ----------
-    applications : tuple of str
-        Names, in the order of the placements' indices.
-    measured : MeasuredPlacements
-    is_placement : ndarray of bool
-        From the placement table.
-    """
-
-    applications: tuple[str, ...]
+    applications: tuple[str, ...]  # names, in the order of the placements' indices
     measured: MeasuredPlacements
-    is_placement: NDArray[np.bool_]
+    is_placement: NDArray[np.bool_]  # from the placement table
 
     def take(self, rows: NDArray[np.bool_]) -> MeasuredPlacements:
         """Return the chosen rows; the applications keep their indices."""
@@ -66,10 +57,7 @@ class ClusterRuns:
 def read_clusters(data: Path) -> dict[str, ClusterRuns]:
     """Read both tables under ``data``; returns cluster name -> runs.
 
-    Raises
-    ------
-    ModelError
-        If neither table is there, a column is missing, or no row is usable.
+    Raises ModelError if neither table is there, a column is missing, or no row is usable.
     """
     import pandas as pd
 

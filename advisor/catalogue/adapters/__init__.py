@@ -20,6 +20,7 @@ from advisor.catalogue.adapters.base import (
     FetchSession,
     RawFile,
     price,
+    price_row,
     provenance,
     read_content,
     read_json,
@@ -39,6 +40,7 @@ __all__ = [
     "Source",
     "TypeRow",
     "price",
+    "price_row",
     "provenance",
     "read_content",
     "read_json",
@@ -59,10 +61,7 @@ class Source:
 def sources(names: Iterable[str] = ()) -> tuple[Source, ...]:
     """Return the adapters with these names, or all, in the order in which they run.
 
-    Raises
-    ------
-    UsageError
-        If there is no adapter of a name.
+    Raises UsageError if there is no adapter of a name.
     """
     known: dict[str, Callable[[], Adapter]] = {"aws": AWS, "azure": Azure, "gcp": GCosts}
     known |= {provider: partial(SkyPilot, cloud) for cloud, provider in CLOUDS.items()}

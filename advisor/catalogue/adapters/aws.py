@@ -24,7 +24,7 @@ from advisor.catalogue.adapters.base import (
     fault,
     opened,
     price,
-    provenance,
+    price_row,
     read_json,
 )
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
@@ -111,17 +111,13 @@ class AWS:
         on_demand = prices.get("on_demand_usd_per_h")
         if on_demand and saving is not None:
             prices["spot_usd_per_h"] = round(on_demand * (1 - saving), 6)
-        return PriceRow(
-            provider="aws",
-            instance_type=name,
-            region=region,
-            spot_interruption_band=band,
-            provenance=provenance(
-                self,
-                found.dates[key],
-                spot_status="" if saving is None else "derived:spot-advisor-savings",
-            ),
-            **prices,
+        return price_row(
+            self,
+            key,
+            prices,
+            found.dates[key],
+            spot_status="derived:spot-advisor-savings",
+            band=band,
         )
 
 

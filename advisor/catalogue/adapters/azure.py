@@ -18,10 +18,10 @@ from advisor.catalogue.adapters.base import (
     RawFile,
     fault,
     price,
-    provenance,
+    price_row,
     read_json,
 )
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.rows import CatalogueRows, TypeRow
 
 _FILTERS: Final = (
     "serviceName eq 'Virtual Machines' and priceType eq 'Consumption'",
@@ -90,20 +90,7 @@ class Azure:
                 TypeRow(provider="azure", instance_type=name, source=self.source)
                 for name in sorted({name for name, _ in prices})
             ),
-            prices=tuple(
-                PriceRow(
-                    provider="azure",
-                    instance_type=name,
-                    region=region,
-                    provenance=provenance(
-                        self,
-                        dates[name, region],
-                        spot_status="listed" if "spot_usd_per_h" in ways else "",
-                    ),
-                    **ways,
-                )
-                for (name, region), ways in prices.items()
-            ),
+            prices=tuple(price_row(self, key, ways, dates[key]) for key, ways in prices.items()),
         )
 
 

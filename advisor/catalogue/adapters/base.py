@@ -1,4 +1,4 @@
-"""What an adapter is: it downloads a provider's public price list, and reads it.
+"""The adapter of a provider: it downloads a public price list, and reads it.
 
 ``fetch`` uses the network and understands nothing; ``parse`` understands and uses no network.
 Files that a user downloaded take the place of ``fetch``, and tests need no network.
@@ -10,39 +10,37 @@ import contextlib
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Protocol, runtime_checkable
 
 from advisor.catalogue.nouns import Provenance
-from advisor.catalogue.rows import CatalogueRows
+from advisor.catalogue.rows import CatalogueRows, PriceRow
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFile:
-    """A file as it was downloaded or given.
+    """A file as it was downloaded or given."""
 
-    Attributes
-    ----------
-    name : str
-        What the adapter calls it; unique among its files.
-    path : Path
-    url : str
-        ``""`` where a user gave the file.
-    retrieved_at : str
-        ISO 8601 in UTC; ``""`` where nobody knows. A file's own date of change says nothing: a
-        copy is always new.
-    sha256 : str
-    """
-
-    name: str
+    name: str  # what the adapter calls it; unique among its files
     path: Path
-    url: str
+    url: str  # ``""`` where a user gave the file
+    # ISO 8601 in UTC; ``""`` where nobody knows. A file's own date of change says nothing: a copy
+    # is always new.
     retrieved_at: str
     sha256: str
+    # etag, last_modified: what the server called this version; ``""`` where it did not
+    etag: str = ""
+    last_modified: str = ""
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What to send so that the server answers only if the file has changed."""
+        both = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in both.items() if value}
 
 
 class FetchSession(Protocol):
@@ -51,10 +49,7 @@ class FetchSession(Protocol):
     def get(self, url: str, *, name: str, max_bytes: int) -> RawFile:
         """Download a file, or return the copy from before if it has not changed.
 
-        Raises
-        ------
-        CatalogueError
-            If it cannot be had.
+        Raises CatalogueError if it cannot be had.
         """
         ...
 
@@ -94,16 +89,13 @@ class Adapter(Protocol):
     def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
         """Read the files.
 
+        Raises CatalogueError if a file is not what it should be; the error names the file and the
+        place in it.
+
         Parameters
         ----------
-        files : sequence of RawFile
         as_of : str
             ISO date for prices whose file states none; ``""`` is unknown.
-
-        Raises
-        ------
-        CatalogueError
-            If a file is not what it should be; the error names the file and the place in it.
         """
         ...
 
@@ -121,18 +113,42 @@ def provenance(
     adapter: Adapter,
     as_of: str,
     *,
-    status: str = "listed",
     spot_status: str = "",
     listing: str = "offered",
 ) -> Provenance:
     """Say where an adapter's prices come from."""
     return Provenance(
         as_of=as_of,
-        status=status,
+        status="listed",
         spot_status=spot_status,
         listing=listing,
         source=adapter.source,
         licence=adapter.licence,
+    )
+
+
+def price_row(
+    adapter: Adapter,
+    key: tuple[str, str],
+    usd_per_h: Mapping[str, float],
+    as_of: str,
+    *,
+    spot_status: str = "listed",
+    listing: str = "offered",
+    band: int | None = None,
+) -> PriceRow:
+    """Return the prices of a type in a region, ``key``; ``usd_per_h`` by column of ``PriceRow``.
+
+    ``spot_status`` says how the spot price came about, where there is one.
+    """
+    spot = spot_status if "spot_usd_per_h" in usd_per_h else ""
+    return PriceRow(
+        provider=adapter.name,
+        instance_type=key[0],
+        region=key[1],
+        spot_interruption_band=band,
+        provenance=provenance(adapter, as_of, spot_status=spot, listing=listing),
+        **usd_per_h,
     )
 
 
@@ -143,10 +159,7 @@ MAX_CONTENT_BYTES: Final = 512 << 20  # of one unpacked file that is read as a w
 def opened(file: RawFile) -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked: AWS serves gzip without saying so.
 
-    Raises
-    ------
-    CatalogueError
-        If it cannot be read or is damaged.
+    Raises CatalogueError if it cannot be read or is damaged.
     """
     try:
         with file.path.open("rb") as packed:
@@ -166,10 +179,7 @@ def opened(file: RawFile) -> Iterator[IO[bytes]]:
 def read_content(file: RawFile) -> bytes:
     """Read a whole file, unpacked.
 
-    Raises
-    ------
-    CatalogueError
-        If it cannot be read, or unpacks to more than ``MAX_CONTENT_BYTES``.
+    Raises CatalogueError if it cannot be read, or unpacks to more than ``MAX_CONTENT_BYTES``.
     """
     with opened(file) as stream:
         content = stream.read(MAX_CONTENT_BYTES + 1)
@@ -184,10 +194,7 @@ def read_content(file: RawFile) -> bytes:
 def read_json(file: RawFile) -> Any:
     """Read a file as JSON.
 
-    Raises
-    ------
-    CatalogueError
-        If it is not JSON.
+    Raises CatalogueError if it is not JSON.
     """
     try:
         return bounded.parse_json(read_content(file))
@@ -200,10 +207,7 @@ def read_json(file: RawFile) -> Any:
 def price(file: RawFile, place: str, value: object) -> float:
     """Read a price: a finite number that is not negative; zero is left to the validators.
 
-    Raises
-    ------
-    CatalogueError
-        If it is no such number.
+    Raises CatalogueError if it is no such number.
     """
     try:
         usd = float(value)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from advisor.catalogue.adapters.base import (
     RawFile,
     fault,
     price,
-    provenance,
+    price_row,
     read_content,
 )
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
@@ -88,15 +88,7 @@ class GCosts:
             )
             if cost.get(key) not in (None, "", "0", "0.0")
         }
-        return PriceRow(
-            provider="gcp",
-            instance_type=name,
-            region=region,
-            provenance=provenance(
-                self, date, spot_status="listed" if "spot_usd_per_h" in per_h else ""
-            ),
-            **per_h,
-        )
+        return price_row(self, (name, region), per_h, date)
 
 
 def _made_on(content: Mapping[str, Any]) -> str:
@@ -140,10 +132,7 @@ def _size(text: Any) -> float | None:
 def read_mapping(file: RawFile) -> Mapped:
     """Read nested mappings of scalars, all scalars as text.
 
-    Raises
-    ------
-    CatalogueError
-        If a line is something else, or a key stands twice.
+    Raises CatalogueError if a line is something else, or a key stands twice.
     """
     try:
         lines = read_content(file).decode().splitlines()

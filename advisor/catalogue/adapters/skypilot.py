@@ -18,10 +18,10 @@ from advisor.catalogue.adapters.base import (
     RawFile,
     fault,
     price,
-    provenance,
+    price_row,
     read_content,
 )
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.rows import CatalogueRows, TypeRow
 from advisor.collectors import bounded
 
 # Cloud as SkyPilot calls it -> provider as this catalogue calls it. Those with a catalogue of
@@ -83,7 +83,11 @@ class SkyPilot:
                         prices[key] = min(usd, prices.get(key, usd))
         return CatalogueRows(
             types=tuple(types.values()),
-            prices=tuple(self._price(*key, ways, date) for key, ways in cheapest.items() if ways),
+            prices=tuple(
+                price_row(self, key, ways, date, listing="list-price-no-stock-info")
+                for key, ways in cheapest.items()
+                if ways
+            ),
         )
 
     def _type(self, file: RawFile, number: int, row: Mapping[str, str]) -> TypeRow:
@@ -100,20 +104,6 @@ class SkyPilot:
             accelerator_count=size("AcceleratorCount") or 0.0,
             accelerator_memory_gib=_memory_gib(row.get("GpuInfo", "")),
             source=self.source,
-        )
-
-    def _price(self, name: str, region: str, ways: Mapping[str, float], date: str) -> PriceRow:
-        return PriceRow(
-            provider=self.name,
-            instance_type=name,
-            region=region,
-            provenance=provenance(
-                self,
-                date,
-                spot_status="listed" if "spot_usd_per_h" in ways else "",
-                listing="list-price-no-stock-info",
-            ),
-            **ways,
         )
 
 

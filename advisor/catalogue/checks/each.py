@@ -1,4 +1,4 @@
-"""What rules about prices share."""
+"""Helpers that rules about prices share."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def each_price(
     return replace(rows, prices=tuple(kept)), findings
 
 
-def finding(rule: str, severity: Severity, row: PriceRow, message: str) -> Finding:
-    """Name what a rule found in a price."""
+def finding(rule: str, severity: Severity, row: PriceRow | TypeRow, message: str) -> Finding:
+    """Name what a rule found in a price or a type."""
     return Finding(
         rule=rule,
         severity=severity,
         provider=row.provider,
         instance_type=row.instance_type,
-        region=row.region,
+        region=row.region if isinstance(row, PriceRow) else "",
         message=message,
     )

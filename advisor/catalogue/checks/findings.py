@@ -1,4 +1,4 @@
-"""What a rule is given, and what it finds."""
+"""Findings of the rules, and the context that rules are given."""
 
 from __future__ import annotations
 
@@ -27,26 +27,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What rules compare with.
+    """What rules compare with."""
 
-    Attributes
-    ----------
-    before : CatalogueRows
-        The snapshot in use.
-    outdated : tuple of str
-        What the sources begin with whose prices the new ones replace.
-    accelerators : mapping of str to Accelerator
-    members : callable
-        From an accelerator's name to canonical names; raises ``AdvisorError``.
-    canonical : callable
-        The same for a name that means one; raises ``AdvisorError``.
-    """
-
-    before: CatalogueRows
-    outdated: tuple[str, ...]
+    before: CatalogueRows  # the snapshot in use
+    outdated: tuple[str, ...]  # what the sources begin with whose prices the new ones replace
     accelerators: Mapping[str, Accelerator]
+    # from an accelerator's name to canonical names; raises ``AdvisorError``
     members: Callable[[str], Collection[str]]
-    canonical: Callable[[str], str]
+    canonical: Callable[[str], str]  # the same for a name that means one; raises ``AdvisorError``
 
     def replaced_by(self, prices: Iterable[PriceRow]) -> tuple[PriceRow, ...]:
         """Return the prices of before that new ones replace."""

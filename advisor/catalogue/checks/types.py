@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from advisor.catalogue.checks.each import finding
 from advisor.catalogue.checks.findings import Checked, Context, Finding, Rule
 from advisor.catalogue.nouns import Accelerator
 from advisor.catalogue.rows import CatalogueRows, TypeRow
@@ -27,11 +28,11 @@ def resolve_accelerators(rows: CatalogueRows, context: Context) -> Checked:
         try:
             name, message = _resolved(row, context)
         except AdvisorError as error:
-            findings.append(_finding("unknown-accelerator", "dropped", row, str(error)))
+            findings.append(finding("unknown-accelerator", "dropped", row, str(error)))
             continue
         kept.append(replace(row, accelerator=name, accelerator_count=row.accelerator_count or 1.0))
         if message:
-            findings.append(_finding("accelerator-memory", "corrected", row, message))
+            findings.append(finding("accelerator-memory", "corrected", row, message))
     return _with_types(rows, kept), findings
 
 
@@ -74,7 +75,7 @@ def check_sizes(rows: CatalogueRows, context: Context) -> Checked:
         is_sane = _GIB_PER_VCPU[0] <= per_vcpu <= _GIB_PER_VCPU[1]
         if is_stated and not is_sane and row.key not in known:
             message = f"{row.memory_gib:g} GiB for {row.vcpus:g} vCPUs: a unit error?"
-            findings.append(_finding("machine-size", "dropped", row, message))
+            findings.append(finding("machine-size", "dropped", row, message))
         elif is_stated and not is_sane:
             # The snapshot before knows better; only the statement is dropped.
             kept.append(replace(row, vcpus=None, memory_gib=None))
@@ -87,16 +88,6 @@ def _with_types(rows: CatalogueRows, kept: list[TypeRow]) -> CatalogueRows:
     keys = {row.key for row in kept}
     prices = (one for one in rows.prices if (one.provider, one.instance_type) in keys)
     return CatalogueRows(types=tuple(kept), prices=tuple(prices))
-
-
-def _finding(rule: str, severity: str, row: TypeRow, message: str) -> Finding:
-    return Finding(
-        rule=rule,
-        severity=severity,  # type: ignore[arg-type]
-        provider=row.provider,
-        instance_type=row.instance_type,
-        message=message,
-    )
 
 
 RULES: Final[tuple[Rule, ...]] = (resolve_accelerators, check_sizes)

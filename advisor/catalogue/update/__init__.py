@@ -35,27 +35,15 @@ _DOWNLOADS: Final = 4  # sources at once; each asks for one file at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to update.
+    """How to update."""
 
-    Attributes
-    ----------
-    files : mapping of str to sequence of RawFile, or None
-        Files of each source, given by the user; None downloads them.
-    as_of : str
-        ISO date for given files that state none; ``""`` is unknown.
-    accept, accept_fewer : collection of str
-        Sources whose sudden changes, or whose missing prices, are accepted.
-    mirror : str
-        Where files are taken from instead of their own hosts.
-    limits : DownloadLimits
-    on_progress : callable or None
-    """
-
+    # files of each source, given by the user; None downloads them
     files: dict[str, list[RawFile]] | None = None
-    as_of: str = ""
+    as_of: str = ""  # ISO date for given files that state none; ``""`` is unknown
+    # accept, accept_fewer: sources whose sudden changes, or whose missing prices, are accepted
     accept: Collection[str] = ()
     accept_fewer: Collection[str] = ()
-    mirror: str = ""
+    mirror: str = ""  # where files are taken from instead of their own hosts
     limits: DownloadLimits = field(default_factory=DownloadLimits)
     on_progress: Callable[[Progress], None] | None = None
 
@@ -86,11 +74,8 @@ class Report:
 def update(sources: Sequence[Source], options: Options) -> Report:
     """Update the catalogue from some sources.
 
-    Raises
-    ------
-    CatalogueError
-        If another update is running, or the snapshot in use cannot be read or written. What is
-        wrong with a source stands in its outcome.
+    Raises CatalogueError if another update is running, or the snapshot in use cannot be read or
+    written. What is wrong with a source stands in its outcome.
     """
     with store.locked():
         base = store.current_folder()

@@ -31,11 +31,8 @@ class _Member:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack all files of an archive into a folder.
 
-    Raises
-    ------
-    CatalogueError
-        If the archive is damaged, holds a link or a name that leads out of the folder, or
-        unpacks to more than is reasonable.
+    Raises CatalogueError if the archive is damaged, holds a link or a name that leads out of the
+    folder, or unpacks to more than is reasonable.
     """
     size = 0
     try:

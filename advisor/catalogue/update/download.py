@@ -55,23 +55,13 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadLimits:
-    """What a download may take.
-
-    Attributes
-    ----------
-    tries : int
-    first_wait_s : float
-        Before the second try; doubled by each further one, with some chance in it.
-    silence_s : float
-        Longest wait for the server to send anything.
-    file_s : float
-        Longest time for one file, all tries and waits together.
-    """
+    """What a download may take."""
 
     tries: int = 4
+    # before the second try; doubled by each further one, with some chance in it
     first_wait_s: float = 1.0
-    silence_s: float = 20.0
-    file_s: float = 300.0
+    silence_s: float = 20.0  # longest wait for the server to send anything
+    file_s: float = 300.0  # longest time for one file, all tries and waits together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +84,12 @@ class _TransientError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class HttpSession:
-    """Downloads of one source, each kept in the raw store with its day and checksum.
-
-    Attributes
-    ----------
-    source : str
-    store : RawStore
-    limits : DownloadLimits
-    mirror : str
-        Where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``.
-    clock : Clock
-    on_progress : callable or None
-    """
+    """Downloads of one source, each kept in the raw store with its day and checksum."""
 
     source: str
     store: RawStore
     limits: DownloadLimits = field(default_factory=DownloadLimits)
+    # where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``
     mirror: str = ""
     clock: Clock = field(default_factory=SystemClock)
     on_progress: Callable[[Progress], None] | None = None
@@ -117,10 +97,7 @@ class HttpSession:
     def get(self, url: str, *, name: str, max_bytes: int) -> RawFile:
         """Download a file, or return the copy from before if it has not changed.
 
-        Raises
-        ------
-        CatalogueError
-            If it cannot be had within the limits.
+        Raises CatalogueError if it cannot be had within the limits.
         """
         deadline = self.clock.now() + self.limits.file_s
         for attempt in range(1, self.limits.tries + 1):
@@ -139,14 +116,16 @@ class HttpSession:
 
     def _try(self, url: str, name: str, max_bytes: int, deadline: float) -> RawFile:
         known = self.store.find(self.source, name, url)
-        request = self._request(url, known.headers if known else {})
+        request = self._request(url, known.conditions if known else {})
         try:
             with OPENER.open(request, timeout=self.limits.silence_s) as answer:
                 return self._save(answer, url, name, max_bytes, deadline)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 304 and known is not None:
-                    return self.store.confirmed(known, _now())
+                    return self._keep(
+                        known.name, url, known.sha256, known.etag, known.last_modified
+                    )
                 _raise_status(error, url)
         except urllib.error.URLError as error:
             raise _TransientError(f"cannot be reached: {error.reason}") from error
@@ -190,14 +169,25 @@ class HttpSession:
                 raise _TransientError(f"was cut short: {body.received:,} of {total:,} bytes")
             if not body.is_complete:
                 raise _TransientError("was cut short inside its compression")
+        headers = answer.headers
+        return self._keep(
+            name,
+            url,
+            digest.hexdigest(),
+            headers.get("ETag", ""),
+            headers.get("Last-Modified", ""),
+        )
+
+    def _keep(self, name: str, url: str, sha256: str, etag: str, last_modified: str) -> RawFile:
+        """Enter a file, or one that the server says is still current: it is as of now."""
         return self.store.keep(
             self.source,
             name,
             url=url,
-            sha256=digest.hexdigest(),
-            retrieved_at=_now(),
-            etag=answer.headers.get("ETag", ""),
-            last_modified=answer.headers.get("Last-Modified", ""),
+            sha256=sha256,
+            retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            etag=etag,
+            last_modified=last_modified,
         )
 
     def _next(self, body: _Body, url: str, max_bytes: int, deadline: float) -> bytes:
@@ -285,10 +275,6 @@ def _wait_s(text: str) -> float | None:
     except (TypeError, ValueError):
         return None
     return max((until - datetime.now(UTC)).total_seconds(), 0.0) if until.tzinfo else None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _gone(url: str, what: str) -> CatalogueError:

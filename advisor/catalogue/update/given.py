@@ -24,14 +24,9 @@ def given_files(path: Path, sources: Sequence[Source]) -> Iterator[dict[str, lis
     """Give the files of each source that has any, until the block ends.
 
     A folder that was itself downloaded by ``update`` (its cache's ``raw``) brings the day of each
-    file in its ``index.json``; a file's own date of change is not believed.
-
-    Raises
-    ------
-    UsageError
-        If there is no such path, or nothing in it is for any source.
-    CatalogueError
-        If an archive is damaged or not safe.
+    file in its ``index.json``; a file's own date of change is not believed. Raises UsageError if
+    there is no such path, or nothing in it is for any source; CatalogueError if an archive is
+    damaged or not safe.
     """
     with contextlib.ExitStack() as stack:
         if is_archive(path):

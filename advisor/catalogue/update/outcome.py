@@ -1,4 +1,4 @@
-"""What became of one source of the catalogue."""
+"""Outcome of one source of an update: updated, refused or failed."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -21,62 +20,22 @@ from advisor.errors import CatalogueError
 _INDEX: Final = "index.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What the index says of a file."""
-
-    source: str
-    name: str
-    url: str
-    sha256: str
-    retrieved_at: str
-    etag: str
-    last_modified: str
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What to send so that the server answers only if the file has changed."""
-        headers = {}
-        if self.etag:
-            headers["If-None-Match"] = self.etag
-        if self.last_modified:
-            headers["If-Modified-Since"] = self.last_modified
-        return headers
-
-
 class RawStore:
-    """The folder of downloads.
-
-    Parameters
-    ----------
-    folder : Path
-    """
+    """The folder of downloads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, source: str, name: str, url: str) -> Kept | None:
+    def find(self, source: str, name: str, url: str) -> RawFile | None:
         """Return the copy from before, if it is of this address and unharmed."""
         entry = self._index(source).get(name)
         try:
-            kept = Kept(source=source, name=name, **entry) if isinstance(entry, dict) else None
+            kept = self._file(source, name, entry) if isinstance(entry, dict) else None
         except TypeError:
             return None
-        if kept is None or kept.url != url or _sha256(self._path(source, name)) != kept.sha256:
+        if kept is None or kept.url != url or _sha256(kept.path) != kept.sha256:
             return None
         return kept
-
-    def confirmed(self, kept: Kept, checked_at: str) -> RawFile:
-        """Return a copy that the server says is still current: it is as of now."""
-        return self.keep(
-            kept.source,
-            kept.name,
-            url=kept.url,
-            sha256=kept.sha256,
-            retrieved_at=checked_at,
-            etag=kept.etag,
-            last_modified=kept.last_modified,
-        )
 
     @contextlib.contextmanager
     def writing(self, source: str, name: str) -> Iterator[IO[bytes]]:
@@ -93,18 +52,13 @@ class RawStore:
 
     def keep(self, source: str, name: str, **entry: str) -> RawFile:
         """Enter a file that was written into the index."""
-        kept = Kept(source=source, name=name, **entry)
-        known = asdict(kept)
-        del known["source"], known["name"]
-        content = json.dumps({**self._index(source), name: known}, indent=1, sort_keys=True)
+        kept = self._file(source, name, entry)
+        content = json.dumps({**self._index(source), name: entry}, indent=1, sort_keys=True)
         atomic.write_bytes(self._path(source, _INDEX), content.encode())
-        return RawFile(
-            name=name,
-            path=self._path(source, name),
-            url=kept.url,
-            retrieved_at=kept.retrieved_at,
-            sha256=kept.sha256,
-        )
+        return kept
+
+    def _file(self, source: str, name: str, entry: Mapping[str, str]) -> RawFile:
+        return RawFile(name=name, path=self._path(source, name), **entry)
 
     def _index(self, source: str) -> dict[str, Any]:
         try:
