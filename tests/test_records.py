@@ -17,7 +17,6 @@ from advisor.records import (
     JobFacts,
     ResourceSeries,
     RunRecord,
-    append_record,
     from_row,
     read_records,
     to_line,
@@ -70,12 +69,6 @@ def test_records_survive_their_file(tmp_path: Path, name: str) -> None:
     write_records(tmp_path / name, written)
     assert read_records(tmp_path / name) == written
     assert [p.name for p in tmp_path.iterdir()] == [name]
-
-
-def test_appending_adds_one_row(tmp_path: Path) -> None:
-    for name in "ab":
-        append_record(tmp_path / "runs.jsonl", run(record_id=name))
-    assert [r.record_id for r in read_records(tmp_path / "runs.jsonl")] == ["a", "b"]
 
 
 def run(**changes: object) -> RunRecord:

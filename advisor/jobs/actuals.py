@@ -1,7 +1,7 @@
 """What real runs took: measured steps, times and bills of recorded jobs on rented machines.
 
-They are kept beside the runs in ``actuals.jsonl`` (one JSON object a line, append-only) and narrow
-the estimates of that job, or of any job recorded from the same run.
+They stand in the journal (``jobs.journal``) and narrow the estimates of that job, or of any job
+recorded from the same run.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, Final
 from advisor.collectors import bounded
 from advisor.collectors.printable import printable
 from advisor.errors import UsageError
-from advisor.jobs.noted import NotedFile
+from advisor.jobs import journal
+from advisor.jobs.journal import Entry
 from advisor.quantities import parse_seconds
 
-FILE_NAME: Final = "actuals.jsonl"
+PART: Final = "actual"
 _NAMES: Final = ("run", "provider", "instance_type")
 
 
@@ -65,7 +66,13 @@ class Actual:
             raise UsageError(f"the batch is out of range: {self.batch}", hint="give 1 or more")
 
 
-def _actual(row: Any) -> Actual:
+def from_entry(entry: Entry) -> Actual:
+    """Return the measured step in an entry of the journal."""
+    return from_row(entry[PART])
+
+
+def from_row(row: Any) -> Actual:
+    """Return a measured step from its JSON form; ``TypeError``, ``KeyError`` where it is none."""
     if not all(isinstance(row[name], str) for name in _NAMES):
         raise TypeError(f"{', '.join(_NAMES)} must be text")
     known = {field.name for field in fields(Actual)}
@@ -73,12 +80,9 @@ def _actual(row: Any) -> Actual:
     return Actual(**{name: row[name] for name in known - (optional - set(row))})
 
 
-_NOTED: Final = NotedFile(name=FILE_NAME, parse=_actual)
-
-
-def append_actual(root: Path, actual: Actual) -> Path:
-    """Add a measurement to those beside the runs in ``root``; return the file."""
-    return _NOTED.append(root, asdict(actual))
+def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
+    """Note a measurement beside the runs in ``root``, with what else is known; return the file."""
+    return journal.note(root, **{PART: asdict(actual)}, **parts)
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
@@ -86,12 +90,12 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
 
     Lines that cannot be read cost no others: ``unread_lines`` names them.
     """
-    return tuple(one for one in _NOTED.read(root) if one.run == run)
+    return tuple(one for one in journal.read(root, PART, from_entry) if one.run == run)
 
 
 def unread_lines(root: Path) -> tuple[str, ...]:
     """Return what is wrong with each line that is no measurement, by file and line."""
-    return _NOTED.unread(root)
+    return journal.unread(root, PART, from_entry)
 
 
 def read_runs(path: Path) -> tuple[Actual, ...]:

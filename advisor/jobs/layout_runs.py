@@ -1,8 +1,7 @@
 """Steps that were measured of transformers in known layouts: what calibrates the layout model.
 
-``advisor runs actual --model ... --cluster ...`` adds them to ``layouts.jsonl`` beside the
-recorded runs (one JSON object a line, append-only). They need not be of the model that is asked
-for: the machines, the network and the software are the same.
+``advisor runs actual --model ... --cluster ...`` adds them to the journal (``jobs.journal``). They
+need not be of the model that is asked for: machines, network and software are the same.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from advisor.errors import UsageError
-from advisor.jobs.noted import NotedFile
+from advisor.jobs import journal
+from advisor.jobs.journal import Entry
 from advisor.jobs.nouns_from_json import noun_from_json
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
 
-FILE_NAME: Final = "layouts.jsonl"
+PART: Final = "layout_run"
 # The latest are looked at: what was measured years ago was on other software.
 MOST_RUNS: Final = 100
 
@@ -61,24 +61,21 @@ class LayoutRun:
         return f"{self.name} on {self.machines}: {self.step_s:g} s"
 
 
-def _run(value: Any) -> LayoutRun:
-    run: LayoutRun = noun_from_json(LayoutRun, value, "run")
+def _run(entry: Entry) -> LayoutRun:
+    run: LayoutRun = noun_from_json(LayoutRun, entry[PART], "run")
     return run
-
-
-_NOTED: Final = NotedFile(name=FILE_NAME, parse=_run)
 
 
 def append_layout_run(root: Path, run: LayoutRun) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    return _NOTED.append(root, asdict(run) | {"layout": run.layout.to_record()})
+    return journal.note(root, **{PART: asdict(run) | {"layout": run.layout.to_record()}})
 
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
     """Return the latest measurements, the oldest first; broken lines cost no others."""
-    return _NOTED.read(root)[-MOST_RUNS:]
+    return journal.read(root, PART, _run)[-MOST_RUNS:]
 
 
 def unread_layout_runs(root: Path) -> tuple[str, ...]:
     """Return what is wrong with each line that is no measurement, by file and line."""
-    return _NOTED.unread(root)
+    return journal.unread(root, PART, _run)

@@ -126,7 +126,7 @@ def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     return replace(
         job,
         layout_runs=read_layout_runs(place),
-        unread=(*job.unread, *unread_layout_runs(place)),
+        unread=tuple(dict.fromkeys((*job.unread, *unread_layout_runs(place)))),
     )
 
 

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from advisor.records.files import append_record as append_record
     from advisor.records.files import from_row as from_row
     from advisor.records.files import iterate_records as iterate_records
     from advisor.records.files import read_records as read_records
@@ -33,7 +32,6 @@ _HOME = {
     "JobFacts": "nouns",
     "ResourceSeries": "nouns",
     "RunRecord": "nouns",
-    "append_record": "files",
     "from_row": "files",
     "iterate_records": "files",
     "read_records": "files",
@@ -49,7 +47,6 @@ __all__ = [
     "JobFacts",
     "ResourceSeries",
     "RunRecord",
-    "append_record",
     "from_row",
     "iterate_records",
     "read_records",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # is)
 FORMATS: Final[dict[str, tuple[str, str]]] = {
     "records": ("own", "our own .jsonl or .jsonl.gz, or a folder of them"),
+    "journal": ("journal", "journal.jsonl of advisor runs actual"),
     "minicloud": ("minicloud", "runs.jsonl(.gz) of advisor collect"),
     "profet": ("profet", "PROFET's anchor_*.parquet"),
     "trainpred": ("trainpred", "cloud-hw-trainpred's nvidiasmi_devicequery_all.csv"),
