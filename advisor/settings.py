@@ -28,7 +28,6 @@ class SettingsFile:
 
     Attributes
     ----------
-    path : Path
     answers : dict
         Of a question, by name.
     runs_folder : str or None

@@ -33,8 +33,6 @@ def with_settings(command: Any, verb: str, verbs: Iterable[str]) -> Any:
     ----------
     command : command or group
         As typer makes it.
-    verb : str
-        Its name.
     verbs : iterable of str
         All names, to refuse a table of none.
 
@@ -68,10 +66,8 @@ def all_in_force(
 
     Parameters
     ----------
-    environ : mapping of str to str
     load : callable
         From a verb's name to its command.
-    verbs : iterable of str
     """
     known = tuple(verbs)
     tables = {name for file in settings_files(Path.cwd()) for name in file.verbs}

@@ -32,8 +32,6 @@ class Actual:
         The recorded run whose job it was, or the job's name in a table of several jobs' runs.
     provider, instance_type : str
         A type of the catalogue; or, of no provider, a type or an accelerator.
-    count : int
-        Machines, or accelerators.
     step_s : float
         Mean optimizer step. [s]
     batch : int or None
@@ -132,7 +130,6 @@ def runs_of(
     ----------
     path : Path
         The table that they were read from.
-    runs : tuple of Actual
     name : str, optional
         The job's in the column ``job``; by default the rows without a name, or those of the one
         name that there is.

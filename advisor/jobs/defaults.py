@@ -74,13 +74,6 @@ def described_defaults(
 ) -> tuple[int, tuple[str, ...]]:
     """Return the batch of a described job, and what was taken for it without being said.
 
-    Parameters
-    ----------
-    model : DescribedModel
-    setup : TrainingSetup
-    batch : int, optional
-        As given.
-
     Returns
     -------
     batch : int
@@ -109,7 +102,6 @@ def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...
 
     Parameters
     ----------
-    model : DescribedModel
     longest : int or None
         Tokens that the model allows, where its configuration says so.
     """

@@ -30,7 +30,6 @@ def read_model(
 
     Parameters
     ----------
-    path : Path
     sequence : int, optional
         Tokens of a sample; as long as the model allows where not given, at most 8,192.
     image : int, optional
@@ -104,18 +103,16 @@ def model_work(
 
 def described_job(
     work: Work, *, name: str, global_batch: int | None = None, steps: float | None = None,
-    samples: float | None = None, assumptions: tuple[str, ...] = (),
+    assumptions: tuple[str, ...] = (),
 ) -> Job:  # fmt: skip
     """Return the job of a described model; nothing of it was measured.
 
     Parameters
     ----------
-    work : Work
-    name : str
     global_batch : int, optional
         Samples of a step over all workers; the work's micro-batch by default.
-    steps, samples : float, optional
-        The length, at most one; one step without.
+    steps : float, optional
+        The length; one step without.
     assumptions : tuple of str
         What was taken because nobody said otherwise.
 
@@ -124,17 +121,13 @@ def described_job(
     UsageError
         If a length or batch makes no sense.
     """
-    if steps is not None and samples is not None:
-        raise UsageError("the job's length is given twice", hint="use one of steps and samples")
-    for value in (global_batch, steps, samples):
+    for value in (global_batch, steps):
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"not a length or batch: {value}", hint="give a positive number")
     batch = global_batch or work.micro_batch
     total, source = 1.0, NO_LENGTH
     if steps is not None:
         total, source = steps, "given: --total-steps"
-    if samples is not None:
-        total, source = max(samples / batch, 1.0), "given: --total-samples"
     return Job(
         name=name,
         work=work,

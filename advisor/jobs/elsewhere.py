@@ -29,8 +29,6 @@ def recorded_elsewhere(path: Path, command: tuple[str, ...], job: Job) -> tuple[
     ----------
     path : Path
         Folder of the recording.
-    command : tuple of str
-        That it recorded.
     job : Job
         As it was recorded.
     """

@@ -40,8 +40,6 @@ class Feed:
         Seconds of one host core to produce a sample; None where it was not seen. [s]
     wait_s : float
         Part of the measured step that waited for data. [s]
-    sample_bytes : float or None
-    dataset_samples : int or None
     idle_s_per_sample : float
         That a loader process waits for disks and networks besides, anywhere alike. [s]
     """
@@ -64,7 +62,6 @@ class Measured:
         Mean optimizer step without contention, waiting for data included. [s]
     log_sd : float
         One standard deviation of the error of ``ln(step_s)``.
-    host : Host
     threads : int or None
         Threads the framework computed with.
     device : str
@@ -136,7 +133,6 @@ class Job:
         Optimizer steps of the whole job at that global batch.
     total_source : str
         Where the length was found.
-    feed : Feed
     measured : Measured or None
         None for a job that was described, not run.
     peak_rss_bytes, recorded_batch : int

@@ -56,8 +56,6 @@ def read(folder: Path, part: str, parse: Callable[[Entry], Part]) -> tuple[Part,
 
     Parameters
     ----------
-    folder : Path
-    part : str
     parse : callable
         From an entry; raises ``ValueError``, ``KeyError``, ``TypeError`` or ``UsageError`` where
         it is none. A line that cannot be read costs no other.

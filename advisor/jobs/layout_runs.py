@@ -30,9 +30,6 @@ class LayoutRun:
     ----------
     name : str
         Of the model, as shown.
-    transformer : Transformer
-    setup : TrainingSetup
-    precision : Precision
     machines : str
         As ``--cluster`` takes them, e.g. ``"2x p4d.24xlarge"``.
     layout : Layout

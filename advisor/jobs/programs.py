@@ -86,11 +86,6 @@ def rounds_job(
 
     Parameters
     ----------
-    recording : Recording
-    step : StepTime
-        Its round's.
-    rounds : Rounds
-        What they are.
     epochs, total_steps, total_samples : float or None
         The length, where the user says it.
     startup_log_sd : float

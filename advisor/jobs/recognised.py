@@ -20,7 +20,6 @@ def recognised(job: Job, *, heads: int | None = None) -> Job:
 
     Parameters
     ----------
-    job : Job
     heads : int, optional
         Attention heads, where the user knows better than the recording.
 

@@ -60,7 +60,6 @@ def job_from_recording(
 
     Parameters
     ----------
-    recording : Recording
     epochs, total_steps, total_samples : float, optional
         The length of the job, where the user knows better than the recording; at most one.
     global_batch : int, optional

@@ -17,7 +17,6 @@ def script_notes(job: Job, placed: Iterable[tuple[bool, int]]) -> tuple[str, ...
 
     Parameters
     ----------
-    job : Job
     placed : iterable of (bool, int)
         Of every candidate shown: whether it has accelerators, and its devices.
     """

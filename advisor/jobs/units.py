@@ -39,7 +39,6 @@ def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilis
 
     Parameters
     ----------
-    job : Job
     step_s : float
         [s]
     devices : int
@@ -78,10 +77,8 @@ def training_units(
 
     Parameters
     ----------
-    job : Job
     step_s : float
         [s]
-    devices : int
     device : Device or None
         None where the devices are of several kinds: no utilisation is given.
     hours : float, optional

@@ -17,11 +17,6 @@ class ClusterGroup:
     ----------
     label : str
         As the user named them.
-    node : Node
-    part : AcceleratorPart
-        Its accelerator.
-    count : int
-        Machines.
     price_usd_per_h : float or None
         Of one machine; None where it was not bought from the catalogue. [USD/h]
     type_index : int or None

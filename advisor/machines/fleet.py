@@ -38,8 +38,6 @@ class Fleet:
 
     Attributes
     ----------
-    devices : tuple of Device
-        The distinct devices.
     device, per_node : integer array of shape (n_types,)
         Which device, and how many work in one machine.
     is_accelerated, is_supported, is_rdma : boolean array of shape (n_types,)
@@ -97,7 +95,6 @@ def assumed_network_log_sd(
 
     Parameters
     ----------
-    fleet : Fleet
     type_index, count : integer arrays of shape (n,)
     network_share : float array of shape (n,)
         Share of the step spent waiting for the network between machines, in [0, 1].
@@ -158,8 +155,6 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
 
     Parameters
     ----------
-    device : Device
-    count : int
     row : Accelerator or None
         The catalogue's row of the device: its own link, or its PCIe generation.
     """

@@ -41,7 +41,6 @@ def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device | 
 
     Parameters
     ----------
-    host : Host
     threads : int or None
         Threads that the framework computed with; None takes all it may use.
     kind : str

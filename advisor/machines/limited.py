@@ -20,11 +20,6 @@ def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
     """Return the machines with no more threads and cores than the job's limits leave it.
 
     The cards of accelerated machines stay as they are, their hosts do not.
-
-    Parameters
-    ----------
-    fleet : Fleet
-    job : Job
     """
     threads, cores = job.compute_threads, job.limits.cores
     if threads is None:

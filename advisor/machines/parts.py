@@ -41,13 +41,10 @@ class AcceleratorPart:
 
     Attributes
     ----------
-    name : str
     flop_per_s : float
         Measured (or inferred) rate of large 16-bit products. [flop/s]
     is_inferred : bool
         No measured rate was known.
-    memory_bytes, memory_bytes_per_s : float
-    link_name : str
     link_bytes_per_s : float
         Between two of them in a machine, per direction. [bytes/s]
     link_devices : int or None

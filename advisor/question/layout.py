@@ -17,7 +17,6 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
 
     Parameters
     ----------
-    request : LayoutRequest
     default : SearchSpace, optional
         Where nothing is fixed.
     """

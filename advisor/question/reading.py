@@ -36,11 +36,6 @@ class Question:
 
     Attributes
     ----------
-    job : JobSpec
-    constraints : Constraints
-    layout : LayoutRequest
-    setup : SetupRequest
-    cluster : ClusterRequest
     catalogue : str or None
         Folder of a snapshot of prices; None for the one in use.
     overrides : str or None

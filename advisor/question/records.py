@@ -172,17 +172,12 @@ class Constraints:
     ----------
     budget_usd, deadline_h : float or None
         Most to spend on the job, and the longest it may take. [USD], [h]
-    providers : tuple of str
-        Empty admits all.
     region : str or None
         Glob, e.g. ``"us-*"``.
-    gpus : GpuFilter or None
     max_nodes : int
         Most machines rented together.
     pricings : tuple of Pricing
         Ways to pay that are admitted.
-    max_price_usd_per_h : float or None
-        Of one machine.
     max_hourly_usd : float or None
         Of all machines together.
     saves_checkpoints : bool
@@ -201,8 +196,6 @@ class Constraints:
         the whole front.
     here_usd_per_h : float
         What this machine costs while the job runs on it.
-    top : int
-        Most candidates shown.
     with_probes : bool
         Also say which short real runs would help most to choose.
     space : SearchSpace or None

@@ -60,9 +60,6 @@ class Setting:
 
     Attributes
     ----------
-    name, value : str
-    place : str
-        Where it stands.
     beaten : tuple of str
         Weaker places that say otherwise, with what they say.
     """
@@ -86,12 +83,6 @@ def variable_of(name: str) -> str:
 
 def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
     """Return what is said besides the command line, the weakest place first.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the project.
-    environ : mapping of str to str
 
     Raises
     ------

@@ -21,7 +21,6 @@ def command_words(answers: Mapping[str, Any], verb: str = "recommend") -> list[s
     ----------
     answers : mapping of str to object
         As ``Question.to_record`` writes them: names of ``ENTRIES``, and what JSON can hold.
-    verb : str
 
     Examples
     --------

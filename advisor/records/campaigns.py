@@ -48,27 +48,20 @@ class Campaign:
 
     Attributes
     ----------
-    campaign, model : str
     family : str
         Runs of the same makers and software: left out together.
-    year : int
-        Of publication.
     device_h : float
         Published hours of all devices together. [h]
     kind : str
         ``run``, ``run, upper bound``, ``step time x steps`` or ``estimate or projection``.
     includes_downtime : str
         ``yes``, ``no`` or ``unknown``: whether stops and evaluation are in the hours.
-    parameters, tokens, global_batch_tokens : float or None
-    layers, hidden, heads, kv_heads, ffn, vocabulary : int or None
-    is_gated : bool
     sequence : int or None
         Tokens of a sample; the model's longest where the source gives no other.
     accelerator : str
         As published, e.g. ``A100``.
     accelerator_memory_gb : float or None
         As sold. [GB]
-    accelerators : int or None
     tokens_per_s_per_device, mfu_fraction : float or None
         Of the steps, where published. [tokens/s]
     precision, interconnect, framework, tp, pp, cp, sharding, recompute : str
@@ -128,8 +121,6 @@ def read_campaigns(path: Path, families: Mapping[str, str] | None = None) -> lis
 
     Parameters
     ----------
-    path : Path
-        CSV.
     families : mapping of str to str, optional
         Family by campaign, for a table without a column ``family``; a campaign that is not named
         gets the first word of its name.

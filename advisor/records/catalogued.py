@@ -34,8 +34,6 @@ def named_machines(
 
     Parameters
     ----------
-    configuration : str
-    catalogue : Catalogue
     price_usd_per_h : float, optional
         What one of them was paid. [USD/h]
 

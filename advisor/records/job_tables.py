@@ -49,8 +49,6 @@ class ClusterTrace:
         From submission to start as recorded; nan where the file does not say. [s]
     left_out : mapping of str to int
         Rows that were not used, by reason.
-    source : str
-        File and form.
     open_jobs : OpenJobs
         Those that run or wait at the time of the export; none where the file does not say.
     """

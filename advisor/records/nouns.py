@@ -108,17 +108,12 @@ class Instances:
 
     Attributes
     ----------
-    provider, instance_type, region : str
-    count : int
-    is_spot : bool
     vcpus : float or None
         Of one instance; a fraction where a quota limits it. [cores]
     memory_gib : float or None
         Of one instance. [GiB]
     accelerator : str
         ``""`` for none.
-    accelerators : int
-        In one instance.
     network_gbit_per_s : float or None
         Of one instance. [Gbit/s]
     price_usd_per_h : float or None
@@ -160,14 +155,11 @@ class AnchorRun:
 
     Attributes
     ----------
-    machines : Instances
-        Where it ran.
     time_s : float
         Of the same kind as the record's, full job extrapolated from the partial run where the kind
         is ``job``. [s]
     facts : mapping of str to float or str
         Statistics of the run: ``step_time_s``, ``cpu_s_per_step``, ``operator_share_matmul``.
-    series : tuple of ResourceSeries
     """
 
     machines: Instances
@@ -190,7 +182,6 @@ class RunRecord:
         Unique in its file.
     source : str
         The dataset that it comes from.
-    job : JobFacts
     configuration : tuple of Instances
         Several groups are a heterogeneous configuration.
     layout : mapping of str to float or str
@@ -202,10 +193,8 @@ class RunRecord:
         What ``time_s`` is the time of.
     cost_usd : float or None
         What was billed; None where unknown. [USD]
-    status : Status
     replicate : int
         Repeats of one cell count from 0.
-    anchor : AnchorRun or None
     series : tuple of ResourceSeries
         Of this very run (not known before it runs: only its beginning may be used).
     facts : mapping of str to float or str

@@ -53,7 +53,6 @@ def read_spot_traces(
 
     Parameters
     ----------
-    path : Path
     unit_s : float
         What one unit of a numeric time is; a column ``t_ms`` is milliseconds anyway. [s]
     left_out : list of str, optional

@@ -37,8 +37,6 @@ class Comparison:
     ----------
     noted_at : str
         ISO 8601, UTC; empty before it is noted.
-    actual : Actual
-        With its time.
     predicted_h : Estimate
         [h]
     predicted_usd : Estimate or None

@@ -51,14 +51,12 @@ def note_run(
     instance_type : str, optional
         What it ran on. Without it, the one machine on the job's list whose price is
         ``cost_usd / time_h``.
-    count : int
     provider : str, optional
         Where two providers use the same name.
     time_h, step_s : float, optional
         Of the whole job [h], or of its mean step [s]; exactly one.
     cost_usd : float, optional
         Billed for the whole job. [USD]
-    predictor : Predictor, optional
 
     Raises
     ------

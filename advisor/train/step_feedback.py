@@ -100,7 +100,6 @@ def note_cluster_run(
         Mean optimizer step. [s]
     batch : int, optional
         Samples of a step over all devices; as recorded otherwise.
-    predictor : Predictor, optional
 
     Raises
     ------
@@ -182,7 +181,6 @@ def note_layout_run(
         Mean optimizer step. [s]
     space : SearchSpace, optional
         What is known of the layout; the rest is taken to be the fastest that fits.
-    predictor : Predictor, optional
     root : Path, optional
         Where runs are recorded.
 

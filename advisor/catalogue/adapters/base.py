@@ -121,14 +121,13 @@ def provenance(
     adapter: Adapter,
     as_of: str,
     *,
-    status: str = "listed",
     spot_status: str = "",
     listing: str = "offered",
 ) -> Provenance:
     """Say where an adapter's prices come from."""
     return Provenance(
         as_of=as_of,
-        status=status,
+        status="listed",
         spot_status=spot_status,
         listing=listing,
         source=adapter.source,

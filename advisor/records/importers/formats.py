@@ -44,7 +44,6 @@ def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRe
     ----------
     name : str
         A key of ``FORMATS``.
-    path : Path
     machines : Instances, optional
         What the runs ran on, with its price, where the format (one of ``TRACKERS``) does not know.
 

@@ -62,10 +62,8 @@ class NodeRecording:
 
     Attributes
     ----------
-    node_type : str
     step_samples : float
         Samples of one local step.
-    cores, memory_bytes : float
     step_t_s, step_s : array of shape (steps,)
         When each step ended since the first, and how long it took. [s]
     epoch : array of shape (steps,)

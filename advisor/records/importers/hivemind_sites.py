@@ -34,7 +34,6 @@ def sites_of(exp: str, node_types: Sequence[str], label: str) -> tuple[str, ...]
     ----------
     exp : str
         ``hivemind-125``.
-    node_types : sequence of str
     label : str
         ``US + EU T4``; empty where a run has none.
     """

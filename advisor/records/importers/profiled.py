@@ -92,16 +92,12 @@ def record(
 
     Parameters
     ----------
-    profile : Profile
-    machines : Instances
-    record_id : str
     workers : int
         Processes that share the samples of a step.
     physics_s : float
         The whole job as ``advisor recommend`` estimates it, without learning. [s]
     time_s, cost_usd : float, optional
         What it took; without a time the record has the status ``failed``, and is only asked about.
-    replicate : int
     """
     return RunRecord(
         record_id=record_id,
