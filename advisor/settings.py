@@ -28,8 +28,6 @@ class SettingsFile:
 
     Attributes
     ----------
-    answers : dict
-        Of a question, by name.
     runs_folder : str or None
         A folder, or a URL.
     verbs : dict

@@ -31,8 +31,6 @@ def with_settings(command: Any, verb: str, verbs: Iterable[str]) -> Any:
 
     Parameters
     ----------
-    command : command or group
-        As typer makes it.
     verbs : iterable of str
         All names, to refuse a table of none.
 

@@ -62,12 +62,8 @@ class Measured:
         Mean optimizer step without contention, waiting for data included. [s]
     log_sd : float
         One standard deviation of the error of ``ln(step_s)``.
-    threads : int or None
-        Threads the framework computed with.
     device : str
         ``"cpu"`` or ``"cuda"``.
-    processes : int
-        That trained together there.
     exchange_s : float
         Part of the measured step in which they exchanged gradients and none computed. [s]
     precision : str
@@ -121,8 +117,6 @@ class Job:
 
     Attributes
     ----------
-    name : str
-        The run it came from.
     work : Work or None
         What one step computes on one device; None for a program without steps.
     program : Program or None
@@ -131,8 +125,6 @@ class Job:
         Samples of one optimizer step over all workers. [samples]
     total_steps : float
         Optimizer steps of the whole job at that global batch.
-    total_source : str
-        Where the length was found.
     measured : Measured or None
         None for a job that was described, not run.
     peak_rss_bytes, recorded_batch : int

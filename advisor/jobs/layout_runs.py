@@ -28,8 +28,6 @@ class LayoutRun:
 
     Attributes
     ----------
-    name : str
-        Of the model, as shown.
     machines : str
         As ``--cluster`` takes them, e.g. ``"2x p4d.24xlarge"``.
     layout : Layout

@@ -117,8 +117,6 @@ def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     job : Job
         Any other job is returned as it is, and one that has such runs, or steps of its own that
         were measured elsewhere.
-    root : Path, optional
-        Where runs are recorded.
     """
     if job.work is None or job.work.transformer is None or job.actuals or job.layout_runs:
         return job

@@ -24,8 +24,6 @@ def noun_from_json(kind: Any, value: Any, where: str) -> Any:
     ----------
     kind : type
         The dataclass; its fields say what each value must be.
-    where : str
-        Its name in messages.
 
     Raises
     ------

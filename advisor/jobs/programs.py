@@ -88,8 +88,6 @@ def rounds_job(
     ----------
     epochs, total_steps, total_samples : float or None
         The length, where the user says it.
-    startup_log_sd : float
-        Error of ln(start-up).
 
     Raises
     ------

@@ -21,8 +21,6 @@ class Transfers:
     ----------
     data_bytes : float or None
         Brought to every machine before its first step; None where it is unknown. [bytes]
-    data_source : str
-        Where that was found, in words.
     data_bytes_per_s : float or None
         Most that the place where the data lies gives to one machine; None for no limit but the
         machine's own. [bytes/s]

@@ -43,8 +43,6 @@ def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilis
         [s]
     devices : int
         That the step runs on, idle ones included.
-    device : Device
-        The kind they are of.
 
     Raises
     ------

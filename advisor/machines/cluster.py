@@ -15,8 +15,6 @@ class ClusterGroup:
 
     Attributes
     ----------
-    label : str
-        As the user named them.
     price_usd_per_h : float or None
         Of one machine; None where it was not bought from the catalogue. [USD/h]
     type_index : int or None

@@ -43,8 +43,6 @@ class AcceleratorPart:
     ----------
     flop_per_s : float
         Measured (or inferred) rate of large 16-bit products. [flop/s]
-    is_inferred : bool
-        No measured rate was known.
     link_bytes_per_s : float
         Between two of them in a machine, per direction. [bytes/s]
     link_devices : int or None

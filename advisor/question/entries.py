@@ -26,10 +26,6 @@ class Entry:
     ----------
     part, field : str
         The record it is kept in, and the field there.
-    kind : ValueKind
-        How it is read and shown.
-    help : str
-        A sentence that stands alone.
     flags : tuple of str
         On the command line; made of the name where empty.
     """

@@ -34,16 +34,12 @@ class JobSpec:
         of it.
     runs_of : str or None
         The job of that table that is meant.
-    layers, hidden, heads, kv_heads, ffn, vocabulary, experts, experts_per_token : int or None
-        A transformer in numbers.
     is_gated : bool or None
         Three feed-forward matrices (SwiGLU) in place of two.
     sequence, image : int or None
         Tokens of a sample; side of an image. [px]
     batch : int or None
         Samples of a step over all devices.
-    precision : str or None
-        Of products and activations.
     epochs, total_steps, total_samples, tokens : float or None
         Length of the whole job, at most one.
     data_bytes, result_bytes : float or None
@@ -174,12 +170,6 @@ class Constraints:
         Most to spend on the job, and the longest it may take. [USD], [h]
     region : str or None
         Glob, e.g. ``"us-*"``.
-    max_nodes : int
-        Most machines rented together.
-    pricings : tuple of Pricing
-        Ways to pay that are admitted.
-    max_hourly_usd : float or None
-        Of all machines together.
     saves_checkpoints : bool
         Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
     mixed : bool
@@ -338,8 +328,6 @@ class ClusterRequest:
         As ``machines.cluster_text`` reads them.
     trace : str or None
         What the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs.
-    policy : str
-        How it orders waiting jobs.
     devices : tuple of int
         Numbers of devices to ask it for; empty for one whole machine.
     is_consolidated : bool

@@ -178,12 +178,6 @@ class RunRecord:
 
     Attributes
     ----------
-    record_id : str
-        Unique in its file.
-    source : str
-        The dataset that it comes from.
-    configuration : tuple of Instances
-        Several groups are a heterogeneous configuration.
     layout : mapping of str to float or str
         ``workers``, ``servers``, ``dp``, ``tp``, ``pp``, ``threads``, ``sync``, ...
     time_s : float or None

@@ -181,8 +181,6 @@ def note_layout_run(
         Mean optimizer step. [s]
     space : SearchSpace, optional
         What is known of the layout; the rest is taken to be the fastest that fits.
-    root : Path, optional
-        Where runs are recorded.
 
     Raises
     ------

@@ -62,8 +62,6 @@ class NodeRecording:
 
     Attributes
     ----------
-    step_samples : float
-        Samples of one local step.
     step_t_s, step_s : array of shape (steps,)
         When each step ended since the first, and how long it took. [s]
     epoch : array of shape (steps,)
