@@ -161,10 +161,7 @@ def _slurm(
 def _text(file: str) -> str:
     """Return the text of a file, or of standard input.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, or is too large.
+    Raises UsageError if it cannot be read, or is too large.
     """
     try:
         if file == "-":

@@ -29,15 +29,9 @@ _ASKED: Final = "question"
 def with_settings(command: Any, verb: str, verbs: Iterable[str]) -> Any:
     """Return a verb, or a verb of verbs, whose options take their defaults from settings.
 
-    Parameters
-    ----------
-    verbs : iterable of str
-        All names, to refuse a table of none.
+    ``verbs``: all names, to refuse a table of none.
 
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or names a verb or an option that does not exist.
+    Raises UsageError if a file cannot be read, or names a verb or an option that does not exist.
     """
     known = tuple(verbs)
     for words, one in leaves(command, (verb,)):
@@ -62,10 +56,7 @@ def all_in_force(
 
     Only verbs that a file or a variable names are loaded.
 
-    Parameters
-    ----------
-    load : callable
-        From a verb's name to its command.
+    ``load``: from a verb's name to its command.
     """
     known = tuple(verbs)
     tables = {name for file in settings_files(Path.cwd()) for name in file.verbs}

@@ -24,30 +24,20 @@ _NAMES: Final = ("run", "provider", "instance_type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actual:
-    """One measured step of a job elsewhere.
+    """One measured step of a job elsewhere."""
 
-    Attributes
-    ----------
-    run : str
-        The recorded run whose job it was, or the job's name in a table of several jobs' runs.
-    provider, instance_type : str
-        A type of the catalogue; or, of no provider, a type or an accelerator.
-    step_s : float
-        Mean optimizer step. [s]
-    batch : int or None
-        Samples of the step over all devices; the job's own where None.
-    time_h, cost_usd : float or None
-        Of the whole job, where it was made to its end. [h], [USD]
-    """
-
+    # the recorded run whose job it was, or the job's name in a table of several jobs' runs
     run: str
+    # provider, instance_type: a type of the catalogue; or, of no provider, a type or an
+    # accelerator
     provider: str
     instance_type: str
     count: int
-    step_s: float
+    step_s: float  # mean optimizer step [s]
+    # time_h, cost_usd: of the whole job, where it was made to its end. [h], [USD]
     time_h: float | None = None
     cost_usd: float | None = None
-    batch: int | None = None
+    batch: int | None = None  # samples of the step over all devices; the job's own where None
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
@@ -99,17 +89,15 @@ def unread_lines(root: Path) -> tuple[str, ...]:
 def read_runs(path: Path) -> tuple[Actual, ...]:
     """Read a table of a job's runs.
 
+    Raises UsageError if it cannot be read, has no run, or a value makes no sense; the message
+    names the line.
+
     Parameters
     ----------
     path : Path
         CSV with the columns ``machine`` (an instance type or an accelerator) and ``step`` (a time
         with its unit, ``310ms``); ``batch``, ``count``, ``provider`` and ``job`` may be there
         too, and their empty cells mean what their absence means: the table's one job.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read, has no run, or a value makes no sense; the message names the line.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -126,18 +114,10 @@ def runs_of(
 ) -> tuple[tuple[Actual, ...], tuple[Actual, ...]]:
     """Return the runs of the job that is asked for, and those of other jobs.
 
-    Parameters
-    ----------
-    path : Path
-        The table that they were read from.
-    name : str, optional
-        The job's in the column ``job``; by default the rows without a name, or those of the one
-        name that there is.
+    ``path``: the table that they were read from; ``name``: the job's in the column ``job``; by
+    default the rows without a name, or those of the one name that there is.
 
-    Raises
-    ------
-    UsageError
-        If no run has the name, or several jobs are named and none is asked for.
+    Raises UsageError if no run has the name, or several jobs are named and none is asked for.
     """
     names = list(dict.fromkeys(one.run for one in runs))
     named = [one for one in names if one != str(path)]

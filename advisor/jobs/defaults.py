@@ -100,10 +100,7 @@ def _default(value: int, why: str) -> Default:
 def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...]:
     """Return what to say of a sequence that was not given: nothing where it is the longest.
 
-    Parameters
-    ----------
-    longest : int or None
-        Tokens that the model allows, where its configuration says so.
+    ``longest``: tokens that the model allows, where its configuration says so.
     """
     if not isinstance(model, Transformer) or not model.vocabulary:
         return ()

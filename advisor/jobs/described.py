@@ -28,19 +28,11 @@ def read_model(
 ) -> DescribedModel:
     """Read the model of a Hugging Face ``config.json``, or of the folder that has one.
 
-    Parameters
-    ----------
-    sequence : int, optional
-        Tokens of a sample; as long as the model allows where not given, at most 8,192.
-    image : int, optional
-        Side of an image, for models that see.
+    ``sequence``: tokens of a sample; as long as the model allows where not given, at most 8,192;
+    ``image``: side of an image, for models that see.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read.
-    PlanningError
-        If it lacks a dimension, or the model is of a form that cannot be described.
+    Raises UsageError if the file cannot be read. Raises PlanningError if it lacks a dimension, or
+    the model is of a form that cannot be described.
     """
     return read_config(read_content(path), sequence=sequence, image=image)
 
@@ -48,10 +40,7 @@ def read_model(
 def read_longest(path: Path) -> int | None:
     """Read the longest sequence that a model allows, where its ``config.json`` says so.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read.
+    Raises UsageError if the file cannot be read.
     """
     return longest_sequence(read_content(path))
 
@@ -59,10 +48,7 @@ def read_longest(path: Path) -> int | None:
 def read_content(path: Path) -> dict[str, Any]:
     """Read a model's ``config.json``, or that of the folder.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is no JSON object.
+    Raises UsageError if it cannot be read or is no JSON object.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -85,10 +71,7 @@ def model_work(
 ) -> Work:  # fmt: skip
     """Return what a step of a described model computes.
 
-    Raises
-    ------
-    PlanningError
-        If a size is not positive or the precision is unknown.
+    Raises PlanningError if a size is not positive or the precision is unknown.
     """
     if isinstance(model, Transformer):
         return transformer_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
@@ -107,19 +90,11 @@ def described_job(
 ) -> Job:  # fmt: skip
     """Return the job of a described model; nothing of it was measured.
 
-    Parameters
-    ----------
-    global_batch : int, optional
-        Samples of a step over all workers; the work's micro-batch by default.
-    steps : float, optional
-        The length; one step without.
-    assumptions : tuple of str
-        What was taken because nobody said otherwise.
+    ``global_batch``: samples of a step over all workers; the work's micro-batch by default;
+    ``steps``: the length; one step without; ``assumptions``: what was taken because nobody said
+    otherwise.
 
-    Raises
-    ------
-    UsageError
-        If a length or batch makes no sense.
+    Raises UsageError if a length or batch makes no sense.
     """
     for value in (global_batch, steps):
         if value is not None and not (value > 0 and math.isfinite(value)):

@@ -37,10 +37,7 @@ Part = TypeVar("Part")
 def note(folder: Path, *, now: datetime | None = None, **parts: object) -> Path:
     """Add an entry of these parts to the journal in ``folder``; return its file.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written; the file is as before then.
+    Raises OSError if it cannot be written; the file is as before then.
     """
     path = folder / FILE_NAME
     if not path.exists() and (earlier := _earlier(folder)):

@@ -24,25 +24,15 @@ MOST_RUNS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRun:
-    """One measured step of a transformer.
-
-    Attributes
-    ----------
-    machines : str
-        As ``--cluster`` takes them, e.g. ``"2x p4d.24xlarge"``.
-    layout : Layout
-        All of it; its global batch is the step's.
-    step_s : float
-        Mean optimizer step. [s]
-    """
+    """One measured step of a transformer."""
 
     name: str
     transformer: Transformer
     setup: TrainingSetup
     precision: Precision
-    machines: str
-    layout: Layout
-    step_s: float
+    machines: str  # as ``--cluster`` takes them, e.g. ``"2x p4d.24xlarge"``.
+    layout: Layout  # all of it; its global batch is the step's
+    step_s: float  # mean optimizer step [s]
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):

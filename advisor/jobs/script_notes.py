@@ -15,10 +15,7 @@ _FEWEST_SAMPLES = 8
 def script_notes(job: Job, placed: Iterable[tuple[bool, int]]) -> tuple[str, ...]:
     """Return what to change in the script, and what spreading its batch does.
 
-    Parameters
-    ----------
-    placed : iterable of (bool, int)
-        Of every candidate shown: whether it has accelerators, and its devices.
+    ``placed``: of every candidate shown: whether it has accelerators, and its devices.
     """
     rows = list(placed)
     notes = []

@@ -33,14 +33,10 @@ def cpu_device(
 ) -> Device:
     """Return all virtual CPUs of a machine as one device.
 
-    Parameters
-    ----------
-    vcpus : float
-        Virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones.
-    core_speed : float or None
-        CoreMark per virtual CPU; NaN or None where unknown. [1/s]
-    cpu_model, cpu_arch : str
-        As the provider or ``/proc/cpuinfo`` names them; a generic row serves what is unknown.
+    ``vcpus``: virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones;
+    ``core_speed``: CoreMark per virtual CPU; NaN or None where unknown [1/s]; ``cpu_model``,
+    ``cpu_arch``: as the provider or ``/proc/cpuinfo`` names them; a generic row serves what is
+    unknown.
     """
     row = _row(cpu_model, cpu_arch)
     speed = None if core_speed is None or math.isnan(core_speed) else float(core_speed)

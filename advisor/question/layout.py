@@ -15,10 +15,7 @@ _SAME: Final = ("tp", "pp", "cp", "ep", "micro_batch")
 def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> SearchSpace | None:
     """Return the layouts that a request leaves; None where it leaves all and none is the default.
 
-    Parameters
-    ----------
-    default : SearchSpace, optional
-        Where nothing is fixed.
+    ``default``: where nothing is fixed.
     """
     fixed = request.fixed
     changes: dict[str, Any] = {name: fixed[name] for name in _SAME if name in fixed}

@@ -40,34 +40,20 @@ _INTERNAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """Answers of one place.
+    """Answers of one place."""
 
-    Attributes
-    ----------
-    place : str
-        A file's name, or ``ENVIRONMENT``.
-    answers : dict
-        By name, each of which makes sense.
-    """
-
-    place: str
-    answers: dict[str, Any]
+    place: str  # a file's name, or ``ENVIRONMENT``
+    answers: dict[str, Any]  # by name, each of which makes sense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting in force.
-
-    Attributes
-    ----------
-    beaten : tuple of str
-        Weaker places that say otherwise, with what they say.
-    """
+    """One setting in force."""
 
     name: str
     value: str
     place: str
-    beaten: tuple[str, ...] = ()
+    beaten: tuple[str, ...] = ()  # weaker places that say otherwise, with what they say
 
 
 def variable_of(name: str) -> str:
@@ -84,10 +70,8 @@ def variable_of(name: str) -> str:
 def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
     """Return what is said besides the command line, the weakest place first.
 
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or a name or value makes no sense; the message says where.
+    Raises UsageError if a file cannot be read, or a name or value makes no sense; the message says
+    where.
     """
     places = [
         Stated(place=shown_path(one.path), answers=merged(checked(one.answers, one.path)))
@@ -100,10 +84,7 @@ def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
 def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the answers of variables ``ADVISOR_NAME``; an empty one says nothing.
 
-    Raises
-    ------
-    UsageError
-        If a value makes no sense; the message names the variable.
+    Raises UsageError if a value makes no sense; the message names the variable.
     """
     found: dict[str, Any] = {}
     for name, entry in ENTRIES.items():
@@ -139,10 +120,7 @@ def unknown_variables(environ: Mapping[str, str], more: Collection[str] = ()) ->
 def settings(folder: Path, environ: Mapping[str, str]) -> list[Setting]:
     """Return the settings in force, one a name, with where each stands.
 
-    Raises
-    ------
-    UsageError
-        As ``stated``.
+    Raises UsageError as ``stated``.
     """
     return [*_program_settings(folder, environ), *_answers(stated(folder, environ))]
 

@@ -20,11 +20,8 @@ from advisor.records.nouns import SCHEMA_VERSION, RunRecord
 def read_records(path: Path) -> list[RunRecord]:
     """Read every record of a ``.jsonl`` or ``.jsonl.gz`` file.
 
-    Raises
-    ------
-    RunError
-        If the file cannot be read, a row is not a record (the message names file, row and column),
-        or two rows have the same ``record_id``.
+    Raises RunError if the file cannot be read, a row is not a record (the message names file, row
+    and column), or two rows have the same ``record_id``.
     """
     records = list(iterate_records(path))
     seen: dict[str, int] = {}
@@ -71,10 +68,7 @@ def to_row(record: RunRecord) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> RunRecord:
     """Return the record that a parsed JSON object describes.
 
-    Raises
-    ------
-    RunError
-        Naming the column that is missing, unknown, of another type, or makes no sense.
+    Raises RunError naming the column that is missing, unknown, of another type, or makes no sense.
     """
     if not isinstance(row, dict):
         raise RunError(f"{row!r} is not a JSON object")

@@ -41,20 +41,12 @@ Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # times [s], free shar
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeShares:
-    """Free shares of nodes.
-
-    Attributes
-    ----------
-    slot_s : float
-        Length of a slot. [s]
-    shares : ndarray of shape (slots, nodes)
-        [fraction]
-    """
+    """Free shares of nodes."""
 
     source: str
     names: tuple[str, ...]
-    slot_s: float
-    shares: NDArray[np.float64]
+    slot_s: float  # length of a slot [s]
+    shares: NDArray[np.float64]  # (slots, nodes); [fraction]
 
     @property
     def days(self) -> float:
@@ -65,15 +57,10 @@ class NodeShares:
 def read_node_shares(path: Path, *, slot_s: float = SLOT_S) -> NodeShares:
     """Read the free shares of a cluster's nodes.
 
-    Parameters
-    ----------
-    slot_s : float
-        Length of the slots. [s]
+    ``slot_s``: length of the slots [s].
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, has no such form, or its nodes are known at no common time.
+    Raises TraceError if the file cannot be read, has no such form, or its nodes are known at no
+    common time.
     """
     rows = list(trace_rows(path))
     if not rows:

@@ -31,22 +31,12 @@ _EARLIER: Final = "comparison"  # as versions before the journal wrote them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A real run of a whole job beside what was predicted before it was known.
+    """A real run of a whole job beside what was predicted before it was known."""
 
-    Attributes
-    ----------
-    noted_at : str
-        ISO 8601, UTC; empty before it is noted.
-    predicted_h : Estimate
-        [h]
-    predicted_usd : Estimate or None
-        [USD]
-    """
-
-    noted_at: str = ""
+    noted_at: str = ""  # ISO 8601, UTC; empty before it is noted
     actual: Actual
-    predicted_h: Estimate
-    predicted_usd: Estimate | None = None
+    predicted_h: Estimate  # [h]
+    predicted_usd: Estimate | None = None  # [USD]
 
     def __post_init__(self) -> None:
         hours = (self.predicted_h.value, self.predicted_h.low, self.predicted_h.high, self.time_h)
@@ -130,22 +120,13 @@ def _of_earlier(entry: Entry) -> Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """What the latest comparisons say of the intervals.
+    """What the latest comparisons say of the intervals."""
 
-    Attributes
-    ----------
-    looked_at, outside : int
-        Latest comparisons, and those of them outside their interval.
-    probability : float
-        Of at least as many outside by chance.
-    median_error : float
-        Median of predicted over actual, less 1; nan where there is none.
-    """
-
+    # looked_at, outside: latest comparisons, and those of them outside their interval
     looked_at: int
     outside: int
-    probability: float
-    median_error: float
+    probability: float  # of at least as many outside by chance
+    median_error: float  # median of predicted over actual, less 1; nan where there is none
 
     @property
     def is_drifting(self) -> bool:

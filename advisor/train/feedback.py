@@ -44,6 +44,8 @@ def note_run(
 ) -> Comparison:
     """Keep what a real run of a recorded job took, and return it beside the prediction.
 
+    Raises UsageError if a value makes no sense, or the machine cannot be told from the price.
+
     Parameters
     ----------
     run : str
@@ -57,11 +59,6 @@ def note_run(
         Of the whole job [h], or of its mean step [s]; exactly one.
     cost_usd : float, optional
         Billed for the whole job. [USD]
-
-    Raises
-    ------
-    UsageError
-        If a value makes no sense, or the machine cannot be told from the price.
     """
     _check(time_h, step_s, cost_usd)
     predictor = predictor or Predictor(Catalogue.load())

@@ -40,19 +40,11 @@ TRACKERS: Final = frozenset({"huggingface", "wandb", "mlflow", "tensorboard", "c
 def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read the runs of a file or folder in a named format.
 
-    Parameters
-    ----------
-    name : str
-        A key of ``FORMATS``.
-    machines : Instances, optional
-        What the runs ran on, with its price, where the format (one of ``TRACKERS``) does not know.
+    ``name``: a key of ``FORMATS``; ``machines``: what the runs ran on, with its price, where the
+    format (one of ``TRACKERS``) does not know.
 
-    Raises
-    ------
-    UsageError
-        If there is no such format or path, or the format names its machines itself.
-    RunError
-        If a row makes no sense: file, row and column are named.
+    Raises UsageError if there is no such format or path, or the format names its machines itself.
+    Raises RunError if a row makes no sense: file, row and column are named.
     """
     if name not in FORMATS:
         raise UsageError(f"no format named {name!r}", hint=f"one of: {', '.join(FORMATS)}")

@@ -20,10 +20,7 @@ LABEL: Final = ("record_id", "time_s", "cost_usd", "status", "replicate")
 def read(path: Path) -> list[RunRecord]:
     """Read the records in a journal, or in that of a folder.
 
-    Raises
-    ------
-    RunError
-        If it is another file, or one of its records makes no sense.
+    Raises RunError if it is another file, or one of its records makes no sense.
     """
     if path.is_file() and path.name != journal.FILE_NAME:
         raise RunError(f"{path} is not a journal", hint=f"name a {journal.FILE_NAME}")

@@ -53,10 +53,7 @@ _STATES: Final[dict[str, Status]] = {
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read every run of a store: ``mlruns``, a folder in it, a database; ``machines`` made them.
 
-    Raises
-    ------
-    RunError
-        If it is no store, MLflow is not installed, or a run makes no sense.
+    Raises RunError if it is no store, MLflow is not installed, or a run makes no sense.
     """
     client = _client(path)
     records = [

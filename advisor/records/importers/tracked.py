@@ -36,10 +36,7 @@ SETTINGS: Final = {
 def library(name: str) -> Any:
     """Return a module of a tracker's library.
 
-    Raises
-    ------
-    RunError
-        If it is not installed.
+    Raises RunError if it is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -54,10 +51,7 @@ def library(name: str) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
-    Raises
-    ------
-    RunError
-        If the file cannot be read or holds something else.
+    Raises RunError if the file cannot be read or holds something else.
     """
     try:
         value = bounded.read_json(path)
@@ -71,10 +65,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def positive(value: object, path: Path, column: str) -> float:
     """Return a positive finite number.
 
-    Raises
-    ------
-    RunError
-        Naming file and column.
+    Raises RunError naming file and column.
     """
     number = real(value)
     if number is None or number <= 0:

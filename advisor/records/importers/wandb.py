@@ -56,10 +56,7 @@ _STATES: Final[dict[str, Status]] = {
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read every run under a folder, or one file of a run; ``machines`` made them.
 
-    Raises
-    ------
-    RunError
-        Naming the file, row and column of a bad value.
+    Raises RunError naming the file, row and column of a bad value.
     """
     logs, summaries = _found(path, f"*{LOG}"), _found(path, SUMMARY)
     logged = {log.parent for log in logs}
