@@ -17,7 +17,7 @@ from advisor.planners.step.describe_config import (
     read_config,
 )
 from advisor.planners.step.describe_convolutions import ConvolutionalNetwork, convolutional_work
-from advisor.planners.step.diffusion_unet import diffusion_work
+from advisor.planners.step.diffusion_unet import DiffusionUNet, diffusion_work
 from advisor.planners.step.encoder_decoder import EncoderDecoder, encoder_decoder_work
 
 NO_LENGTH: Final = "no length was given: one step"
@@ -73,15 +73,14 @@ def model_work(
 
     Raises PlanningError if a size is not positive or the precision is unknown.
     """
-    if isinstance(model, Transformer):
-        return transformer_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
-    if isinstance(model, ConvolutionalNetwork):
-        return convolutional_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
-    if isinstance(model, EncoderDecoder):
-        return encoder_decoder_work(
-            model, micro_batch=micro_batch, precision=precision, setup=setup
-        )
-    return diffusion_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
+    describe: Any = {
+        Transformer: transformer_work,
+        ConvolutionalNetwork: convolutional_work,
+        EncoderDecoder: encoder_decoder_work,
+        DiffusionUNet: diffusion_work,
+    }[type(model)]
+    work: Work = describe(model, micro_batch=micro_batch, precision=precision, setup=setup)
+    return work
 
 
 def described_job(

@@ -104,16 +104,7 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     prices, region = _prices(types, catalogue)
     return NamedCluster(
         groups=tuple(
-            ClusterGroup(
-                label=g.label,
-                node=g.node,
-                part=g.part,
-                count=g.count,
-                type_index=g.type_index,
-                is_network_assumed=g.is_network_assumed,
-                price_usd_per_h=None if t is None else prices.get(t.index),
-            )
-            for g, t in groups
+            g if t is None else replace(g, price_usd_per_h=prices.get(t.index)) for g, t in groups
         ),
         region=region,
     )

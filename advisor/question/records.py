@@ -227,7 +227,7 @@ class LayoutRequest:
     pp: int | None = None
     cp: int | None = None
     ep: int | None = None
-    zero: int | None = None  # zeRO stage, 0 to 3
+    zero: int | None = None  # ZeRO stage, 0 to 3
     recompute: Recompute | None = None
     # micro_batch, accumulate: samples of a micro-batch on one device, and micro-batches of a step
     micro_batch: int | None = None

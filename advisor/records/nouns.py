@@ -141,7 +141,7 @@ class RunRecord:
     source: str
     job: JobFacts
     configuration: tuple[Instances, ...]
-    # ``workers``, ``servers``, ``dp``, ``tp``, ``pp``, ``threads``, ``sync``,
+    # ``workers``, ``servers``, ``dp``, ``tp``, ``pp``, ``threads``, ``sync``, ...
     layout: Mapping[str, Fact] = field(default_factory=dict)
     # the label; a lower bound where the status is ``censored``; may be None where the run failed
     # [s]
