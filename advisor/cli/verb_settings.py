@@ -86,10 +86,7 @@ def _in_force(
     for name in options:
         saying = [(place, said[name]) for place, said in places if name in said]
         if saying:
-            place, value = saying[-1]
-            beaten = tuple(f"{where}: {said}" for where, said in saying[:-1] if said != value)
-            full = ".".join((*words, name))
-            found.append(Setting(name=full, value=str(value), place=place, beaten=beaten))
+            found.append(Setting.of(".".join((*words, name)), saying))
     return found
 
 

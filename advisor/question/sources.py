@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,13 @@ class Setting:
     value: str
     place: str
     beaten: tuple[str, ...] = ()  # weaker places that say otherwise, with what they say
+
+    @classmethod
+    def of(cls, name: str, saying: Sequence[tuple[str, Any]]) -> Setting:
+        """Return a setting of which places say something, the weakest first."""
+        place, value = saying[-1]
+        beaten = tuple(f"{where}: {said}" for where, said in saying[:-1] if said != value)
+        return cls(name=name, value=str(value), place=place, beaten=beaten)
 
 
 def variable_of(name: str) -> str:
@@ -129,9 +136,7 @@ def _answers(places: list[Stated]) -> Iterator[Setting]:
     in_force = merged(*(one.answers for one in places))
     for name in sorted(in_force):
         saying = [(one.place, one.answers[name]) for one in places if name in one.answers]
-        place, value = saying[-1] if saying else (DEFAULT, in_force[name])
-        beaten = tuple(f"{where}: {said}" for where, said in saying[:-1] if said != value)
-        yield Setting(name=name, value=str(value), place=place, beaten=beaten)
+        yield Setting.of(name, saying or [(DEFAULT, in_force[name])])
 
 
 def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Setting]:
@@ -144,9 +149,7 @@ def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Sett
     named = environ.get(store.VARIABLE)
     if named and (not saying or named != saying[-1][1]):
         saying.append((store.VARIABLE, named))
-    place, value = saying[-1] if saying else (DEFAULT, str(store.run_root()))
-    beaten = tuple(f"{where}: {said}" for where, said in saying[:-1])
-    yield Setting(name=RUNS_FOLDER, value=value, place=place, beaten=beaten)
+    yield Setting.of(RUNS_FOLDER, saying or [(DEFAULT, str(store.run_root()))])
     for variable, about in _TAKEN.items():
         if variable != store.VARIABLE and environ.get(variable):
             yield Setting(name=about, value=environ[variable], place=variable)
