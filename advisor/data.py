@@ -1,4 +1,4 @@
-"""Where the packaged data lies: the same answer in a wheel, an editable install and a checkout."""
+"""Folders of data: the packaged ones (in a wheel, an editable install, a checkout) and the user's."""
 
 from __future__ import annotations
 

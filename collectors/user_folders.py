@@ -1,4 +1,4 @@
-"""Where a user's own files lie: the XDG base folders, on every system."""
+"""Folders of a user's own files: the XDG base folders, on every system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real runs took: measured steps, times and bills of recorded jobs on rented machines.
+"""Real runs of recorded jobs on rented machines: measured steps, times and bills.
 
 They stand in the journal (``jobs.journal``) and narrow the estimates of that job, or of any job
 recorded from the same run.

@@ -1,4 +1,4 @@
-"""What a described job is taken to be where its user does not say: batch and sequence.
+"""Defaults of a described job where its user does not say: batch and sequence.
 
 | model                             | samples of a step | source                                  |
 |-----------------------------------|-------------------|-----------------------------------------|

@@ -1,4 +1,4 @@
-"""Which job a user means: a recorded run, a job file, or a described model."""
+"""The job that a user means: a recorded run, a job file, or a described model."""
 
 from __future__ import annotations
 

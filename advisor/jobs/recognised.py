@@ -1,4 +1,4 @@
-"""Whether a recorded model is a transformer: what its layouts then rest on, said and settable."""
+"""Recorded models that are transformers: what their layouts then rest on, said and settable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded script needs for the machines of an answer: said once, not on every row."""
+"""Notes on what a recorded script needs for the machines of an answer: once, not on every row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is moved and kept around a job: data in, results out, and who said so."""
+"""Data that a job brings in, results that it takes out, and who said so."""
 
 from __future__ import annotations
 

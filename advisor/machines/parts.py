@@ -1,4 +1,4 @@
-"""What the layout planner needs to know of an accelerator, from the catalogue."""
+"""Accelerators of the catalogue as the layout planner needs to know them."""
 
 from __future__ import annotations
 

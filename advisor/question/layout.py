@@ -1,4 +1,4 @@
-"""What the user fixes of the layout, as the space that the layout search looks in."""
+"""The layouts that the user leaves open, as the space that the layout search looks in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked: the job, constraints on the answer, the layout, the software."""
+"""The parts of a question: the job, constraints on the answer, the layout, the software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where answers stand besides the command line: the environment, the project, the user's file.
+"""Answers besides the command line: those of the environment, the project, the user's file.
 
 From weak to strong: the user's ``advisor.toml``, the project's (or ``pyproject.toml``), variables
 ``ADVISOR_MAX_NODES=4``, then what the command line says.

@@ -1,4 +1,4 @@
-"""What a real run took, against what was predicted: the measurement that narrows and teaches.
+"""A real run against its prediction: the measurement that narrows and teaches.
 
 It is one entry of the journal (``jobs.journal``): a measured step of the job anchors its next
 estimates at once, what was predicted shows whether errors drift (``train.drift``), and the rest of

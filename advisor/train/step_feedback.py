@@ -1,4 +1,4 @@
-"""What a step took on machines that are named, beside what was predicted of it.
+"""A measured step on machines that are named, beside its prediction.
 
 A transformer's in its layout calibrates the layout model for every transformer
 (``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three of

@@ -1,4 +1,4 @@
-"""Where the peers of Hivemind's recordings stood, and how fast the links between the sites are.
+"""Sites of the peers of Hivemind's recordings, and the bandwidth of the links between them.
 
 Bandwidths are medians of the recordings' own iperf logs, one stream (cirquit/hivemind-multi-cloud,
 artifacts/networking/logs, experiment sets 1 and 3, April 2023). Regions of Google's T4s are in the

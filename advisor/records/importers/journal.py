@@ -20,11 +20,13 @@ LABEL: Final = ("record_id", "time_s", "cost_usd", "status", "replicate")
 def read(path: Path) -> list[RunRecord]:
     """Read the records in a journal, or in that of a folder.
 
-    Raises RunError if it is another file, or one of its records makes no sense.
+    Raises RunError if there is none, or one of its records makes no sense.
     """
     if path.is_file() and path.name != journal.FILE_NAME:
         raise RunError(f"{path} is not a journal", hint=f"name a {journal.FILE_NAME}")
     folder = path if path.is_dir() else path.parent
+    if journal.file_in(folder) is None:
+        raise RunError(f"no {journal.FILE_NAME} in {folder}", hint="name the folder of the runs")
     noted: Counter[str] = Counter()
     rows = []
     for entry in journal.read(folder, "actual", dict):

@@ -1,4 +1,4 @@
-"""What the importers of experiment trackers share: a run of equal machines with its readings.
+"""A tracked run of equal machines with its readings, for the importers of experiment trackers.
 
 A tracker is read by its own library, which need not be installed here: what is missing is said
 with the command that installs it.
