@@ -1,4 +1,4 @@
-"""Folders of data: the packaged ones (in a wheel, an editable install, a checkout) and the user's."""
+"""Folders of data: the packaged ones, in a wheel as in a checkout, and the user's own."""
 
 from __future__ import annotations
 
