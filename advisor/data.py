@@ -1,4 +1,4 @@
-"""Folders of data: the packaged ones, in a wheel as in a checkout, and the user's own."""
+"""Where the packaged data lies: the same answer in a wheel, an editable install and a checkout."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -31,4 +30,6 @@ def _folder(kind: str, usual: str) -> Path:
     try:
         return Path(getattr(_FOLDERS, kind))
     except RuntimeError:  # nobody's home: a container that runs as a bare number
+        import tempfile
+
         return Path(tempfile.gettempdir()) / usual / "advisor"

@@ -24,6 +24,10 @@ def noun_from_json(kind: Any, value: Any, where: str) -> Any:
     ----------
     kind : type
         The dataclass; its fields say what each value must be.
+    value : Any
+        What was read.
+    where : str
+        Its name in messages.
 
     Raises
     ------

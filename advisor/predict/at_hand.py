@@ -15,7 +15,7 @@ PROVIDER = "here"
 
 def at_hand(
     predictor: Predictor, job: Job, *, price_usd_per_h: float = 0.0, coverage: float = 0.9,
-    space: SearchSpace | None = None,
+    space: SearchSpace | None = None, count: int = 1, is_changed: bool = False,
 ) -> Candidate | None:  # fmt: skip
     """Return the job on this machine; None where it cannot run here, or is of unknown length.
 
@@ -31,13 +31,18 @@ def at_hand(
     coverage : float
     space : SearchSpace, optional
         What a layout may be; everything by default.
+    count : int
+        Its accelerators to train on.
+    is_changed : bool
+        The job is trained otherwise than it was recorded in ways that its record does not show:
+        its measured step is an anchor, not the answer.
     """
     try:
         machine = machine_here(job, measures=False)
         device, host = machine.device, machine.host
         found = on_device(
-            predictor, job, device, "this machine", 1, coverage, space,
-            is_recorded=machine.is_recorded,
+            predictor, job, device, "this machine", count, coverage, space,
+            is_recorded=machine.is_recorded and not is_changed,
         )  # fmt: skip
     except (AdvisorError, PlanningError):
         return None
@@ -53,7 +58,7 @@ def at_hand(
         pricing="own",
         price_usd_per_h=price_usd_per_h,
         accelerator=None if is_cpu else device.name,
-        accelerators=0.0 if is_cpu else 1.0,
+        accelerators=0.0 if is_cpu else float(count),
         vcpus=host.logical_cpus,
         memory_gib=host.memory_limit_bytes / 2**30,
     )

@@ -260,5 +260,8 @@ def _hanging(words: str, width: int) -> list[str]:
     )
 
 
-def _wrapped(words: str, width: int) -> list[str]:
-    return textwrap.wrap(words, width, break_on_hyphens=False, break_long_words=False)
+def _wrapped(words: str, width: int, *, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip

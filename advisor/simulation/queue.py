@@ -123,16 +123,10 @@ def queue_answer(
 
     Parameters
     ----------
-    own : OwnCluster
-    devices : int
     duration_h : Estimate
         Computing time on the own cluster's devices. [h]
-    deadline_h : float, optional
-        From submission. [h]
     rent_completion_h : Estimate, optional
         Completion on rented machines, start-up included. [h]
-    rent_cost_usd : float
-        [USD]
     with_policies : bool, default False
         Also simulate the trace's own jobs under every policy.
 

@@ -49,7 +49,7 @@ def equation_s(step: MeasuredStep, device: Device, parameters: DeviceParameters)
 
 
 def fit_residual(
-    steps: Sequence[MeasuredStep], parameters: DeviceParameters
+    steps: Sequence[MeasuredStep], parameters: DeviceParameters, *, has_spread: bool = True
 ) -> ResidualParameters:
     """Return the process fitted on measured steps of GPUs.
 
@@ -58,6 +58,8 @@ def fit_residual(
     steps : sequence of MeasuredStep
     parameters : DeviceParameters
         Of the equation whose errors they show.
+    has_spread : bool
+        Whether to widen intervals to what devices left out show.
     """
     kept = seen_steps(steps)
     points = error_points([s.work for s in kept], [s.device for s in kept])
@@ -67,7 +69,7 @@ def fit_residual(
         for on in ([unmeasured(s.device) for s in kept], [s.device for s in kept])
     )
     seen = SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
-    return fit_errors(seen, thinned(kept, 1))
+    return fit_errors(seen, thinned(kept, 1), has_spread=has_spread)
 
 
 def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
@@ -75,7 +77,7 @@ def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
     return [steps[i] for i in thinned(steps, KEPT_OF_A_SWEEP) if steps[i].device.kind == "gpu"]
 
 
-def fit_errors(seen: SeenErrors, rows: Ints) -> ResidualParameters:
+def fit_errors(seen: SeenErrors, rows: Ints, *, has_spread: bool = True) -> ResidualParameters:
     """Return the process fitted on errors; the amplitudes on some of the rows."""
     scale = seen.points.rates.std(axis=0)
     bare = ResidualParameters(
@@ -90,6 +92,8 @@ def fit_errors(seen: SeenErrors, rows: Ints) -> ResidualParameters:
     few = seen.points.take(rows)
     found = _by_evidence(shapes(few, few, bare), seen.of_peaks[rows])
     fitted = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
+    if not has_spread:
+        return fitted
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
     return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
