@@ -114,7 +114,9 @@ class Catalogue:
             name: _age_days(newest, today) for name, (_, newest) in self.as_of_by_provider.items()
         }
 
-    def select(self, wanted: OfferFilter | None = None) -> OfferColumns:
+    def select(
+        self, wanted: OfferFilter | None = None, *, today: date | None = None
+    ) -> OfferColumns:
         """Return the priced offers that satisfy the filter, cheapest first.
 
         Raises
@@ -124,7 +126,7 @@ class Catalogue:
         """
         wanted = wanted or OfferFilter()
         ages: Floats = np.array(
-            [_age_days(one.as_of, None) for one in self.prices.provenances], dtype=np.float64
+            [_age_days(one.as_of, today) for one in self.prices.provenances], dtype=np.float64
         )
         return selection.select(wanted, self.admitted_types(wanted), self.prices, ages)
 
