@@ -1,35 +1,37 @@
-"""Folders of a user's own files: the XDG base folders, on every system."""
+"""The folders of a user's own files: the XDG base folders, on every system.
+
+Standard library only: the profiler's own process, which has no other packages, may import it.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Final
-
-from platformdirs.unix import Unix
-
-# Also on macOS and Windows, where ``platformdirs.user_data_dir`` would name others.
-_FOLDERS: Final = Unix("advisor")
 
 
 def data_folder() -> Path:
     """Return ``$XDG_DATA_HOME/advisor``: recorded runs, fitted models, fetched measurements."""
-    return _folder("user_data_path", ".local/share")
+    return base_folder("XDG_DATA_HOME", ".local/share") / "advisor"
 
 
 def config_folder() -> Path:
     """Return ``$XDG_CONFIG_HOME/advisor``: the user's ``advisor.toml`` and ``overrides.csv``."""
-    return _folder("user_config_path", ".config")
+    return base_folder("XDG_CONFIG_HOME", ".config") / "advisor"
 
 
 def cache_folder() -> Path:
     """Return ``$XDG_CACHE_HOME/advisor``: what can be measured, fetched or copied again."""
-    return _folder("user_cache_path", ".cache")
+    return base_folder("XDG_CACHE_HOME", ".cache") / "advisor"
 
 
-def _folder(kind: str, usual: str) -> Path:
+def base_folder(variable: str, default: str) -> Path:
+    """Return a base folder; the specification says to ignore a relative one."""
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
     try:
-        return Path(getattr(_FOLDERS, kind))
+        return Path.home() / default
     except RuntimeError:  # nobody's home: a container that runs as a bare number
         import tempfile
 
-        return Path(tempfile.gettempdir()) / usual / "advisor"
+        return Path(tempfile.gettempdir()) / default

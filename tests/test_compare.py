@@ -35,7 +35,7 @@ def keep(folder: Path, actual_h: float, *, now: datetime, run: str = RUN) -> Non
                  time_h=actual_h)  # fmt: skip
     predicted = Estimate(value=1.0, low=1 / 1.2, high=1.2)
     said = drift.Comparison(actual=ran, predicted_h=predicted).predicted
-    journal.note(folder, now=now, actual=asdict(ran), predicted=said)
+    journal.note(folder, {"actual": asdict(ran), "predicted": said}, now=now)
 
 
 def kept(folder: Path, times_h: list[float]) -> tuple[drift.Comparison, ...]:

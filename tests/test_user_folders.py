@@ -45,7 +45,11 @@ def test_whoever_has_no_home_gets_the_temporary_folder(
 ) -> None:
     variable, folder, usual = base
     monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
     assert folder() == Path(tempfile.gettempdir()) / usual
 
 

@@ -70,7 +70,7 @@ def from_row(row: Any) -> Actual:
 
 def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
     """Note a measurement beside the runs in ``root``, with what else is known; return the file."""
-    return journal.note(root, **{PART: asdict(actual)}, **parts)
+    return journal.note(root, {PART: asdict(actual), **parts})
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:

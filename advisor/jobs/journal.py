@@ -34,7 +34,7 @@ Entry = Mapping[str, Any]
 Part = TypeVar("Part")
 
 
-def note(folder: Path, *, now: datetime | None = None, **parts: object) -> Path:
+def note(folder: Path, parts: Mapping[str, object], *, now: datetime | None = None) -> Path:
     """Add an entry of these parts to the journal in ``folder``; return its file.
 
     Raises OSError if it cannot be written; the file is as before then.

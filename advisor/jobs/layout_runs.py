@@ -53,7 +53,7 @@ def _run(entry: Entry) -> LayoutRun:
 
 def append_layout_run(root: Path, run: LayoutRun) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    return journal.note(root, **{PART: asdict(run) | {"layout": run.layout.to_record()}})
+    return journal.note(root, {PART: asdict(run) | {"layout": run.layout.to_record()}})
 
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:

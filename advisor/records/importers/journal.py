@@ -51,10 +51,11 @@ def _labelled(entry: dict[str, Any], noted: Counter[str]) -> dict[str, Any] | No
     noted[actual.run] += 1
     if "record" not in entry or actual.time_h is None:
         return None
-    return entry["record"] | {
+    row: dict[str, Any] = entry["record"] | {
         "record_id": f"{actual.run}/{actual.count}x{actual.instance_type}/{replicate}",
         "time_s": actual.time_h * HOUR_S,
         "cost_usd": actual.cost_usd,
         "status": "ok",
         "replicate": replicate,
     }
+    return row
