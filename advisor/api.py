@@ -240,8 +240,9 @@ def ranked(
     """
     constraints = replace(question.constraints, space=layout_space(question.layout))
     here = at_hand(
-        predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage
-    )
+        predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage,
+        space=constraints.space,
+    )  # fmt: skip
     return rank(
         job, constraints, predictor=predictor, here=here, recording=recording,
         with_changes=with_changes, in_full=in_full,

@@ -50,10 +50,7 @@ def shared() -> Path | None:
 def measurements(folder: Path | None = None) -> Path:
     """Return the folder of measurements that a command reads: the one named, or the packaged.
 
-    Raises
-    ------
-    UsageError
-        If the folder that was named is not there.
+    Raises UsageError if the folder that was named is not there.
     """
     if folder is None:
         return root("datasets")

@@ -24,32 +24,19 @@ RUNS_FOLDER: Final = "runs_folder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFile:
-    """A file of settings that is there and says something.
-
-    Attributes
-    ----------
-    path : Path
-    answers : dict
-        Of a question, by name.
-    runs_folder : str or None
-        A folder, or a URL.
-    verbs : dict
-        Tables of the verbs' own options, by the verb's name.
-    """
+    """A file of settings that is there and says something."""
 
     path: Path
     answers: dict[str, Any]
-    runs_folder: str | None = None
+    runs_folder: str | None = None  # a folder, or a URL
+    # tables of the verbs' own options, by the verb's name
     verbs: dict[str, Any] = field(default_factory=dict)
 
 
 def settings_files(folder: Path) -> Iterator[SettingsFile]:
     """Yield the user's file and the project's in ``folder``, the stronger one last.
 
-    Raises
-    ------
-    UsageError
-        If a file cannot be read.
+    Raises UsageError if a file cannot be read.
     """
     yield from _read(user_file())
     for name in PROJECT_FILES:

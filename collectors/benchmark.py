@@ -15,6 +15,7 @@ from typing import Any
 
 from advisor.collectors import atomic, benchmark_kernels, host
 from advisor.collectors.recording import HostBenchmark
+from advisor.collectors.user_folders import cache_folder
 
 _VERSION = 2
 _PATIENCE_S = 30.0
@@ -24,8 +25,7 @@ def cache_path() -> Path:
     """Return where this machine's figures are kept: one file for each machine and core limit."""
     described = host.describe()
     key = f"{os.uname().nodename} {described.cpu_model} {described.cpu_limit} v{_VERSION}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "advisor"
-    return folder / f"host-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return cache_folder() / f"host-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def cached() -> HostBenchmark | None:

@@ -8,7 +8,6 @@ change afterwards, except that ``recover`` may append to the profiler's.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +17,7 @@ from advisor.collectors import atomic
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.private import private_folder
 from advisor.collectors.run_files import EVENT_FILES, PROFILER_FILE
+from advisor.collectors.user_folders import cache_folder
 
 
 def is_url(root: str | Path) -> bool:
@@ -27,8 +27,7 @@ def is_url(root: str | Path) -> bool:
 
 def mirror_of(url: str) -> Path:
     """Return the local folder in which the runs of ``url`` are mirrored."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "advisor" / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    return cache_folder() / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def push(run: Path, url: str) -> None:

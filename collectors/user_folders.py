@@ -1,6 +1,6 @@
 """The folders of a user's own files: the XDG base folders, on every system.
 
-Standard library only.
+Standard library only: the profiler's own process, which has no other packages, may import it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ def data_folder() -> Path:
 def config_folder() -> Path:
     """Return ``$XDG_CONFIG_HOME/advisor``: the user's ``advisor.toml`` and ``overrides.csv``."""
     return base_folder("XDG_CONFIG_HOME", ".config") / "advisor"
+
+
+def cache_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/advisor``: what can be measured, fetched or copied again."""
+    return base_folder("XDG_CACHE_HOME", ".cache") / "advisor"
 
 
 def base_folder(variable: str, default: str) -> Path:

@@ -299,6 +299,7 @@ class TestManners:
 OWN_WRITERS = {
     "collectors/atomic.py": "the writer",
     "advisor/measurements/download.py": "a part that a later call adds to",
+    "advisor/jobs/journal.py": "links a whole draft, so that another's journal is not replaced",
     "collectors/records.py": "append-only records with checksums",
     "collectors/plan.py": "an anonymous file, gone when it is closed",
     "collectors/orders.py": "a few bytes rewritten in place, so that a full disk does no harm",

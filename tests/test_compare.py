@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor.cli import app
-from advisor.jobs.actuals import read_actuals
+from advisor.domain import Estimate
+from advisor.jobs import journal
+from advisor.jobs.actuals import Actual, read_actuals
 from advisor.jobs.job import Job
 from advisor.predict import Predictor
 from advisor.train import drift, feedback
@@ -28,39 +29,38 @@ START = datetime(2026, 11, 22, tzinfo=UTC)
 runner = CliRunner()
 
 
-def record(actual_h: float, *, predicted_h: float = 1.0, run: str = RUN) -> dict[str, Any]:
-    """What ``Comparison.to_record`` gives of an interval of a fifth to either side."""
-    return {
-        "run": run,
-        "configuration": {"provider": "aws", "instance_type": "g5.xlarge", "count": 1},
-        "predicted": {"training_time_h": {
-            "value": predicted_h, "low": predicted_h / 1.2, "high": predicted_h * 1.2,
-            "coverage": 0.9,
-        }},
-        "actual": {"training_time_h": actual_h},
-    }  # fmt: skip
+def keep(folder: Path, actual_h: float, *, now: datetime, run: str = RUN) -> None:
+    """Note a run whose interval was a fifth to either side of an hour."""
+    ran = Actual(run=run, provider="aws", instance_type="g5.xlarge", count=1, step_s=1.0,
+                 time_h=actual_h)  # fmt: skip
+    predicted = Estimate(value=1.0, low=1 / 1.2, high=1.2)
+    said = drift.Comparison(actual=ran, predicted_h=predicted).predicted
+    journal.note(folder, {"actual": asdict(ran), "predicted": said}, now=now)
 
 
-def kept(folder: Path, times_h: list[float]) -> tuple[drift.Compared, ...]:
+def kept(folder: Path, times_h: list[float]) -> tuple[drift.Comparison, ...]:
     for day, time_h in enumerate(times_h):
-        drift.keep(folder, record(time_h), now=START + timedelta(days=day))
+        keep(folder, time_h, now=START + timedelta(days=day))
     return drift.read(folder)
 
 
 def test_what_was_kept_is_read_oldest_first(tmp_path: Path) -> None:
-    drift.keep(tmp_path, record(2.0), now=START + timedelta(days=1))
-    drift.keep(tmp_path, record(1.1), now=START)
+    keep(tmp_path, 2.0, now=START + timedelta(days=1))
+    keep(tmp_path, 1.1, now=START)
     found = drift.read(tmp_path)
-    assert [one.actual_h for one in found] == [1.1, 2.0]
+    assert [one.time_h for one in found] == [1.1, 2.0]
     assert [one.is_inside for one in found] == [True, False]
     assert found[1].error_fraction == pytest.approx(-0.5)
     assert drift.read(tmp_path / "nowhere") == ()
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", "{}", '{"run": 1}', json.dumps(record(-1.0))])
+@pytest.mark.parametrize("line", [
+    "", "{", "[]", "{}", '{"schema_version": 1, "predicted": 1}',
+    '{"schema_version": 1, "predicted": {}}', '{"schema_version": 1, "comparison": {"run": 1}}',
+])  # fmt: skip
 def test_a_line_that_cannot_be_read_costs_no_other(tmp_path: Path, line: str) -> None:
     kept(tmp_path, [1.0])
-    with (tmp_path / drift.FILE_NAME).open("a") as file:
+    with (tmp_path / journal.FILE_NAME).open("a") as file:
         file.write(line + "\n")
     assert len(drift.read(tmp_path)) == 1
     assert len(kept(tmp_path, [1.0])) == 2
@@ -121,12 +121,10 @@ def test_a_noted_run_is_compared_with_what_was_predicted_before(
     feedback.note_run(RUN, "g5.xlarge", time_h=2 * before.value, predictor=predictor)
     narrowed = feedback.note_run(RUN, "g5.xlarge", time_h=2 * before.value, predictor=predictor)
     first, second = drift.read(runs)
-    assert (first.predicted_h, first.low_h, first.high_h) == (
-        before.value, before.low, before.high,
-    )  # fmt: skip
+    assert first.predicted_h == before
     assert first.error_fraction == pytest.approx(-0.5)
     # The second was predicted from the first.
-    assert second.predicted_h == narrowed.predicted_h.value
+    assert second.predicted_h == narrowed.predicted_h
     assert abs(second.error_fraction) < abs(first.error_fraction)
 
 
@@ -160,7 +158,7 @@ def test_recommending_warns_where_the_latest_drift(runs: Path) -> None:
 
 def test_one_run_alone_can_be_compared(runs: Path) -> None:
     kept(runs, [1.0])
-    drift.keep(runs, record(1.0, run="another"), now=START)
+    keep(runs, 1.0, run="another", now=START)
     told = json.loads(runner.invoke(app, ["runs", "compare", RUN, "--json"]).output)
     assert [one["run"] for one in told["runs"]] == [RUN]
 

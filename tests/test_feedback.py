@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,15 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import RunError, UsageError
-from advisor.jobs.actuals import Actual, append_actual, read_actuals
+from advisor.jobs.actuals import read_actuals
 from advisor.jobs.job import Job
+from advisor.jobs.journal import FILE_NAME
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
-from advisor.records import read_records
-from advisor.train import feedback
-from advisor.train.labelled import OWN_RUNS, read_runs
+from advisor.records.files import to_line
+from advisor.records.importers.journal import read as read_records
+from advisor.train import drift, feedback
+from advisor.train.labelled import read_runs
 
 MakeJob = Callable[..., Job]
 RUN = "20261121-120948-resnet50-1"
@@ -51,9 +53,9 @@ def test_predicted_stands_beside_actual(
     found = feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=20.0, predictor=predictor)
     assert found.predicted_h == before.training_time_h
     assert found.error_fraction == pytest.approx(1 / 1.25 - 1)
-    assert found.step_s == pytest.approx(1.25 * before.step_time_s.value)
+    assert found.actual.step_s == pytest.approx(1.25 * before.step_time_s.value)
     assert found.to_record()["actual"] == {
-        "training_time_h": time_h, "cost_usd": 20.0, "step_time_s": found.step_s,
+        "training_time_h": time_h, "cost_usd": 20.0, "step_time_s": found.actual.step_s,
     }  # fmt: skip
 
 
@@ -67,13 +69,13 @@ def test_the_next_prediction_starts_from_the_real_run(runs: Path, predictor: Pre
 def test_every_run_becomes_a_record_to_learn_from(runs: Path, predictor: Predictor) -> None:
     for time_h in (90.0, 95.0):
         feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
-    found = read_records(runs / OWN_RUNS)
+    found = read_records(runs / FILE_NAME)
     assert [r.time_s for r in found] == [90.0 * 3600, 95.0 * 3600]
     assert [r.replicate for r in found] == [0, 1]
     assert {r.job.family for r in found} == {"resnet50"}
     # What the run is compared with is physics without the runs noted before.
     assert found[0].facts["analytic_time_s"] == found[1].facts["analytic_time_s"]
-    assert read_runs([runs / OWN_RUNS]) == found
+    assert read_runs([runs / FILE_NAME]) == found
 
 
 def test_the_machine_is_told_from_time_and_cost(
@@ -89,7 +91,7 @@ def test_the_machine_is_told_from_time_and_cost(
     price = chosen.configuration.price_usd_per_h
     found = feedback.note_run(RUN, time_h=10.0, cost_usd=10.0 * price, predictor=predictor)
     offer, count = chosen.configuration.parts[0]
-    assert (found.instance_type, found.count) == (offer.instance_type, count)
+    assert (found.actual.instance_type, found.actual.count) == (offer.instance_type, count)
 
 
 @pytest.mark.parametrize(
@@ -116,18 +118,33 @@ def test_without_machine_or_bill_it_asks_which(runs: Path, predictor: Predictor)
         feedback.note_run(RUN, time_h=1.0, cost_usd=1e6, predictor=predictor)
 
 
-def test_measurements_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    old = {"run": "r", "provider": "aws", "instance_type": "g5.xlarge", "count": 1, "step_s": 0.5}
-    (tmp_path / "actuals.jsonl").write_text(json.dumps(old) + "\n")
-    append_actual(tmp_path, Actual(**old, time_h=1.0, cost_usd=2.0))  # type: ignore[arg-type]
-    first, second = read_actuals(tmp_path, "r")
-    assert (first.time_h, second.time_h) == (None, 1.0)
+def test_three_files_of_earlier_versions_say_what_the_journal_said(
+    runs: Path, predictor: Predictor, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Measurements, comparisons and records are the same, read from them or from the journal."""
+    for time_h in (90.0, 95.0):
+        feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
+    noted, records = drift.read(runs), read_records(runs)
+    earlier = tmp_path_factory.mktemp("earlier")
+    old = {
+        "actuals.jsonl": [json.dumps(asdict(one)) for one in read_actuals(runs, RUN)],
+        "comparisons.jsonl": [
+            json.dumps({**one.to_record(), "noted_at": one.noted_at}) for one in noted
+        ],
+        "records.jsonl": [to_line(one) for one in records],
+    }
+    for name, lines in old.items():
+        (earlier / name).write_text("\n".join(lines) + "\n")
+    assert drift.read(earlier) == noted
+    assert read_records(earlier) == records
+    assert read_actuals(earlier, RUN) == read_actuals(runs, RUN)
+    assert len(list(runs.iterdir())) == 1
 
 
 def test_the_same_run_in_two_files_is_refused(runs: Path, predictor: Predictor) -> None:
     feedback.note_run(RUN, "g5.xlarge", time_h=90.0, predictor=predictor)
     with pytest.raises(RunError, match="is in the data twice"):
-        read_runs([runs / OWN_RUNS, runs / OWN_RUNS])
+        read_runs([runs / FILE_NAME, runs / FILE_NAME])
 
 
 def test_the_command_tells_what_was_predicted_and_what_it_took(runs: Path) -> None:

@@ -282,3 +282,24 @@ def test_ranks_of_the_advisor_are_not_limited_by_their_share(
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert limits_of(hook.facts(Torch, None, True), 2, 2.0) == Limits()
     assert limits_of(hook.facts(Torch, 1, True), 2, 2.0).threads == 1
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "said", [{}, {"zero": 3}, {"recompute": "full"}, {"micro_batch": 8}, {"tp": 2}]
+)
+def test_this_machine_beside_others_is_laid_out_as_asked(
+    make_job: MakeJob, predictor: Predictor, said: dict[str, Any]
+) -> None:
+    """``recommend --zero 3`` says of this machine what ``predict --on here --zero 3`` says."""
+    job = make_job(global_batch=32)
+    question = Question.read({**said, "gpus": "T4:1", "max_nodes": 1})
+    row = api.ranked(job, question, predictor=predictor, with_changes=False).here
+    try:
+        alone = api.estimate(job, on="here", layout=question.layout, predictor=predictor)
+    except AdvisorError:
+        assert row is None
+        return
+    assert row is not None
+    assert (row.layout, row.step_time_s) == (alone.layout, alone.step_time_s)
+    assert row.training_time_h == alone.training_time_h

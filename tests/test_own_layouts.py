@@ -19,8 +19,8 @@ from advisor.api import find_job
 from advisor.cli import app
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
+from advisor.jobs.journal import FILE_NAME
 from advisor.jobs.layout_runs import (
-    FILE_NAME,
     LayoutRun,
     append_layout_run,
     read_layout_runs,
@@ -265,7 +265,17 @@ def test_what_no_layout_search_answers_is_refused(predictor: Predictor, tmp_path
 @settings(max_examples=30)
 @given(
     st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4),
-    st.sampled_from(["", "{", "[]", '{"name": 1}', "[" * 50_000, "\x1b[31m"]),
+    st.sampled_from(
+        [
+            "",
+            "{",
+            "[]",
+            '{"name": 1}',
+            "[" * 50_000,
+            "\x1b[31m",
+            '{"schema_version": 1, "layout_run": {"name": 1}}',
+        ]
+    ),
 )
 def test_what_is_appended_is_read_back_and_a_broken_line_costs_no_other(
     tmp_path_factory: pytest.TempPathFactory, times: list[float], bad: str

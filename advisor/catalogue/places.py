@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from advisor.collectors.user_folders import base_folder, config_folder
+from advisor.collectors import user_folders
+from advisor.collectors.user_folders import config_folder
 
 __all__ = ["cache_folder", "config_folder"]
 
 
 def cache_folder() -> Path:
     """Return the folder of updated snapshots and downloads: all of it can be fetched again."""
-    return base_folder("XDG_CACHE_HOME", ".cache") / "advisor" / "catalogue"
+    return user_folders.cache_folder() / "catalogue"

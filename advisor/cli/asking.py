@@ -74,10 +74,8 @@ def asks(*groups: Names) -> Callable[[Callable[..., None]], Callable[..., None]]
 def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
     """Return the question: flags, a file, the environment, the project's file, the user's.
 
-    Raises
-    ------
-    UsageError
-        If a value makes no sense; the message names the flag, or the file and the name in it.
+    Raises UsageError if a value makes no sense; the message names the flag, or the file and the
+    name in it.
     """
     flags = {name: value for name, value in given.items() if value is not None}
     Question.read(flags, names=names, are_flags=True)
@@ -106,10 +104,7 @@ Recorded = Annotated[
 def with_run(question: Question, recorded: str | None) -> Question:
     """Return the question about the run that is named without a flag, if one is.
 
-    Raises
-    ------
-    UsageError
-        If a run is named with a flag too.
+    Raises UsageError if a run is named with a flag too.
     """
     if recorded is None:
         return question

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from enum import StrEnum
@@ -17,7 +18,6 @@ import typer
 
 from advisor.cli.quantity_types import BYTES_WITH_UNIT, USD, quantity
 from advisor.errors import UsageError
-from advisor.quantities import size_text
 
 if TYPE_CHECKING:
     from advisor.catalogue import Catalogue, Pricing
@@ -282,10 +282,10 @@ def update(
         accept_fewer=accept_fewer or (),
         mirror=mirror,
         limits=DownloadLimits(file_s=timeout),
-        on_progress=_progress(),
     )
     if given is None:
-        report = bring_up_to_date(chosen, options)
+        with _downloads() as show:
+            report = bring_up_to_date(chosen, replace(options, on_progress=show))
     else:
         with given_files(given, chosen) as files:
             with_files = [source for source in chosen if source.name in files]
@@ -304,21 +304,30 @@ def _check_date(text: str) -> None:
         ) from None
 
 
-def _progress() -> Callable[[Progress], None]:
-    """Return what shows downloads: one line that changes on a terminal, one a source elsewhere."""
-    is_terminal = sys.stderr.isatty()
-    started: set[str] = set()
+@contextlib.contextmanager
+def _downloads() -> Iterator[Callable[[Progress], None]]:
+    """Give what shows downloads: bars on a terminal, a line for each source elsewhere."""
+    from rich import progress as rich
+    from rich.console import Console
 
-    def show(progress: Progress) -> None:
-        size = size_text(progress.done_bytes)
-        if is_terminal:
-            sys.stderr.write(f"\r\x1b[K{progress.source}: {progress.name} {size}")
-            sys.stderr.flush()
-        elif progress.source not in started:
-            started.add(progress.source)
-            sys.stderr.write(f"downloading {progress.source}\n")
+    console = Console(stderr=True)
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn())
+    started: dict[str, rich.TaskID] = {}
+    with rich.Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
 
-    return show
+        def show(one: Progress) -> None:
+            if one.source not in started:
+                started[one.source] = bars.add_task(one.source)
+                if not console.is_terminal:
+                    typer.echo(f"downloading {one.source}", err=True)
+            bars.update(
+                started[one.source], description=f"{one.source}: {one.name}",
+                completed=one.done_bytes, total=one.total_bytes,
+            )  # fmt: skip
+
+        yield show
 
 
 @app.command()

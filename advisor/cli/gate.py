@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -103,11 +102,13 @@ def command(
             return read_task(_text(skypilot), catalogue)
         return _slurm(question, sbatch_arguments or [], slurm_options, partitions)
 
+    from advisor.gate.answer import judge_submission
+
     with waiting("judging the submission", is_quiet=as_json):
         found = (
             _machines(question, on, count)
             if on is not None
-            else _submitted(question, read, is_strict=strict)
+            else judge_submission(read, question, is_strict=strict)
         )
     record = found.to_record()
     if as_json:
@@ -133,14 +134,6 @@ def _machines(question: Question, on: str, count: int) -> GateVerdict:
     return judge(lambda _: Submission(asked=(asked,)), question)
 
 
-def _submitted(
-    question: Question, read: Callable[[Catalogue], Submission], *, is_strict: bool
-) -> GateVerdict:
-    from advisor.gate.answer import judge_submission
-
-    return judge_submission(read, question, is_strict=is_strict)
-
-
 def _slurm(
     question: Question, arguments: list[str], options: str | None, partitions: list[str]
 ) -> Submission:
@@ -161,10 +154,7 @@ def _slurm(
 def _text(file: str) -> str:
     """Return the text of a file, or of standard input.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, or is too large.
+    Raises UsageError if it cannot be read, or is too large.
     """
     try:
         if file == "-":

@@ -10,13 +10,7 @@ _WORDS: Final = {"integer": "N", "float": "N", "int": "N", "text": "TEXT", "str"
 
 
 def in_plain_words(command: Any) -> Any:
-    """Return a command, those below it included, whose help names values and not their types.
-
-    Parameters
-    ----------
-    command : command or group
-        As typer makes it.
-    """
+    """Return a command, those below it included, whose help names values and not their types."""
     for param in command.params:
         if param.param_type_name == "argument":
             param.display_type_rich = _nothing

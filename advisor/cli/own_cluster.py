@@ -19,10 +19,8 @@ def comparison(
 ) -> ClusterComparison | None:
     """Return the comparison that the question asks for, None where it names no cluster.
 
-    Raises
-    ------
-    UsageError
-        If one of trace and machines is missing; otherwise as ``compare_with_cluster``.
+    Raises UsageError if one of trace and machines is missing; otherwise as
+    ``compare_with_cluster``.
     """
     asked, constraints = question.cluster, question.constraints
     if asked.trace is None and asked.machines is None:

@@ -70,9 +70,7 @@ def with_terminal(args: Sequence[str]) -> list[str]:
 def refuse(plot: str | None, *, as_json: bool) -> None:
     """Refuse a file of another kind, and a drawing among the record's JSON.
 
-    Raises
-    ------
-    UsageError
+    Raises UsageError.
     """
     if plot == _TERMINAL and as_json:
         raise UsageError(
@@ -86,10 +84,7 @@ def refuse(plot: str | None, *, as_json: bool) -> None:
 def show_plot(charts: Sequence[Chart], plot: str | None) -> None:
     """Draw charts where ``--plot`` asked for them: nowhere, in the terminal or into a file.
 
-    Raises
-    ------
-    AdvisorError
-        If the file cannot be written.
+    Raises AdvisorError if the file cannot be written.
     """
     if plot is None:
         return
@@ -110,9 +105,7 @@ def is_terminal(plot: str) -> bool:
 def check_drawable(charts: Sequence[Chart], plot: str | None, *, hint: str) -> None:
     """Refuse ``--plot`` where an answer has no charts; ``hint`` says what would give it some.
 
-    Raises
-    ------
-    UsageError
+    Raises UsageError.
     """
     if plot is not None and not charts:
         raise UsageError("there is nothing to draw", hint=hint)

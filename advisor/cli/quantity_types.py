@@ -18,18 +18,10 @@ from advisor import quantities
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityKind:
-    """A kind of quantity.
+    """A kind of quantity."""
 
-    Attributes
-    ----------
-    metavar : str
-        What help shows in place of the value.
-    parse : callable
-        Reads the text; ``option`` names the flag in its message.
-    """
-
-    metavar: str
-    parse: Callable[..., float]
+    metavar: str  # what help shows in place of the value
+    parse: Callable[..., float]  # reads the text; ``option`` names the flag in its message
 
 
 HOURS: Final = QuantityKind(metavar="DURATION", parse=quantities.parse_hours)

@@ -28,8 +28,8 @@ app = typer.Typer(
 )
 app.command("actual")(runs_actual.command)
 app.command("compare", cls=PlotCommand)(runs_compare.command)
-runs_import.register(app)
-runs_choose.register(app)
+app.command("import", help=runs_import.HELP)(runs_import.command)
+app.command("choose")(runs_choose.command)
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]

@@ -14,7 +14,7 @@ from advisor.errors import UsageError
 from advisor.question import Question
 
 if TYPE_CHECKING:
-    from advisor.train.feedback import Comparison
+    from advisor.train.drift import Comparison
     from advisor.train.step_feedback import StepComparison
 
 
@@ -168,22 +168,22 @@ def _text(found: Comparison) -> str:
     )
 
     time, time_range = hours_interval(found.predicted_h)
-    error = found.error_fraction
+    actual, error = found.actual, found.error_fraction
     lines = [
-        f"{found.count} x {found.instance_type} ({found.provider})",
+        f"{actual.count} x {actual.instance_type} ({actual.provider})",
         f"time   predicted {time} ({time_range}), took {hours_text(found.time_h)}: "
         f"{abs(error):.0%} {'over' if error > 0 else 'under'}, "
         f"{'inside' if found.is_inside else 'outside'} the interval",
     ]
-    if found.cost_usd is not None:
+    if actual.cost_usd is not None and found.predicted_usd is not None:
         cost, cost_range = usd_interval(found.predicted_usd)
-        off = found.predicted_usd.value / found.cost_usd - 1.0
+        off = found.predicted_usd.value / actual.cost_usd - 1.0
         lines.append(
-            f"cost   predicted {cost} ({cost_range}), billed {usd_text(found.cost_usd)}: "
+            f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
             f"{abs(off):.0%} {'over' if off > 0 else 'under'}"
         )
     lines.append(
-        f"noted: a step takes {digits(1000 * found.step_s)} ms there; the next estimates of this "
+        f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
         "job start from it, and `advisor train` learns from it"
     )
     return "\n".join(lines)

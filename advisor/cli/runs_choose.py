@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from advisor.learned.job_runs import NextTries, NextTry
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb ``choose`` to the group ``runs``."""
-    app.command("choose")(command)
-
-
 def command(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job, as its runs call it.")],
     runs: Annotated[

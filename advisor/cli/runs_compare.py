@@ -12,7 +12,7 @@ from advisor.cli.plot_option import Plot, check_drawable, show_plot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from advisor.train.drift import Compared, Drift
+    from advisor.train.drift import Comparison, Drift
 
 _NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
 
@@ -36,11 +36,11 @@ def command(
     found = read(*store.local_folders())
     if run is not None:
         name = store.find_run(run).name
-        found = tuple(one for one in found if one.run == name)
+        found = tuple(one for one in found if one.actual.run == name)
     summary = drift(found)
     record: dict[str, Any] = {
         "schema_version": 1,
-        "runs": [one.to_record() for one in found],
+        "runs": [one.to_row() for one in found],
         "drift": summary.to_record(),
     }
     if as_json:
@@ -57,23 +57,20 @@ def command(
         show_plot(charts, plot)
 
 
-def _table(found: Sequence[Compared]) -> list[str]:
+def _table(found: Sequence[Comparison]) -> list[str]:
     """Return a line a comparison under a header."""
     from advisor.quantities import hours_interval, hours_text
-    from advisor.words import Bounds
 
     rows = [("day", "run", "machines", "predicted", "took", "error", "")]
     for one in found:
-        value, bounds = hours_interval(
-            Bounds(value=one.predicted_h, low=one.low_h, high=one.high_h)
-        )
+        value, bounds = hours_interval(one.predicted_h)
         rows.append(
             (
                 one.noted_at[:10],
-                one.run,
-                f"{one.count} x {one.instance_type}",
+                one.actual.run,
+                f"{one.actual.count} x {one.actual.instance_type}",
                 f"{value} ({bounds})",
-                hours_text(one.actual_h),
+                hours_text(one.time_h),
                 f"{one.error_fraction:+.0%}",
                 "" if one.is_inside else "outside",
             )

@@ -14,10 +14,9 @@ from advisor.records.importers.formats import FORMATS
 if TYPE_CHECKING:
     from advisor.records import Instances
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verb ``import`` to the group ``runs``."""
-    app.command("import", help=_HELP)(command)
+HELP = "Read runs of another format and write them as records. Formats: " + "; ".join(
+    f"{name} ({about})" for name, (_, about) in FORMATS.items()
+)
 
 
 def command(
@@ -70,8 +69,3 @@ def _machines(machine: str | None, price: float | None) -> Instances | None:
     if price is not None:
         return Instances(provider="", instance_type=UNKNOWN, price_usd_per_h=price)
     return None
-
-
-_HELP = "Read runs of another format and write them as records. Formats: " + "; ".join(
-    f"{name} ({about})" for name, (_, about) in FORMATS.items()
-)

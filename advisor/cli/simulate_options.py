@@ -1,4 +1,4 @@
-"""What the verbs of ``advisor simulate`` share: options, and how an answer is shown."""
+"""Options of the verbs of ``advisor simulate``, and the one way to show their answers."""
 
 from __future__ import annotations
 

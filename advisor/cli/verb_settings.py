@@ -29,19 +29,9 @@ _ASKED: Final = "question"
 def with_settings(command: Any, verb: str, verbs: Iterable[str]) -> Any:
     """Return a verb, or a verb of verbs, whose options take their defaults from settings.
 
-    Parameters
-    ----------
-    command : command or group
-        As typer makes it.
-    verb : str
-        Its name.
-    verbs : iterable of str
-        All names, to refuse a table of none.
+    ``verbs``: all names, to refuse a table of none.
 
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or names a verb or an option that does not exist.
+    Raises UsageError if a file cannot be read, or names a verb or an option that does not exist.
     """
     known = tuple(verbs)
     for words, one in leaves(command, (verb,)):
@@ -66,12 +56,7 @@ def all_in_force(
 
     Only verbs that a file or a variable names are loaded.
 
-    Parameters
-    ----------
-    environ : mapping of str to str
-    load : callable
-        From a verb's name to its command.
-    verbs : iterable of str
+    ``load``: from a verb's name to its command.
     """
     known = tuple(verbs)
     tables = {name for file in settings_files(Path.cwd()) for name in file.verbs}
@@ -101,10 +86,7 @@ def _in_force(
     for name in options:
         saying = [(place, said[name]) for place, said in places if name in said]
         if saying:
-            place, value = saying[-1]
-            beaten = tuple(f"{where}: {said}" for where, said in saying[:-1] if said != value)
-            full = ".".join((*words, name))
-            found.append(Setting(name=full, value=str(value), place=place, beaten=beaten))
+            found.append(Setting.of(".".join((*words, name)), saying))
     return found
 
 

@@ -1,7 +1,7 @@
-"""What real runs took: measured steps, times and bills of recorded jobs on rented machines.
+"""Real runs of recorded jobs on rented machines: measured steps, times and bills.
 
-They are kept beside the runs in ``actuals.jsonl`` (one JSON object a line, append-only) and narrow
-the estimates of that job, or of any job recorded from the same run.
+They stand in the journal (``jobs.journal``) and narrow the estimates of that job, or of any job
+recorded from the same run.
 """
 
 from __future__ import annotations
@@ -14,41 +14,30 @@ from typing import Any, Final
 from advisor.collectors import bounded
 from advisor.collectors.printable import printable
 from advisor.errors import UsageError
-from advisor.jobs.noted import NotedFile
+from advisor.jobs import journal
+from advisor.jobs.journal import Entry
 from advisor.quantities import parse_seconds
 
-FILE_NAME: Final = "actuals.jsonl"
+PART: Final = "actual"
 _NAMES: Final = ("run", "provider", "instance_type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actual:
-    """One measured step of a job elsewhere.
+    """One measured step of a job elsewhere."""
 
-    Attributes
-    ----------
-    run : str
-        The recorded run whose job it was, or the job's name in a table of several jobs' runs.
-    provider, instance_type : str
-        A type of the catalogue; or, of no provider, a type or an accelerator.
-    count : int
-        Machines, or accelerators.
-    step_s : float
-        Mean optimizer step. [s]
-    batch : int or None
-        Samples of the step over all devices; the job's own where None.
-    time_h, cost_usd : float or None
-        Of the whole job, where it was made to its end. [h], [USD]
-    """
-
+    # the recorded run whose job it was, or the job's name in a table of several jobs' runs
     run: str
+    # provider, instance_type: a type of the catalogue; or, of no provider, a type or an
+    # accelerator
     provider: str
     instance_type: str
     count: int
-    step_s: float
+    step_s: float  # mean optimizer step [s]
+    # time_h, cost_usd: of the whole job, where it was made to its end. [h], [USD]
     time_h: float | None = None
     cost_usd: float | None = None
-    batch: int | None = None
+    batch: int | None = None  # samples of the step over all devices; the job's own where None
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
@@ -65,7 +54,13 @@ class Actual:
             raise UsageError(f"the batch is out of range: {self.batch}", hint="give 1 or more")
 
 
-def _actual(row: Any) -> Actual:
+def from_entry(entry: Entry) -> Actual:
+    """Return the measured step in an entry of the journal."""
+    return from_row(entry[PART])
+
+
+def from_row(row: Any) -> Actual:
+    """Return a measured step from its JSON form; ``TypeError``, ``KeyError`` where it is none."""
     if not all(isinstance(row[name], str) for name in _NAMES):
         raise TypeError(f"{', '.join(_NAMES)} must be text")
     known = {field.name for field in fields(Actual)}
@@ -73,12 +68,9 @@ def _actual(row: Any) -> Actual:
     return Actual(**{name: row[name] for name in known - (optional - set(row))})
 
 
-_NOTED: Final = NotedFile(name=FILE_NAME, parse=_actual)
-
-
-def append_actual(root: Path, actual: Actual) -> Path:
-    """Add a measurement to those beside the runs in ``root``; return the file."""
-    return _NOTED.append(root, asdict(actual))
+def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
+    """Note a measurement beside the runs in ``root``, with what else is known; return the file."""
+    return journal.note(root, {PART: asdict(actual), **parts})
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
@@ -86,16 +78,19 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
 
     Lines that cannot be read cost no others: ``unread_lines`` names them.
     """
-    return tuple(one for one in _NOTED.read(root) if one.run == run)
+    return tuple(one for one in journal.read(root, PART, from_entry) if one.run == run)
 
 
 def unread_lines(root: Path) -> tuple[str, ...]:
     """Return what is wrong with each line that is no measurement, by file and line."""
-    return _NOTED.unread(root)
+    return journal.unread(root, PART, from_entry)
 
 
 def read_runs(path: Path) -> tuple[Actual, ...]:
     """Read a table of a job's runs.
+
+    Raises UsageError if it cannot be read, has no run, or a value makes no sense; the message
+    names the line.
 
     Parameters
     ----------
@@ -103,11 +98,6 @@ def read_runs(path: Path) -> tuple[Actual, ...]:
         CSV with the columns ``machine`` (an instance type or an accelerator) and ``step`` (a time
         with its unit, ``310ms``); ``batch``, ``count``, ``provider`` and ``job`` may be there
         too, and their empty cells mean what their absence means: the table's one job.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read, has no run, or a value makes no sense; the message names the line.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -124,19 +114,10 @@ def runs_of(
 ) -> tuple[tuple[Actual, ...], tuple[Actual, ...]]:
     """Return the runs of the job that is asked for, and those of other jobs.
 
-    Parameters
-    ----------
-    path : Path
-        The table that they were read from.
-    runs : tuple of Actual
-    name : str, optional
-        The job's in the column ``job``; by default the rows without a name, or those of the one
-        name that there is.
+    ``path``: the table that they were read from; ``name``: the job's in the column ``job``; by
+    default the rows without a name, or those of the one name that there is.
 
-    Raises
-    ------
-    UsageError
-        If no run has the name, or several jobs are named and none is asked for.
+    Raises UsageError if no run has the name, or several jobs are named and none is asked for.
     """
     names = list(dict.fromkeys(one.run for one in runs))
     named = [one for one in names if one != str(path)]

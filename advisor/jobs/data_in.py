@@ -1,4 +1,4 @@
-"""How long a machine waits for its data before the first step."""
+"""The time that a machine waits for its data before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a described job is taken to be where its user does not say: batch and sequence.
+"""Defaults of a described job where its user does not say: batch and sequence.
 
 | model                             | samples of a step | source                                  |
 |-----------------------------------|-------------------|-----------------------------------------|
@@ -74,13 +74,6 @@ def described_defaults(
 ) -> tuple[int, tuple[str, ...]]:
     """Return the batch of a described job, and what was taken for it without being said.
 
-    Parameters
-    ----------
-    model : DescribedModel
-    setup : TrainingSetup
-    batch : int, optional
-        As given.
-
     Returns
     -------
     batch : int
@@ -107,11 +100,7 @@ def _default(value: int, why: str) -> Default:
 def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...]:
     """Return what to say of a sequence that was not given: nothing where it is the longest.
 
-    Parameters
-    ----------
-    model : DescribedModel
-    longest : int or None
-        Tokens that the model allows, where its configuration says so.
+    ``longest``: tokens that the model allows, where its configuration says so.
     """
     if not isinstance(model, Transformer) or not model.vocabulary:
         return ()

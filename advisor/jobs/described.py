@@ -17,7 +17,7 @@ from advisor.planners.step.describe_config import (
     read_config,
 )
 from advisor.planners.step.describe_convolutions import ConvolutionalNetwork, convolutional_work
-from advisor.planners.step.diffusion_unet import diffusion_work
+from advisor.planners.step.diffusion_unet import DiffusionUNet, diffusion_work
 from advisor.planners.step.encoder_decoder import EncoderDecoder, encoder_decoder_work
 
 NO_LENGTH: Final = "no length was given: one step"
@@ -28,20 +28,11 @@ def read_model(
 ) -> DescribedModel:
     """Read the model of a Hugging Face ``config.json``, or of the folder that has one.
 
-    Parameters
-    ----------
-    path : Path
-    sequence : int, optional
-        Tokens of a sample; as long as the model allows where not given, at most 8,192.
-    image : int, optional
-        Side of an image, for models that see.
+    ``sequence``: tokens of a sample; as long as the model allows where not given, at most 8,192;
+    ``image``: side of an image, for models that see.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read.
-    PlanningError
-        If it lacks a dimension, or the model is of a form that cannot be described.
+    Raises UsageError if the file cannot be read. Raises PlanningError if it lacks a dimension, or
+    the model is of a form that cannot be described.
     """
     return read_config(read_content(path), sequence=sequence, image=image)
 
@@ -49,10 +40,7 @@ def read_model(
 def read_longest(path: Path) -> int | None:
     """Read the longest sequence that a model allows, where its ``config.json`` says so.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read.
+    Raises UsageError if the file cannot be read.
     """
     return longest_sequence(read_content(path))
 
@@ -60,10 +48,7 @@ def read_longest(path: Path) -> int | None:
 def read_content(path: Path) -> dict[str, Any]:
     """Read a model's ``config.json``, or that of the folder.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is no JSON object.
+    Raises UsageError if it cannot be read or is no JSON object.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -86,55 +71,37 @@ def model_work(
 ) -> Work:  # fmt: skip
     """Return what a step of a described model computes.
 
-    Raises
-    ------
-    PlanningError
-        If a size is not positive or the precision is unknown.
+    Raises PlanningError if a size is not positive or the precision is unknown.
     """
-    if isinstance(model, Transformer):
-        return transformer_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
-    if isinstance(model, ConvolutionalNetwork):
-        return convolutional_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
-    if isinstance(model, EncoderDecoder):
-        return encoder_decoder_work(
-            model, micro_batch=micro_batch, precision=precision, setup=setup
-        )
-    return diffusion_work(model, micro_batch=micro_batch, precision=precision, setup=setup)
+    describe: Any = {
+        Transformer: transformer_work,
+        ConvolutionalNetwork: convolutional_work,
+        EncoderDecoder: encoder_decoder_work,
+        DiffusionUNet: diffusion_work,
+    }[type(model)]
+    work: Work = describe(model, micro_batch=micro_batch, precision=precision, setup=setup)
+    return work
 
 
 def described_job(
     work: Work, *, name: str, global_batch: int | None = None, steps: float | None = None,
-    samples: float | None = None, assumptions: tuple[str, ...] = (),
+    assumptions: tuple[str, ...] = (),
 ) -> Job:  # fmt: skip
     """Return the job of a described model; nothing of it was measured.
 
-    Parameters
-    ----------
-    work : Work
-    name : str
-    global_batch : int, optional
-        Samples of a step over all workers; the work's micro-batch by default.
-    steps, samples : float, optional
-        The length, at most one; one step without.
-    assumptions : tuple of str
-        What was taken because nobody said otherwise.
+    ``global_batch``: samples of a step over all workers; the work's micro-batch by default;
+    ``steps``: the length; one step without; ``assumptions``: what was taken because nobody said
+    otherwise.
 
-    Raises
-    ------
-    UsageError
-        If a length or batch makes no sense.
+    Raises UsageError if a length or batch makes no sense.
     """
-    if steps is not None and samples is not None:
-        raise UsageError("the job's length is given twice", hint="use one of steps and samples")
-    for value in (global_batch, steps, samples):
+    for value in (global_batch, steps):
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"not a length or batch: {value}", hint="give a positive number")
     batch = global_batch or work.micro_batch
     total, source = 1.0, NO_LENGTH
     if steps is not None:
         total, source = steps, "given: --total-steps"
-    if samples is not None:
-        total, source = max(samples / batch, 1.0), "given: --total-samples"
     return Job(
         name=name,
         work=work,

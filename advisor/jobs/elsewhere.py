@@ -23,17 +23,7 @@ _SAME_FLOP: Final = 0.01  # of a sample: kernels of another device are counted a
 
 
 def recorded_elsewhere(path: Path, command: tuple[str, ...], job: Job) -> tuple[Actual, ...]:
-    """Return the steps of a recorded job that were recorded on other machines' GPUs.
-
-    Parameters
-    ----------
-    path : Path
-        Folder of the recording.
-    command : tuple of str
-        That it recorded.
-    job : Job
-        As it was recorded.
-    """
+    """Return the steps of a recorded job that were recorded on other machines' GPUs."""
     name = _script(path)
     beside = sorted(path.parent.glob(f"*-{name}-*"), reverse=True)
     others = [

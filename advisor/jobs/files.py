@@ -26,10 +26,7 @@ _HINT: Final = "write it again: advisor predict ... --save-job FILE"
 def write_job(job: Job, path: Path) -> None:
     """Write a job; the file is whole or not there.
 
-    Raises
-    ------
-    RunError
-        If it cannot be written.
+    Raises RunError if it cannot be written.
     """
     # Runs in known layouts are the user's, not the job's: they stand beside the recorded runs.
     own = to_record(replace(job, layout_runs=()))
@@ -44,11 +41,8 @@ def write_job(job: Job, path: Path) -> None:
 def read_job(path: Path) -> Job:
     """Read a job.
 
-    Raises
-    ------
-    RunError
-        If the file cannot be read, is of another version, or a value in it makes no sense; the
-        message names the field.
+    Raises RunError if the file cannot be read, is of another version, or a value in it makes no
+    sense; the message names the field.
     """
     try:
         record = bounded.read_json(path)

@@ -30,188 +30,106 @@ RUN_LOG_SD: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """What feeds the job.
+    """What feeds the job."""
 
-    Attributes
-    ----------
-    workers : int
-        Loader processes of one training process; 0 loads inside the training loop.
-    cpu_s_per_sample : float or None
-        Seconds of one host core to produce a sample; None where it was not seen. [s]
-    wait_s : float
-        Part of the measured step that waited for data. [s]
-    sample_bytes : float or None
-    dataset_samples : int or None
-    idle_s_per_sample : float
-        That a loader process waits for disks and networks besides, anywhere alike. [s]
-    """
-
-    workers: int
+    workers: int  # loader processes of one training process; 0 loads inside the training loop
+    # seconds of one host core to produce a sample; None where it was not seen [s]
     cpu_s_per_sample: float | None
-    wait_s: float
+    wait_s: float  # part of the measured step that waited for data [s]
     sample_bytes: float | None
     dataset_samples: int | None
+    # that a loader process waits for disks and networks besides, anywhere alike [s]
     idle_s_per_sample: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The one point that was measured: a step of this job on the host.
+    """The one point that was measured: a step of this job on the host."""
 
-    Attributes
-    ----------
-    step_s : float
-        Mean optimizer step without contention, waiting for data included. [s]
-    log_sd : float
-        One standard deviation of the error of ``ln(step_s)``.
-    host : Host
-    threads : int or None
-        Threads the framework computed with.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    processes : int
-        That trained together there.
-    exchange_s : float
-        Part of the measured step in which they exchanged gradients and none computed. [s]
-    precision : str
-        As recorded; empty where that is not known.
-    setup : TrainingSetup or None
-        The software as recorded; None where that is not known.
-    """
-
-    step_s: float
-    log_sd: float
+    step_s: float  # mean optimizer step without contention, waiting for data included [s]
+    log_sd: float  # one standard deviation of the error of ``ln(step_s)``
     host: Host
     threads: int | None
-    device: str
+    device: str  # ``"cpu"`` or ``"cuda"``
     processes: int = 1
+    # part of the measured step in which they exchanged gradients and none computed [s]
     exchange_s: float = 0.0
-    precision: str = ""
-    setup: TrainingSetup | None = None
+    precision: str = ""  # as recorded; empty where that is not known
+    setup: TrainingSetup | None = None  # the software as recorded; None where that is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program without training steps, or a step that nobody saw into.
+    """A program without training steps, or a step that nobody saw into."""
 
-    Attributes
-    ----------
-    duration_s, cpu_s : float
-        Its time, and its CPU time over all cores. [s]
-    parallelism : float
-        Mean number of cores it kept busy while it ran. [cores]
-    cores : float or None
-        As many as it lets itself use (``n_jobs``, ``nthread``); None for all there are. [cores]
-    host_cores : float or None
-        As many as there were where it was measured; None for a program that is not expected to
-        use more than it did. [cores]
-    kind, unit : str
-        The framework, and what a round of it is; empty for a whole program.
-    """
-
+    # duration_s, cpu_s: its time, and its CPU time over all cores [s]
     duration_s: float
     cpu_s: float
-    parallelism: float
+    parallelism: float  # mean number of cores it kept busy while it ran [cores]
+    # as many as it lets itself use (``n_jobs``, ``nthread``); None for all there are [cores]
     cores: float | None = None
+    # as many as there were where it was measured; None for a program that is not expected to use
+    # more than it did [cores]
     host_cores: float | None = None
+    # kind, unit: the framework, and what a round of it is; empty for a whole program
     kind: str = ""
     unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job: its work, its length, its feed, its measured point.
-
-    Attributes
-    ----------
-    name : str
-        The run it came from.
-    work : Work or None
-        What one step computes on one device; None for a program without steps.
-    program : Program or None
-        In place of ``work`` for such a program.
-    global_batch : int
-        Samples of one optimizer step over all workers. [samples]
-    total_steps : float
-        Optimizer steps of the whole job at that global batch.
-    total_source : str
-        Where the length was found.
-    feed : Feed
-    measured : Measured or None
-        None for a job that was described, not run.
-    peak_rss_bytes, recorded_batch : int
-        Peak resident memory, and the samples per process and step it was seen at.
-    startup_s : float
-        From the start of the program to its first step, on the host: imports, data, compilation.
-    epochs : float
-        How often the end of an epoch comes; 0 where that is unknown or there is none.
-    epoch_end_steps : float
-        What the end of an epoch (validation, checkpoints) takes, in steps.
-    actuals : tuple of Actual
-        Steps measured in real runs of the job.
-    other_runs : tuple of Actual
-        Those of other jobs, by ``Actual.run``: what they say of machines is heard where nothing
-        but its runs is known of this one.
-    resources : Resources or None
-        What its recorded steps used over time.
-    transfers : Transfers
-        What is moved before and after it.
-    assumptions : tuple of str
-        Defaults that were taken because nobody said otherwise, in words.
-    heads : int or None
-        Attention heads of a recorded transformer, as its attention was recorded or the user says.
-    checkpoint_bytes, checkpoint_s : float or None
-        Size and standstill of a checkpoint where the recording saw one. [bytes], [s]
-    told : Told or None
-        What a recorded script was told of devices; see ``script_notes``.
-    limits : Limits
-        What keeps the script from using a whole machine, wherever it runs.
-    length_log_sd, startup_log_sd, epoch_end_log_sd : float
-        One standard deviation of the error of ln(total_steps), ln(startup_s),
-        ln(epoch_end_steps); 0 where somebody said them.
-    unseen_log_sd : float
-        What may stand beside the steps and was not seen, as an error of ln(their time).
-    unread : tuple of str
-        What should have been known of it and could not be read, in words.
-    layout_runs : tuple of LayoutRun
-        The user's measured steps of transformers, this one or others: they calibrate its layouts.
-    spread : RankSpread or None
-        How unlike its recorded ranks computed; None where fewer than two were recorded, or others
-        used the machine too.
-    noise : NoiseScale or None
-        Of its recorded gradients; None where a step has one gradient norm only.
-    """
+    """A training job: its work, its length, its feed, its measured point."""
 
     name: str
-    work: Work | None
-    program: Program | None
-    global_batch: int
-    total_steps: float
+    work: Work | None  # what one step computes on one device; None for a program without steps
+    program: Program | None  # in place of ``work`` for such a program
+    global_batch: int  # samples of one optimizer step over all workers [samples]
+    total_steps: float  # optimizer steps of the whole job at that global batch
     total_source: str
     feed: Feed
-    measured: Measured | None
+    measured: Measured | None  # none for a job that was described, not run
+    # peak_rss_bytes, recorded_batch: peak resident memory, and the samples per process and step it
+    # was seen at
     peak_rss_bytes: int
     recorded_batch: int
+    # from the start of the program to its first step, on the host: imports, data, compilation
     startup_s: float = 0.0
+    # how often the end of an epoch comes; 0 where that is unknown or there is none
     epochs: float = 0.0
+    # what the end of an epoch (validation, checkpoints) takes, in steps
     epoch_end_steps: float = 0.0
-    actuals: tuple[Actual, ...] = ()
+    actuals: tuple[Actual, ...] = ()  # steps measured in real runs of the job
+    # those of other jobs, by ``Actual.run``: what they say of machines is heard where nothing but
+    # its runs is known of this one
     other_runs: tuple[Actual, ...] = ()
-    resources: Resources | None = None
-    transfers: Transfers = field(default_factory=Transfers)
+    resources: Resources | None = None  # what its recorded steps used over time
+    transfers: Transfers = field(default_factory=Transfers)  # what is moved before and after it
+    # defaults that were taken because nobody said otherwise, in words
     assumptions: tuple[str, ...] = ()
+    # attention heads of a recorded transformer, as its attention was recorded or the user says
     heads: int | None = None
+    # checkpoint_bytes, checkpoint_s: size and standstill of a checkpoint where the recording saw
+    # one. [bytes], [s]
     checkpoint_bytes: float | None = None
     checkpoint_s: float | None = None
-    told: Told | None = None
+    told: Told | None = None  # what a recorded script was told of devices; see ``script_notes``
+    # what keeps the script from using a whole machine, wherever it runs
     limits: Limits = field(default_factory=Limits)
+    # length_log_sd, startup_log_sd, epoch_end_log_sd: one standard deviation of the error of
+    # ln(total_steps), ln(startup_s), ln(epoch_end_steps); 0 where somebody said them
     length_log_sd: float = 0.0
     startup_log_sd: float = 0.0
     epoch_end_log_sd: float = 0.0
+    # what may stand beside the steps and was not seen, as an error of ln(their time)
     unseen_log_sd: float = 0.0
+    # what should have been known of it and could not be read, in words
     unread: tuple[str, ...] = ()
+    # the user's measured steps of transformers, this one or others: they calibrate its layouts
     layout_runs: tuple[LayoutRun, ...] = ()
+    # how unlike its recorded ranks computed; None where fewer than two were recorded, or others
+    # used the machine too
     spread: RankSpread | None = None
+    # of its recorded gradients; None where a step has one gradient norm only
     noise: NoiseScale | None = None
 
     def __repr__(self) -> str:

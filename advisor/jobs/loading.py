@@ -1,4 +1,4 @@
-"""Which job a user means: a recorded run, a job file, or a described model."""
+"""The job that a user means: a recorded run, a job file, or a described model."""
 
 from __future__ import annotations
 
@@ -34,20 +34,12 @@ _DESCRIBED_VOCABULARY: Final = 50_304
 def load_job(run: str | Path | None = None, **length: Any) -> Job:
     """Read a recorded run as a job.
 
-    Parameters
-    ----------
-    run : str, Path or None
-        Name or folder of a run; the latest where None.
-    **length
-        ``epochs``, ``total_steps``, ``total_samples``, ``global_batch``: see
-        ``advisor.jobs.recorded.job_from_recording``.
+    ``run``: name or folder of a run; the latest where None; ``**length``: ``epochs``,
+    ``total_steps``, ``total_samples``, ``global_batch``: see
+    ``advisor.jobs.recorded.job_from_recording``.
 
-    Raises
-    ------
-    RecordingError
-        If there is no such run, or it cannot be read.
-    RunError
-        If it lacks what a prediction needs.
+    Raises RecordingError if there is no such run, or it cannot be read. Raises RunError if it
+    lacks what a prediction needs.
     """
     path = store.latest_run() if run is None else store.find_run(str(run))
     recording = store.read_recording(path)
@@ -64,23 +56,12 @@ def job_of(
 ) -> Job:  # fmt: skip
     """Return the job that is meant: recorded, saved, described, or the one given, changed.
 
-    Parameters
-    ----------
-    spec : JobSpec
-        Its table of runs is for others to read (``predict.known_job``).
-    setup : SetupRequest, optional
-        What the user says about the training software.
-    job : Job, optional
-        The job meant, in place of one that ``spec`` names.
-    actuals : tuple of Actual
-        Runs of the job, beside those that it has.
+    ``spec``: its table of runs is for others to read (``predict.known_job``); ``setup``: what the
+    user says about the training software; ``job``: the job meant, in place of one that ``spec``
+    names; ``actuals``: runs of the job, beside those that it has.
 
-    Raises
-    ------
-    UsageError
-        If several jobs are named, or a value makes no sense.
-    PlanningError
-        If a model cannot be described.
+    Raises UsageError if several jobs are named, or a value makes no sense. Raises PlanningError if
+    a model cannot be described.
     """
     asked = setup or SetupRequest()
     if job is not None and spec.names_a_job:
@@ -112,13 +93,8 @@ def _booting(job: Job, boot_h: float | None = None) -> Job:
 def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     """Return a transformer with the steps that the user measured of any, in known layouts.
 
-    Parameters
-    ----------
-    job : Job
-        Any other job is returned as it is, and one that has such runs, or steps of its own that
-        were measured elsewhere.
-    root : Path, optional
-        Where runs are recorded.
+    ``job``: any other job is returned as it is, and one that has such runs, or steps of its own
+    that were measured elsewhere.
     """
     if job.work is None or job.work.transformer is None or job.actuals or job.layout_runs:
         return job
@@ -126,7 +102,7 @@ def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     return replace(
         job,
         layout_runs=read_layout_runs(place),
-        unread=(*job.unread, *unread_layout_runs(place)),
+        unread=tuple(dict.fromkeys((*job.unread, *unread_layout_runs(place)))),
     )
 
 

@@ -12,10 +12,6 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
     What is fixed at a moment is weights, optimizer state, autocast's copies of the weights (which
     the planners count by themselves), then gradients as far as there can be some, then what was
     computed from these alone.
-
-    Parameters
-    ----------
-    deep : DeepStep
     """
     if deep.samples < 1:
         return ()

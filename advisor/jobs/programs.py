@@ -31,10 +31,7 @@ _NO_GPU: Final = (
 def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
     """Take all of a program without steps as one step, which must have been seen to its end.
 
-    Raises
-    ------
-    RunError
-        If it was not, or somebody says how many steps it has.
+    Raises RunError if it was not, or somebody says how many steps it has.
     """
     if is_length_given:
         raise RunError(
@@ -84,24 +81,10 @@ def rounds_job(
 ) -> Job:
     """Take the rounds of a framework without torch's optimizers as steps.
 
-    Parameters
-    ----------
-    recording : Recording
-    step : StepTime
-        Its round's.
-    rounds : Rounds
-        What they are.
-    epochs, total_steps, total_samples : float or None
-        The length, where the user says it.
-    startup_log_sd : float
-        Error of ln(start-up).
+    ``epochs``, ``total_steps``, ``total_samples``: the length, where the user says it.
 
-    Raises
-    ------
-    RunError
-        If they ran on a GPU, or nobody knows how many there are.
-    NotKnownError
-        If a round is not known well enough to answer from.
+    Raises RunError if they ran on a GPU, or nobody knows how many there are. Raises NotKnownError
+    if a round is not known well enough to answer from.
     """
     if rounds.device != "cpu":
         raise RunError(

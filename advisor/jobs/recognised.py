@@ -1,4 +1,4 @@
-"""Whether a recorded model is a transformer: what its layouts then rest on, said and settable."""
+"""Recorded models that are transformers: what their layouts then rest on, said and settable."""
 
 from __future__ import annotations
 
@@ -18,16 +18,10 @@ _NOTE: Final = "recognised as a transformer"
 def recognised(job: Job, *, heads: int | None = None) -> Job:
     """Return a recorded job with a note of the transformer that its modules are.
 
-    Parameters
-    ----------
-    job : Job
-    heads : int, optional
-        Attention heads, where the user knows better than the recording.
+    ``heads``: attention heads, where the user knows better than the recording.
 
-    Raises
-    ------
-    UsageError
-        If ``heads`` are given for a model that was not recognised, or do not divide its width.
+    Raises UsageError if ``heads`` are given for a model that was not recognised, or do not divide
+    its width.
     """
     work = job.work
     blocks = "it was not recorded" if work is None or not work.layers else (

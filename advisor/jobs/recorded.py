@@ -58,23 +58,13 @@ def job_from_recording(
 ) -> Job:
     """Turn a recording into a job.
 
-    Parameters
-    ----------
-    recording : Recording
-    epochs, total_steps, total_samples : float, optional
-        The length of the job, where the user knows better than the recording; at most one.
-    global_batch : int, optional
-        Train with this many samples per step instead of the recorded number; the job keeps its
-        number of samples.
+    ``epochs``, ``total_steps``, ``total_samples``: the length of the job, where the user knows
+    better than the recording; at most one; ``global_batch``: train with this many samples per step
+    instead of the recorded number; the job keeps its number of samples.
 
-    Raises
-    ------
-    RunError
-        If the recording lacks what a prediction needs: steps, a batch size, the job's length.
-    NotKnownError
-        If what it has is too uncertain to answer from (``collectors.certainty``).
-    UsageError
-        If a given length or batch makes no sense.
+    Raises RunError if the recording lacks what a prediction needs: steps, a batch size, the job's
+    length. Raises NotKnownError if what it has is too uncertain to answer from
+    (``collectors.certainty``). Raises UsageError if a given length or batch makes no sense.
     """
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)

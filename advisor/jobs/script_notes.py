@@ -1,4 +1,4 @@
-"""What a recorded script needs for the machines of an answer: said once, not on every row."""
+"""Notes on what a recorded script needs for the machines of an answer: once, not on every row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _FEWEST_SAMPLES = 8
 def script_notes(job: Job, placed: Iterable[tuple[bool, int]]) -> tuple[str, ...]:
     """Return what to change in the script, and what spreading its batch does.
 
-    Parameters
-    ----------
-    job : Job
-    placed : iterable of (bool, int)
-        Of every candidate shown: whether it has accelerators, and its devices.
+    ``placed``: of every candidate shown: whether it has accelerators, and its devices.
     """
     rows = list(placed)
     notes = []

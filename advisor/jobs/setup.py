@@ -27,12 +27,8 @@ def with_setup(job: Job, request: SetupRequest) -> Job:
     A described transformer is described anew. Of a recorded step the bytes of weights and
     optimizer state follow; its operators stay as they were traced.
 
-    Raises
-    ------
-    UsageError
-        If the job has no training steps, or a recorded step would compute something else.
-    PlanningError
-        If the settings contradict one another.
+    Raises UsageError if the job has no training steps, or a recorded step would compute something
+    else. Raises PlanningError if the settings contradict one another.
     """
     given = request.given
     if not given:
@@ -58,10 +54,7 @@ def described_anew(
 ) -> Work:
     """Return a described transformer's work in another micro-batch or with other software.
 
-    Raises
-    ------
-    ValueError
-        If the work is of no transformer.
+    Raises ValueError if the work is of no transformer.
     """
     if work.transformer is None:
         raise ValueError("only a transformer's work can be described anew")

@@ -1,4 +1,4 @@
-"""What is moved and kept around a job: data in, results out, and who said so."""
+"""Data that a job brings in, results that it takes out, and who said so."""
 
 from __future__ import annotations
 
@@ -15,28 +15,18 @@ BOOT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfers:
-    """What a job moves.
+    """What a job moves."""
 
-    Attributes
-    ----------
-    data_bytes : float or None
-        Brought to every machine before its first step; None where it is unknown. [bytes]
-    data_source : str
-        Where that was found, in words.
-    data_bytes_per_s : float or None
-        Most that the place where the data lies gives to one machine; None for no limit but the
-        machine's own. [bytes/s]
-    result_bytes : float or None
-        Taken out of the cloud at the end; None for one checkpoint. [bytes]
-    boot_s : float or None
-        From the request of a rented machine to the start of the program: boot and image; None
-        where nothing is rented. [s]
-    """
-
+    # brought to every machine before its first step; None where it is unknown [bytes]
     data_bytes: float | None = None
     data_source: str = NOT_SEEN
+    # most that the place where the data lies gives to one machine; None for no limit but the
+    # machine's own [bytes/s]
     data_bytes_per_s: float | None = None
+    # taken out of the cloud at the end; None for one checkpoint [bytes]
     result_bytes: float | None = None
+    # from the request of a rented machine to the start of the program: boot and image; None where
+    # nothing is rented [s]
     boot_s: float | None = None
 
     def to_record(self) -> dict[str, Any]:

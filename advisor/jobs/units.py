@@ -37,20 +37,9 @@ def model_flop_per_step(job: Job) -> float | None:
 def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilisation | None:
     """Return the model flop utilisation of a step.
 
-    Parameters
-    ----------
-    job : Job
-    step_s : float
-        [s]
-    devices : int
-        That the step runs on, idle ones included.
-    device : Device
-        The kind they are of.
+    ``step_s`` [s]; ``devices``: that the step runs on, idle ones included.
 
-    Raises
-    ------
-    ValueError
-        If the time or the number of devices is not positive.
+    Raises ValueError if the time or the number of devices is not positive.
     """
     if not (step_s > 0 and devices > 0):
         raise ValueError(f"need a positive time and number of devices: {step_s}, {devices}")
@@ -76,21 +65,10 @@ def training_units(
 ) -> TrainingUnits:
     """Return a step and its whole job in users' units.
 
-    Parameters
-    ----------
-    job : Job
-    step_s : float
-        [s]
-    devices : int
-    device : Device or None
-        None where the devices are of several kinds: no utilisation is given.
-    hours : float, optional
-        Of the whole job, pauses included; its steps alone where not given. [h]
+    ``step_s`` [s]; ``device``: none where the devices are of several kinds: no utilisation is
+    given; ``hours``: of the whole job, pauses included; its steps alone where not given [h].
 
-    Raises
-    ------
-    ValueError
-        If the time or the number of devices is not positive.
+    Raises ValueError if the time or the number of devices is not positive.
     """
     tokens = tokens_per_sample(job)
     has_length = job.total_source != NO_LENGTH

@@ -11,31 +11,17 @@ from advisor.planners.core.nouns import Cluster, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
-    """Equal machines.
-
-    Attributes
-    ----------
-    label : str
-        As the user named them.
-    node : Node
-    part : AcceleratorPart
-        Its accelerator.
-    count : int
-        Machines.
-    price_usd_per_h : float or None
-        Of one machine; None where it was not bought from the catalogue. [USD/h]
-    type_index : int or None
-        Row of the catalogue's types; None where it was named by its accelerators.
-    is_network_assumed : bool
-        It was named by its accelerators, without a network between machines.
-    """
+    """Equal machines."""
 
     label: str
     node: Node
     part: AcceleratorPart
     count: int
+    # of one machine; None where it was not bought from the catalogue [USD/h]
     price_usd_per_h: float | None = None
+    # row of the catalogue's types; None where it was named by its accelerators
     type_index: int | None = None
+    # it was named by its accelerators, without a network between machines
     is_network_assumed: bool = False
 
     @property

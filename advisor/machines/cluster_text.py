@@ -59,12 +59,8 @@ _INTRA_LATENCY_S: Final = 10e-6
 def read_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     """Read a cluster from its text, or from the file that the text names.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read.
-    CatalogueError
-        If an instance type or accelerator is unknown.
+    Raises UsageError if it cannot be read. Raises CatalogueError if an instance type or
+    accelerator is unknown.
     """
     path = Path(text)
     if path.suffix not in (".json", ".toml"):
@@ -95,12 +91,8 @@ def _words(group: Any) -> str:
 def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     """Parse what stands after ``--cluster``.
 
-    Raises
-    ------
-    UsageError
-        If the text is no such expression or a count makes no sense.
-    CatalogueError
-        If an instance type or accelerator is unknown.
+    Raises UsageError if the text is no such expression or a count makes no sense. Raises
+    CatalogueError if an instance type or accelerator is unknown.
     """
     items = [item.strip() for item in re.split(r"[+,]", text[: _LONGEST_TEXT + 1])]
     if len(text) > _LONGEST_TEXT:
@@ -112,16 +104,7 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     prices, region = _prices(types, catalogue)
     return NamedCluster(
         groups=tuple(
-            ClusterGroup(
-                label=g.label,
-                node=g.node,
-                part=g.part,
-                count=g.count,
-                type_index=g.type_index,
-                is_network_assumed=g.is_network_assumed,
-                price_usd_per_h=None if t is None else prices.get(t.index),
-            )
-            for g, t in groups
+            g if t is None else replace(g, price_usd_per_h=prices.get(t.index)) for g, t in groups
         ),
         region=region,
     )
@@ -130,12 +113,8 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
 def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
     """Parse a cluster of equal machines.
 
-    Raises
-    ------
-    UsageError
-        If the text cannot be read or names unlike machines.
-    CatalogueError
-        If an instance type or accelerator is unknown.
+    Raises UsageError if the text cannot be read or names unlike machines. Raises CatalogueError if
+    an instance type or accelerator is unknown.
     """
     groups = read_cluster(text, catalogue).groups
     if len(groups) > 1:

@@ -41,15 +41,9 @@ SCHEMA_VERSION: Final = 1
 def device_parameters(path: Path | None = None) -> DeviceParameters:
     """Return the fitted constants of the device model.
 
-    Parameters
-    ----------
-    path : Path, optional
-        Another ``parameters.json`` than the bundled one.
+    ``path``: another ``parameters.json`` than the bundled one.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another version, or lacks a constant.
+    Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
     """
     try:
         record = _read(path)
@@ -62,10 +56,7 @@ def device_parameters(path: Path | None = None) -> DeviceParameters:
 def parameters_of(record: Mapping[str, Any]) -> DeviceParameters:
     """Return the constants of the device model from the content of ``parameters.json``.
 
-    Raises
-    ------
-    KeyError, TypeError
-        If it lacks a constant, or has one that is unknown.
+    Raises KeyError, TypeError if it lacks a constant, or has one that is unknown.
     """
     values = record["parameters"]
     return DeviceParameters(
@@ -87,10 +78,7 @@ def parameters_of(record: Mapping[str, Any]) -> DeviceParameters:
 def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
     """Return how far a measured factor carries from device to device.
 
-    Raises
-    ------
-    ModelError
-        As ``device_parameters``.
+    Raises ModelError as ``device_parameters``.
     """
     try:
         found = _read(path)["calibration"]
@@ -103,10 +91,7 @@ def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
 def accelerator_devices(path: Path | None = None) -> dict[str, Device]:
     """Return every accelerator of the device sheet by its canonical name.
 
-    Raises
-    ------
-    CatalogueError
-        If the sheet cannot be read or a row has an impossible value.
+    Raises CatalogueError if the sheet cannot be read or a row has an impossible value.
     """
     return dict(_sheet(path or data.root("datasets") / "devices" / "accelerators.csv"))
 
@@ -127,10 +112,7 @@ def sheet_sources(name: str) -> Mapping[str, str]:
 def model_day() -> str:
     """Return the day the device model was fitted on. ISO 8601.
 
-    Raises
-    ------
-    ModelError
-        As ``device_parameters``.
+    Raises ModelError as ``device_parameters``.
     """
     return str(_read(None).get("as_of", ""))
 
@@ -140,10 +122,7 @@ def suite_device(name: str) -> Device | None:
 
     Words may stand in any order, and others beside them, as long as none names another chip.
 
-    Raises
-    ------
-    CatalogueError
-        If the sheet or the names cannot be read.
+    Raises CatalogueError if the sheet or the names cannot be read.
 
     Examples
     --------

@@ -34,50 +34,38 @@ LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Columns over the catalogue's types; ``device`` indexes ``devices``, -1 has no time model.
-
-    Attributes
-    ----------
-    devices : tuple of Device
-        The distinct devices.
-    device, per_node : integer array of shape (n_types,)
-        Which device, and how many work in one machine.
-    is_accelerated, is_supported, is_rdma : boolean array of shape (n_types,)
-        Has accelerators; runs an unchanged PyTorch script; its network bypasses the kernel.
-    domain_machines : integer array of shape (n_types,)
-        Machines among which the link inside one joins all devices: 1, or 18 in an NVL72 rack.
-    intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s : float arrays
-        Between devices of a machine and between machines. [bytes/s], [s]
-    is_network_assumed : boolean array of shape (n_types,)
-        Nobody states the network: ``network_bytes_per_s`` is a low value of machines of like size
-        (``advisor.catalogue.assumed_networks``).
-    network_log_sd : float array of shape (n_types,)
-        Spread of the logarithm of an assumed network; 0 where it is known.
-    vcpus, core_speed, host_memory_bytes : float arrays
-        ``core_speed`` is CoreMark per virtual CPU, nan where unknown.
-    is_recorded : bool
-        One machine: the one that the job was recorded on.
-    is_rented : bool
-        Machines are rented for the job: they boot, and an image is brought to them.
-    """
+    """Columns over the catalogue's types; ``device`` indexes ``devices``, -1 has no time model."""
 
     devices: tuple[Device, ...]
+    # device, per_node: (n_types,); which device, and how many work in one machine
     device: Integers
     per_node: Integers
+    # (n_types,); machines among which the link inside one joins all devices: 1, or 18 in an NVL72
+    # rack
     domain_machines: Integers
+    # is_accelerated, is_supported, is_rdma: (n_types,); has accelerators; runs an unchanged
+    # PyTorch script; its network bypasses the kernel
     is_accelerated: NDArray[np.bool_]
     is_supported: NDArray[np.bool_]
+    # intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s: between devices
+    # of a machine and between machines. [bytes/s], [s]
     intra_bytes_per_s: Floats
     intra_latency_s: Floats
     network_bytes_per_s: Floats
     network_latency_s: Floats
     is_rdma: NDArray[np.bool_]
+    # vcpus, core_speed, host_memory_bytes: ``core_speed`` is CoreMark per virtual CPU, nan where
+    # unknown
     vcpus: Floats
     core_speed: Floats
     host_memory_bytes: Floats
+    # (n_types,); nobody states the network: ``network_bytes_per_s`` is a low value of machines of
+    # like size (``advisor.catalogue.assumed_networks``)
     is_network_assumed: NDArray[np.bool_]
+    # (n_types,); spread of the logarithm of an assumed network; 0 where it is known
     network_log_sd: Floats
-    is_recorded: bool = False
+    is_recorded: bool = False  # one machine: the one that the job was recorded on
+    # machines are rented for the job: they boot, and an image is brought to them
     is_rented: bool = False
 
     def boot_s(self, job_boot_s: float | None) -> float:
@@ -95,12 +83,8 @@ def assumed_network_log_sd(
     the machine are part of that wait, so the spread errs on the wide side. 0 on one machine, and
     where the network is known.
 
-    Parameters
-    ----------
-    fleet : Fleet
-    type_index, count : integer arrays of shape (n,)
-    network_share : float array of shape (n,)
-        Share of the step spent waiting for the network between machines, in [0, 1].
+    ``type_index``, ``count``: shape (n,); ``network_share``: (n,); share of the step spent waiting
+    for the network between machines, in [0, 1].
     """
     sd = fleet.network_log_sd[type_index] * network_share
     return np.where(np.asarray(count) > 1, sd, 0.0)
@@ -156,12 +140,7 @@ def fleet(catalogue: Catalogue) -> Fleet:
 def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
     """Return one machine that nobody sells: ``count`` of a device, and a host without limits.
 
-    Parameters
-    ----------
-    device : Device
-    count : int
-    row : Accelerator or None
-        The catalogue's row of the device: its own link, or its PCIe generation.
+    ``row``: the catalogue's row of the device: its own link, or its PCIe generation.
     """
     between, is_own = link_between(row)
     is_cpu = device.kind == "cpu"

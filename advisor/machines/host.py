@@ -39,13 +39,8 @@ def is_same_machine(recorded: Host, here: Host) -> bool:
 def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device | None:
     """Return what a job computed on: the host's processor with ``threads``, or its GPU.
 
-    Parameters
-    ----------
-    host : Host
-    threads : int or None
-        Threads that the framework computed with; None takes all it may use.
-    kind : str
-        ``"cpu"``, or PyTorch's name of an accelerator (``"cuda"``, ``"cuda:0"``).
+    ``threads``: threads that the framework computed with; None takes all it may use; ``kind``:
+    ``"cpu"``, or PyTorch's name of an accelerator (``"cuda"``, ``"cuda:0"``).
 
     Returns
     -------

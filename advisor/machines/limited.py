@@ -6,7 +6,8 @@ has nothing for the job.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +21,6 @@ def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
     """Return the machines with no more threads and cores than the job's limits leave it.
 
     The cards of accelerated machines stay as they are, their hosts do not.
-
-    Parameters
-    ----------
-    fleet : Fleet
-    job : Job
     """
     threads, cores = job.compute_threads, job.limits.cores
     if threads is None:
@@ -46,15 +42,11 @@ def limited_processor(device: Device, threads: float) -> Device:
         return device
     used = min(threads * threads_per_core(device.vendor), float(device.cores))
     share = used / device.cores
-    rates = {
-        name: value * share
-        for name in (
-            "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s",
-            "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
-            "best_fp16_flop_per_s",
-        )
-        if (value := getattr(device, name)) is not None
-    }  # fmt: skip
+    rates: dict[str, Any] = {
+        f.name: value * share
+        for f in fields(Device)
+        if f.name.endswith("_flop_per_s") and (value := getattr(device, f.name)) is not None
+    }
     reached = processor_bytes_per_s(device.vendor, used)
     return replace(
         device,

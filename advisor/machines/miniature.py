@@ -31,10 +31,7 @@ _AS_CLOSE: Final = 0.3  # 6 and 8 virtual CPUs are one size, 4 and 6 are not
 def closest_prices(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     """Return ``usd_per_h`` and ``source`` by shape, for every machine of both plans.
 
-    Raises
-    ------
-    CatalogueError
-        If no machine without accelerators has a price.
+    Raises CatalogueError if no machine without accelerators has a price.
     """
     shapes = {
         shape_of(run.instance, run.layout): (run.instance.granted_cores,

@@ -22,10 +22,7 @@ def own_fleet(
     A job gets ``per_node`` devices of each: the others are others' jobs', and so is their share
     of the machine's processors and of its memory. ``known`` are the catalogue's machines.
 
-    Raises
-    ------
-    UsageError
-        If there is no time model of the group's accelerator.
+    Raises UsageError if there is no time model of the group's accelerator.
     """
     if group.type_index is not None:
         share = per_node / known.per_node[group.type_index]

@@ -1,4 +1,4 @@
-"""What the layout planner needs to know of an accelerator, from the catalogue."""
+"""Accelerators of the catalogue as the layout planner needs to know them."""
 
 from __future__ import annotations
 
@@ -37,39 +37,19 @@ _BLACKWELL_W: Final = 1200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorPart:
-    """One accelerator.
-
-    Attributes
-    ----------
-    name : str
-    flop_per_s : float
-        Measured (or inferred) rate of large 16-bit products. [flop/s]
-    is_inferred : bool
-        No measured rate was known.
-    memory_bytes, memory_bytes_per_s : float
-    link_name : str
-    link_bytes_per_s : float
-        Between two of them in a machine, per direction. [bytes/s]
-    link_devices : int or None
-        Devices that the link joins across machines; None where it ends with the machine.
-    host_bytes_per_s : float
-        Between host memory and one of them. [bytes/s]
-    generation : int
-        Index into ``planners.core.columns.GENERATIONS``.
-    device : Device
-        All that the device model knows of it.
-    """
+    """One accelerator."""
 
     name: str
-    flop_per_s: float
+    flop_per_s: float  # measured (or inferred) rate of large 16-bit products [flop/s]
     is_inferred: bool
     memory_bytes: float
     memory_bytes_per_s: float
     link_name: str
-    link_bytes_per_s: float
-    host_bytes_per_s: float
-    generation: int
-    device: Device
+    link_bytes_per_s: float  # between two of them in a machine, per direction [bytes/s]
+    host_bytes_per_s: float  # between host memory and one of them [bytes/s]
+    generation: int  # index into ``planners.core.columns.GENERATIONS``
+    device: Device  # all that the device model knows of it
+    # devices that the link joins across machines; None where it ends with the machine
     link_devices: int | None = None
 
     def domain_machines(self, devices: int) -> int:
@@ -80,10 +60,7 @@ class AcceleratorPart:
 def part(row: Accelerator) -> AcceleratorPart:
     """Return an accelerator of the catalogue as the planners need it.
 
-    Raises
-    ------
-    CatalogueError
-        If the catalogue has no arithmetic rate or memory bandwidth of it.
+    Raises CatalogueError if the catalogue has no arithmetic rate or memory bandwidth of it.
     """
     measured = row.sustained_bf16_flop_per_s or _LAYER_FLOP_PER_S.get(row.name)
     generation = _GENERATIONS.get(row.architecture, 0)

@@ -1,4 +1,4 @@
-"""What two cards of a machine reach between them: their own links, or PCIe."""
+"""Bandwidth between two cards of a machine: over their own links, or PCIe."""
 
 from __future__ import annotations
 

@@ -30,30 +30,17 @@ def cpu_device(
     core_speed: float | None = None,
     cpu_model: str = "",
     cpu_arch: str = "",
-    reference_core_speed: float | None = None,
 ) -> Device:
     """Return all virtual CPUs of a machine as one device.
 
-    Parameters
-    ----------
-    name : str
-        The instance type.
-    vcpus : float
-        Virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones.
-    memory_bytes : float
-    core_speed : float or None
-        CoreMark per virtual CPU; NaN or None where unknown. [1/s]
-    cpu_model, cpu_arch : str
-        As the provider or ``/proc/cpuinfo`` names them; a generic row serves what is unknown.
-    reference_core_speed : float or None
-        CoreMark that a virtual CPU of this generation usually reaches: throttled and
-        shared-core machines fall below it and are scaled down.
+    ``vcpus``: virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones;
+    ``core_speed``: CoreMark per virtual CPU; NaN or None where unknown [1/s]; ``cpu_model``,
+    ``cpu_arch``: as the provider or ``/proc/cpuinfo`` names them; a generic row serves what is
+    unknown.
     """
     row = _row(cpu_model, cpu_arch)
     speed = None if core_speed is None or math.isnan(core_speed) else float(core_speed)
-    cores = vcpus / row["threads_per_core"]
-    share = min(1.0, speed / reference_core_speed) if speed and reference_core_speed else 1.0
-    cycles = cores * row["clock_ghz"] * 1e9 * share
+    cycles = vcpus / row["threads_per_core"] * row["clock_ghz"] * 1e9
     bf16 = row["bf16_flop_per_cycle"]
     return Device(
         name=name,

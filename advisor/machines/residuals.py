@@ -27,10 +27,7 @@ _DIGITS: Final = 4  # of logarithms: 0.01 %
 def residual_parameters(path: Path | None = None) -> ResidualParameters:
     """Return the packaged process, or that of another file.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another version, or lacks a part.
+    Raises ModelError if the file is missing, not JSON, of another version, or lacks a part.
     """
     file = path or data.root("trained_models") / "device_model" / FILE
     try:
@@ -67,10 +64,8 @@ def _rounded(column: np.ndarray) -> list[Any]:
 def from_record(record: dict[str, Any]) -> ResidualParameters:
     """Return the process of a JSON form.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        If it is of another version, lacks a part, or its columns differ in length.
+    Raises KeyError, TypeError, ValueError if it is of another version, lacks a part, or its
+    columns differ in length.
     """
     if record.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"schema version {record.get('schema_version')}")

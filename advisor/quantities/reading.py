@@ -61,10 +61,7 @@ def parse_hours(value: str | float, *, option: str = "", needs_unit: bool = Fals
 
     ``needs_unit`` refuses bare numbers other than 0, where hours would surprise.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is negative.
+    Raises UsageError if it cannot be read or is negative.
 
     Examples
     --------
@@ -88,10 +85,7 @@ def parse_seconds(text: str, *, option: str = "", needs_unit: bool = False) -> f
 def parse_bytes(value: str | float, *, option: str = "", needs_unit: bool = False) -> float:
     """Read a size; a bare number is bytes, ``64G`` is 64e9 and ``64GiB`` 64 x 2**30. [bytes].
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is negative.
+    Raises UsageError if it cannot be read or is negative.
 
     Examples
     --------
@@ -107,10 +101,8 @@ def parse_bytes(value: str | float, *, option: str = "", needs_unit: bool = Fals
 def parse_rate(value: str | float, *, option: str = "") -> float:
     """Read a rate of transfer; a bare number is bytes per second. [bytes/s].
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, is negative, or leaves open whether bits or bytes are meant.
+    Raises UsageError if it cannot be read, is negative, or leaves open whether bits or bytes are
+    meant.
 
     Examples
     --------
@@ -132,10 +124,7 @@ def parse_share(value: str | float, *, option: str = "", most: float = 1.0) -> f
 
     ``most`` is the largest share that makes sense.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, is negative or too large.
+    Raises UsageError if it cannot be read, is negative or too large.
 
     Examples
     --------
@@ -153,10 +142,7 @@ def parse_share(value: str | float, *, option: str = "", most: float = 1.0) -> f
 def parse_usd(value: str | float, *, option: str = "") -> float:
     """Read an amount of money. [USD].
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is negative.
+    Raises UsageError if it cannot be read or is negative.
 
     Examples
     --------
@@ -173,10 +159,7 @@ def parse_usd(value: str | float, *, option: str = "") -> float:
 def parse_count(value: str | float, *, option: str = "") -> float:
     """Read a number of tokens, samples, steps or epochs.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or is negative.
+    Raises UsageError if it cannot be read or is negative.
 
     Examples
     --------

@@ -20,25 +20,14 @@ Part = Literal["job", "constraints", "layout", "setup", "cluster", "question"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One thing that can be asked.
+    """One thing that can be asked."""
 
-    Attributes
-    ----------
-    part, field : str
-        The record it is kept in, and the field there.
-    kind : ValueKind
-        How it is read and shown.
-    help : str
-        A sentence that stands alone.
-    flags : tuple of str
-        On the command line; made of the name where empty.
-    """
-
+    # part, field: the record it is kept in, and the field there
     part: Part
     field: str
     kind: ValueKind
     help: str
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # on the command line; made of the name where empty
 
 
 def _entries(

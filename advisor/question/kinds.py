@@ -26,21 +26,12 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueKind:
-    """A kind of value.
+    """A kind of value."""
 
-    Attributes
-    ----------
-    metavar : str
-        What help shows in place of the value; empty for a flag.
-    read : callable
-        From text or a Python value; takes the name or flag for its message, raises ``UsageError``.
-    show : callable
-        To what JSON can hold and ``read`` reads again.
-    """
-
-    metavar: str
+    metavar: str  # what help shows in place of the value; empty for a flag
+    # from text or a Python value; takes the name or flag for its message, raises ``UsageError``
     read: Callable[[Any, str], Any]
-    show: Callable[[Any], Any] = _same
+    show: Callable[[Any], Any] = _same  # to what JSON can hold and ``read`` reads again
 
 
 def _refused(value: object, what: str, name: str, hint: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""What the user fixes of the layout, as the space that the layout search looks in."""
+"""The layouts that the user leaves open, as the space that the layout search looks in."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _SAME: Final = ("tp", "pp", "cp", "ep", "micro_batch")
 def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> SearchSpace | None:
     """Return the layouts that a request leaves; None where it leaves all and none is the default.
 
-    Parameters
-    ----------
-    request : LayoutRequest
-    default : SearchSpace, optional
-        Where nothing is fixed.
+    ``default``: where nothing is fixed.
     """
     fixed = request.fixed
     changes: dict[str, Any] = {name: fixed[name] for name in _SAME if name in fixed}

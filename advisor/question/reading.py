@@ -32,33 +32,19 @@ _RECORDS: Final[Mapping[str, type[Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """All that is asked.
-
-    Attributes
-    ----------
-    job : JobSpec
-    constraints : Constraints
-    layout : LayoutRequest
-    setup : SetupRequest
-    cluster : ClusterRequest
-    catalogue : str or None
-        Folder of a snapshot of prices; None for the one in use.
-    overrides : str or None
-        The user's own prices, machines and quotas; None for ``overrides.csv`` in the
-        configuration folder, if it is there.
-    objective : {"time", "cost"}
-    completion : CompletionWay or None
-        What the job runs on until it is done, where machines are named.
-    """
+    """All that is asked."""
 
     job: JobSpec = field(default_factory=JobSpec)
     constraints: Constraints = field(default_factory=Constraints)
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     setup: SetupRequest = field(default_factory=SetupRequest)
     cluster: ClusterRequest = field(default_factory=ClusterRequest)
-    catalogue: str | None = None
+    catalogue: str | None = None  # folder of a snapshot of prices; None for the one in use
+    # the user's own prices, machines and quotas; None for ``overrides.csv`` in the configuration
+    # folder, if it is there
     overrides: str | None = None
     objective: Objective = "time"
+    # what the job runs on until it is done, where machines are named
     completion: CompletionWay | None = None
 
     @classmethod
@@ -71,19 +57,11 @@ class Question:
     ) -> Question:
         """Return the question that names and values ask.
 
-        Parameters
-        ----------
-        given : mapping of str to object
-            Keys of ``ENTRIES`` or ``ALIASES``; None leaves a thing open.
-        names : collection of str, optional
-            The names that are understood here; all by default.
-        are_flags : bool
-            Whether messages show names as flags of the command line.
+        ``given``: keys of ``ENTRIES`` or ``ALIASES``; None leaves a thing open; ``names``: the
+        names that are understood here; all by default; ``are_flags``: whether messages show names
+        as flags of the command line.
 
-        Raises
-        ------
-        UsageError
-            If a name is unknown or given twice, or a value makes no sense.
+        Raises UsageError if a name is unknown or given twice, or a value makes no sense.
 
         Examples
         --------
@@ -202,10 +180,7 @@ _NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden
 def read_question(path: Path) -> dict[str, Any]:
     """Return the answers of a JSON file, as ``Question.to_record`` writes them.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or a name or value in it makes no sense.
+    Raises UsageError if the file cannot be read, or a name or value in it makes no sense.
     """
     try:
         content = bounded.read_json(path)
@@ -219,10 +194,7 @@ def read_question(path: Path) -> dict[str, Any]:
 def checked(content: Any, path: Path) -> dict[str, Any]:
     """Return what a file says, if all of it makes sense; messages name the file.
 
-    Raises
-    ------
-    UsageError
-        If it is no mapping, or a name or value in it makes no sense.
+    Raises UsageError if it is no mapping, or a name or value in it makes no sense.
     """
     if not isinstance(content, dict):
         raise UsageError(f"{path} is not a question", hint="it has options and their values")

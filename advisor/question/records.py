@@ -1,4 +1,4 @@
-"""What can be asked: the job, constraints on the answer, the layout, the software."""
+"""The parts of a question: the job, constraints on the answer, the layout, the software."""
 
 from __future__ import annotations
 
@@ -20,69 +20,48 @@ _MOST_NODES: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """Which job is meant, how long it is, and what surrounds it; None leaves a thing as found.
+    """Which job is meant, how long it is, and what surrounds it; None leaves a thing as found."""
 
-    Attributes
-    ----------
-    run, job_file, model, cnn : str or None
-        At most one: a recorded run (name or folder), a job file, a Hugging Face ``config.json``
-        (or its folder), a network as ``planners.step.describe_convolutions.parse_network`` reads
-        it. The latest run where neither these nor ``layers``, ``hidden``, ``heads``, ``runs`` are
-        given.
-    runs : str or None
-        A table of the job's runs elsewhere (``jobs.actuals.read_runs``); alone, all that is known
-        of it.
-    runs_of : str or None
-        The job of that table that is meant.
-    layers, hidden, heads, kv_heads, ffn, vocabulary, experts, experts_per_token : int or None
-        A transformer in numbers.
-    is_gated : bool or None
-        Three feed-forward matrices (SwiGLU) in place of two.
-    sequence, image : int or None
-        Tokens of a sample; side of an image. [px]
-    batch : int or None
-        Samples of a step over all devices.
-    precision : str or None
-        Of products and activations.
-    epochs, total_steps, total_samples, tokens : float or None
-        Length of the whole job, at most one.
-    data_bytes, result_bytes : float or None
-        Brought to every machine first; taken out of the cloud at the end. [bytes]
-    data_bytes_per_s : float or None
-        Most that one machine gets from where the data lies. [bytes/s]
-    validation_fraction : float or None
-        What the ends of epochs take, as a share of the training steps.
-    boot_h : float or None
-        From the request of a rented machine to the start of the program. [h]
-    """
-
+    # run, job_file, model, cnn: at most one: a recorded run (name or folder), a job file, a
+    # Hugging Face ``config.json`` (or its folder), a network as
+    # ``planners.step.describe_convolutions.parse_network`` reads it. The latest run where neither
+    # these nor ``layers``, ``hidden``, ``heads``, ``runs`` are given.
     run: str | None = None
     job_file: str | None = None
     model: str | None = None
     cnn: str | None = None
+    # a table of the job's runs elsewhere (``jobs.actuals.read_runs``); alone, all that is known of
+    # it
     runs: str | None = None
-    runs_of: str | None = None
+    runs_of: str | None = None  # the job of that table that is meant
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
     ffn: int | None = None
-    is_gated: bool | None = None
+    is_gated: bool | None = None  # three feed-forward matrices (SwiGLU) in place of two
     vocabulary: int | None = None
     experts: int | None = None
     experts_per_token: int | None = None
+    # sequence, image: tokens of a sample; side of an image [px]
     sequence: int | None = None
     image: int | None = None
-    batch: int | None = None
+    batch: int | None = None  # samples of a step over all devices
     precision: str | None = None
+    # epochs, total_steps, total_samples, tokens: length of the whole job, at most one
     epochs: float | None = None
     total_steps: float | None = None
     total_samples: float | None = None
     tokens: float | None = None
+    # data_bytes, result_bytes: brought to every machine first; taken out of the cloud at the end
+    # [bytes]
     data_bytes: float | None = None
+    # most that one machine gets from where the data lies [bytes/s]
     data_bytes_per_s: float | None = None
     result_bytes: float | None = None
+    # what the ends of epochs take, as a share of the training steps
     validation_fraction: float | None = None
+    # from the request of a rented machine to the start of the program [h]
     boot_h: float | None = None
 
     def __post_init__(self) -> None:
@@ -166,68 +145,33 @@ LENGTH_FIELDS: Final = tuple(_LENGTHS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """Constraints on a recommendation.
+    """Constraints on a recommendation."""
 
-    Attributes
-    ----------
-    budget_usd, deadline_h : float or None
-        Most to spend on the job, and the longest it may take. [USD], [h]
-    providers : tuple of str
-        Empty admits all.
-    region : str or None
-        Glob, e.g. ``"us-*"``.
-    gpus : GpuFilter or None
-    max_nodes : int
-        Most machines rented together.
-    pricings : tuple of Pricing
-        Ways to pay that are admitted.
-    max_price_usd_per_h : float or None
-        Of one machine.
-    max_hourly_usd : float or None
-        Of all machines together.
-    saves_checkpoints : bool
-        Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
-    mixed : bool
-        Admit two types of machines rented together in one region.
-    known_network : bool
-        Leave out machines whose network bandwidth is assumed, not known.
-    coverage : float
-        Probability that an interval shown holds the true value.
-    confidence : float or None
-        Probability with which budget and deadline are to be kept; None asks it of the expected
-        cost and time.
-    least_gain_fraction : float
-        By which two candidates shown differ at least, one faster and the other cheaper; 0 shows
-        the whole front.
-    here_usd_per_h : float
-        What this machine costs while the job runs on it.
-    top : int
-        Most candidates shown.
-    with_probes : bool
-        Also say which short real runs would help most to choose.
-    space : SearchSpace or None
-        What a layout may be; everything by default.
-    """
-
+    # budget_usd, deadline_h: most to spend on the job, and the longest it may take. [USD], [h]
     budget_usd: float | None = None
     deadline_h: float | None = None
     providers: tuple[str, ...] = ()
-    region: str | None = None
+    region: str | None = None  # glob, e.g. ``"us-*"``.
     gpus: GpuFilter | None = None
     max_nodes: int = 8
     pricings: tuple[Pricing, ...] = ("on-demand",)
     max_price_usd_per_h: float | None = None
     max_hourly_usd: float | None = None
+    # whether the job can go on from a checkpoint; spot machines make no sense otherwise
     saves_checkpoints: bool = True
-    mixed: bool = False
-    known_network: bool = False
-    coverage: float = 0.9
+    mixed: bool = False  # admit two types of machines rented together in one region
+    known_network: bool = False  # leave out machines whose network bandwidth is assumed, not known
+    coverage: float = 0.9  # probability that an interval shown holds the true value
+    # probability with which budget and deadline are to be kept; None asks it of the expected cost
+    # and time
     confidence: float | None = None
+    # by which two candidates shown differ at least, one faster and the other cheaper; 0 shows the
+    # whole front
     least_gain_fraction: float = 0.1
-    here_usd_per_h: float = 0.0
+    here_usd_per_h: float = 0.0  # what this machine costs while the job runs on it
     top: int = 10
-    with_probes: bool = False
-    space: SearchSpace | None = None
+    with_probes: bool = False  # also say which short real runs would help most to choose
+    space: SearchSpace | None = None  # what a layout may be; everything by default
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -276,36 +220,21 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRequest:
-    """What the user fixes of the layout; None leaves the choice open.
+    """What the user fixes of the layout; None leaves the choice open."""
 
-    Attributes
-    ----------
-    tp, pp, cp, ep : int or None
-        Degrees of tensor, pipeline, context and expert parallelism.
-    zero : int or None
-        ZeRO stage, 0 to 3.
-    recompute : {"none", "selective", "full"} or None
-    micro_batch, accumulate : int or None
-        Samples of a micro-batch on one device, and micro-batches of a step.
-    offload : bool or None
-        Whether states and activations may move to host memory.
-    swap : bool or None
-        Whether layers may be swapped in from host memory (ATOM).
-    average_every : int or None
-        Steps between two averagings of GPUs that swap layers.
-    """
-
+    # tp, pp, cp, ep: degrees of tensor, pipeline, context and expert parallelism
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None
     ep: int | None = None
-    zero: int | None = None
+    zero: int | None = None  # ZeRO stage, 0 to 3
     recompute: Recompute | None = None
+    # micro_batch, accumulate: samples of a micro-batch on one device, and micro-batches of a step
     micro_batch: int | None = None
     accumulate: int | None = None
-    offload: bool | None = None
-    swap: bool | None = None
-    average_every: int | None = None
+    offload: bool | None = None  # whether states and activations may move to host memory
+    swap: bool | None = None  # whether layers may be swapped in from host memory (ATOM)
+    average_every: int | None = None  # steps between two averagings of GPUs that swap layers
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -337,30 +266,15 @@ class SetupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest:
-    """Machines that are given: those of ``plan``, or the user's own shared cluster.
+    """Machines that are given: those of ``plan``, or the user's own shared cluster."""
 
-    Attributes
-    ----------
-    machines : str or None
-        As ``machines.cluster_text`` reads them.
-    trace : str or None
-        What the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs.
-    policy : str
-        How it orders waiting jobs.
-    devices : tuple of int
-        Numbers of devices to ask it for; empty for one whole machine.
-    is_consolidated : bool
-        It gives a job one machine, or whole machines.
-    price_usd_per_device_h : float
-        What it charges. [USD/h]
-    """
-
-    machines: str | None = None
+    machines: str | None = None  # as ``machines.cluster_text`` reads them
+    # what the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs
     trace: str | None = None
     policy: str = "fifo"
-    devices: tuple[int, ...] = ()
-    is_consolidated: bool = False
-    price_usd_per_device_h: float = 0.0
+    devices: tuple[int, ...] = ()  # numbers of devices to ask it for; empty for one whole machine
+    is_consolidated: bool = False  # it gives a job one machine, or whole machines
+    price_usd_per_device_h: float = 0.0  # what it charges [USD/h]
 
 
 def _given(record: Any) -> dict[str, Any]:

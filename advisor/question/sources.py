@@ -1,4 +1,4 @@
-"""Where answers stand besides the command line: the environment, the project, the user's file.
+"""Answers besides the command line: those of the environment, the project, the user's file.
 
 From weak to strong: the user's ``advisor.toml``, the project's (or ``pyproject.toml``), variables
 ``ADVISOR_MAX_NODES=4``, then what the command line says.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,37 +40,27 @@ _INTERNAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """Answers of one place.
+    """Answers of one place."""
 
-    Attributes
-    ----------
-    place : str
-        A file's name, or ``ENVIRONMENT``.
-    answers : dict
-        By name, each of which makes sense.
-    """
-
-    place: str
-    answers: dict[str, Any]
+    place: str  # a file's name, or ``ENVIRONMENT``
+    answers: dict[str, Any]  # by name, each of which makes sense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting in force.
-
-    Attributes
-    ----------
-    name, value : str
-    place : str
-        Where it stands.
-    beaten : tuple of str
-        Weaker places that say otherwise, with what they say.
-    """
+    """One setting in force."""
 
     name: str
     value: str
     place: str
-    beaten: tuple[str, ...] = ()
+    beaten: tuple[str, ...] = ()  # weaker places that say otherwise, with what they say
+
+    @classmethod
+    def of(cls, name: str, saying: Sequence[tuple[str, Any]]) -> Setting:
+        """Return a setting of which places say something, the weakest first."""
+        place, value = saying[-1]
+        beaten = tuple(f"{where}: {said}" for where, said in saying[:-1] if said != value)
+        return cls(name=name, value=str(value), place=place, beaten=beaten)
 
 
 def variable_of(name: str) -> str:
@@ -87,16 +77,8 @@ def variable_of(name: str) -> str:
 def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
     """Return what is said besides the command line, the weakest place first.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the project.
-    environ : mapping of str to str
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or a name or value makes no sense; the message says where.
+    Raises UsageError if a file cannot be read, or a name or value makes no sense; the message says
+    where.
     """
     places = [
         Stated(place=shown_path(one.path), answers=merged(checked(one.answers, one.path)))
@@ -109,10 +91,7 @@ def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
 def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the answers of variables ``ADVISOR_NAME``; an empty one says nothing.
 
-    Raises
-    ------
-    UsageError
-        If a value makes no sense; the message names the variable.
+    Raises UsageError if a value makes no sense; the message names the variable.
     """
     found: dict[str, Any] = {}
     for name, entry in ENTRIES.items():
@@ -148,10 +127,7 @@ def unknown_variables(environ: Mapping[str, str], more: Collection[str] = ()) ->
 def settings(folder: Path, environ: Mapping[str, str]) -> list[Setting]:
     """Return the settings in force, one a name, with where each stands.
 
-    Raises
-    ------
-    UsageError
-        As ``stated``.
+    Raises UsageError as ``stated``.
     """
     return [*_program_settings(folder, environ), *_answers(stated(folder, environ))]
 
@@ -160,9 +136,7 @@ def _answers(places: list[Stated]) -> Iterator[Setting]:
     in_force = merged(*(one.answers for one in places))
     for name in sorted(in_force):
         saying = [(one.place, one.answers[name]) for one in places if name in one.answers]
-        place, value = saying[-1] if saying else (DEFAULT, in_force[name])
-        beaten = tuple(f"{where}: {said}" for where, said in saying[:-1] if said != value)
-        yield Setting(name=name, value=str(value), place=place, beaten=beaten)
+        yield Setting.of(name, saying or [(DEFAULT, in_force[name])])
 
 
 def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Setting]:
@@ -175,9 +149,7 @@ def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Sett
     named = environ.get(store.VARIABLE)
     if named and (not saying or named != saying[-1][1]):
         saying.append((store.VARIABLE, named))
-    place, value = saying[-1] if saying else (DEFAULT, str(store.run_root()))
-    beaten = tuple(f"{where}: {said}" for where, said in saying[:-1])
-    yield Setting(name=RUNS_FOLDER, value=value, place=place, beaten=beaten)
+    yield Setting.of(RUNS_FOLDER, saying or [(DEFAULT, str(store.run_root()))])
     for variable, about in _TAKEN.items():
         if variable != store.VARIABLE and environ.get(variable):
             yield Setting(name=about, value=environ[variable], place=variable)

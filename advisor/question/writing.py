@@ -17,11 +17,8 @@ _EXACT: Final = 2.0**53
 def command_words(answers: Mapping[str, Any], verb: str = "recommend") -> list[str]:
     """Return the words of the command that asks a question.
 
-    Parameters
-    ----------
-    answers : mapping of str to object
-        As ``Question.to_record`` writes them: names of ``ENTRIES``, and what JSON can hold.
-    verb : str
+    ``answers``: as ``Question.to_record`` writes them: names of ``ENTRIES``, and what JSON can
+    hold.
 
     Examples
     --------
@@ -49,10 +46,7 @@ def command_line(answers: Mapping[str, Any], verb: str = "recommend") -> str:
 def project_file(answers: Mapping[str, Any]) -> str:
     r"""Return the question as an ``advisor.toml`` holds it.
 
-    Parameters
-    ----------
-    answers : mapping of str to object
-        As of ``command_words``.
+    ``answers``: as of ``command_words``.
 
     Examples
     --------

@@ -44,45 +44,17 @@ _HINT: Final = "the columns are explained in datasets/measurements/campaigns/REA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """One published training run; None where its source does not say.
-
-    Attributes
-    ----------
-    campaign, model : str
-    family : str
-        Runs of the same makers and software: left out together.
-    year : int
-        Of publication.
-    device_h : float
-        Published hours of all devices together. [h]
-    kind : str
-        ``run``, ``run, upper bound``, ``step time x steps`` or ``estimate or projection``.
-    includes_downtime : str
-        ``yes``, ``no`` or ``unknown``: whether stops and evaluation are in the hours.
-    parameters, tokens, global_batch_tokens : float or None
-    layers, hidden, heads, kv_heads, ffn, vocabulary : int or None
-    is_gated : bool
-    sequence : int or None
-        Tokens of a sample; the model's longest where the source gives no other.
-    accelerator : str
-        As published, e.g. ``A100``.
-    accelerator_memory_gb : float or None
-        As sold. [GB]
-    accelerators : int or None
-    tokens_per_s_per_device, mfu_fraction : float or None
-        Of the steps, where published. [tokens/s]
-    precision, interconnect, framework, tp, pp, cp, sharding, recompute : str
-        As published; empty where unknown.
-    """
+    """One published training run; None where its source does not say."""
 
     campaign: str
     model: str
-    family: str
+    family: str  # runs of the same makers and software: left out together
     year: int
-    device_h: float
-    kind: str
+    device_h: float  # published hours of all devices together [h]
+    kind: str  # ``run``, ``run, upper bound``, ``step time x steps`` or ``estimate or projection``
+    # ``yes``, ``no`` or ``unknown``: whether stops and evaluation are in the hours
     includes_downtime: str
-    accelerator: str
+    accelerator: str  # as published, e.g. ``A100``.
     parameters: float | None = None
     tokens: float | None = None
     global_batch_tokens: float | None = None
@@ -93,12 +65,16 @@ class Campaign:
     ffn: int | None = None
     vocabulary: int | None = None
     is_gated: bool = False
+    # tokens of a sample; the model's longest where the source gives no other
     sequence: int | None = None
-    accelerator_memory_gb: float | None = None
+    accelerator_memory_gb: float | None = None  # as sold [GB]
     accelerators: int | None = None
+    # precision, interconnect, framework, tp, pp, cp, sharding, recompute: as published; empty
+    # where unknown
     precision: str = ""
     interconnect: str = ""
     framework: str = ""
+    # tokens_per_s_per_device, mfu_fraction: of the steps, where published [tokens/s]
     tokens_per_s_per_device: float | None = None
     mfu_fraction: float | None = None
     tp: str = ""
@@ -126,20 +102,11 @@ def read_packaged() -> list[Campaign]:
 def read_campaigns(path: Path, families: Mapping[str, str] | None = None) -> list[Campaign]:
     """Read a table of published runs in either form.
 
-    Parameters
-    ----------
-    path : Path
-        CSV.
-    families : mapping of str to str, optional
-        Family by campaign, for a table without a column ``family``; a campaign that is not named
-        gets the first word of its name.
+    ``families``: family by campaign, for a table without a column ``family``; a campaign that is
+    not named gets the first word of its name.
 
-    Raises
-    ------
-    UsageError
-        If the table cannot be read or lacks a column.
-    ModelError
-        If a number is no number; the message names row and column.
+    Raises UsageError if the table cannot be read or lacks a column. Raises ModelError if a number
+    is no number; the message names row and column.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

@@ -32,17 +32,9 @@ def named_machines(
 ) -> Instances:
     """Return machines that a user names: ``"g5.xlarge"``, ``"2 x aws:g5.xlarge"``.
 
-    Parameters
-    ----------
-    configuration : str
-    catalogue : Catalogue
-    price_usd_per_h : float, optional
-        What one of them was paid. [USD/h]
+    ``price_usd_per_h``: what one of them was paid [USD/h].
 
-    Raises
-    ------
-    CatalogueError
-        If the catalogue has no such type, or several providers have it.
+    Raises CatalogueError if the catalogue has no such type, or several providers have it.
     """
     name, count = named(configuration)
     machines = machines_of(catalogue, catalogue.instance_type(name).index, count)

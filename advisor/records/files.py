@@ -20,11 +20,8 @@ from advisor.records.nouns import SCHEMA_VERSION, RunRecord
 def read_records(path: Path) -> list[RunRecord]:
     """Read every record of a ``.jsonl`` or ``.jsonl.gz`` file.
 
-    Raises
-    ------
-    RunError
-        If the file cannot be read, a row is not a record (the message names file, row and column),
-        or two rows have the same ``record_id``.
+    Raises RunError if the file cannot be read, a row is not a record (the message names file, row
+    and column), or two rows have the same ``record_id``.
     """
     records = list(iterate_records(path))
     seen: dict[str, int] = {}
@@ -58,27 +55,20 @@ def write_records(path: Path, records: Iterable[RunRecord]) -> None:
     atomic.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def append_record(path: Path, record: RunRecord) -> None:
-    """Add one record to an uncompressed file in a single write, and wait for the disk.
-
-    A collector that is killed loses at most the run in progress.
-    """
-    atomic.append_line(path, to_line(record).encode())
-
-
 def to_line(record: RunRecord) -> str:
     """Return the record as one line of JSON; fields at their default are left out."""
-    row = {"schema_version": SCHEMA_VERSION, **_lean(record)}
-    return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
+    return json.dumps(to_row(record), allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def to_row(record: RunRecord) -> dict[str, Any]:
+    """Return the record as the JSON object that ``from_row`` reads."""
+    return {"schema_version": SCHEMA_VERSION, **_lean(record)}
 
 
 def from_row(row: Mapping[str, Any]) -> RunRecord:
     """Return the record that a parsed JSON object describes.
 
-    Raises
-    ------
-    RunError
-        Naming the column that is missing, unknown, of another type, or makes no sense.
+    Raises RunError naming the column that is missing, unknown, of another type, or makes no sense.
     """
     if not isinstance(row, dict):
         raise RunError(f"{row!r} is not a JSON object")

@@ -42,10 +42,7 @@ def checked(
 ) -> EndedJob | str:
     """Return a job, or why it is none.
 
-    Raises
-    ------
-    TraceError
-        If it ends before it starts, or starts before it was submitted.
+    Raises TraceError if it ends before it starts, or starts before it was submitted.
     """
     if duration_s < 0 or start_s < submit_s:
         raise TraceError(
@@ -64,12 +61,8 @@ def checked(
 def date_s(where: str, value: str) -> float:
     """Return a date, or the seconds of an epoch, as seconds of that epoch.
 
-    Raises
-    ------
-    LeftOutError
-        If there is none.
-    TraceError
-        If it cannot be read; the message begins with ``where``.
+    Raises LeftOutError if there is none. Raises TraceError if it cannot be read; the message
+    begins with ``where``.
     """
     if value in ("Unknown", "None", "N/A", ""):
         raise LeftOutError("without a start or an end")

@@ -39,36 +39,22 @@ DURATION_COLUMNS: Final = ("duration_s", "duration")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTrace:
-    """The jobs of a shared cluster, and what really happened to them.
+    """The jobs of a shared cluster, and what really happened to them."""
 
-    Attributes
-    ----------
-    jobs : JobTable
-        Their clock starts at the first submission.
-    waited_s : ndarray of shape (n,)
-        From submission to start as recorded; nan where the file does not say. [s]
-    left_out : mapping of str to int
-        Rows that were not used, by reason.
-    source : str
-        File and form.
-    open_jobs : OpenJobs
-        Those that run or wait at the time of the export; none where the file does not say.
-    """
-
-    jobs: JobTable
+    jobs: JobTable  # their clock starts at the first submission
+    # (n,); from submission to start as recorded; nan where the file does not say [s]
     waited_s: Column
-    left_out: Mapping[str, int]
+    left_out: Mapping[str, int]  # rows that were not used, by reason
     source: str
+    # those that run or wait at the time of the export; none where the file does not say
     open_jobs: OpenJobs
 
 
 def read_cluster_trace(path: Path) -> ClusterTrace:
     """Read the jobs of a shared cluster.
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, has no known form, or holds no job that ran on devices.
+    Raises TraceError if the file cannot be read, has no known form, or holds no job that ran on
+    devices.
     """
     try:
         text = bounded.read_text(path)

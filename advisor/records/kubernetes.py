@@ -17,10 +17,7 @@ DEVICE_RESOURCE: Final = re.compile(r".+/(gpu|mig-.+|tpu|neuron|habana.*)$")
 def kubernetes_rows(path: Path, text: str) -> Iterator[EndedJob | str]:
     """Yield the job in each object, or why there is none; ``path`` is named in errors.
 
-    Raises
-    ------
-    TraceError
-        If it is not a list of jobs or pods.
+    Raises TraceError if it is not a list of jobs or pods.
     """
     try:
         document = bounded.parse_json(text)

@@ -41,23 +41,12 @@ Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # times [s], free shar
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeShares:
-    """Free shares of nodes.
-
-    Attributes
-    ----------
-    source : str
-    names : tuple of str
-        Of the nodes.
-    slot_s : float
-        Length of a slot. [s]
-    shares : ndarray of shape (slots, nodes)
-        [fraction]
-    """
+    """Free shares of nodes."""
 
     source: str
     names: tuple[str, ...]
-    slot_s: float
-    shares: NDArray[np.float64]
+    slot_s: float  # length of a slot [s]
+    shares: NDArray[np.float64]  # (slots, nodes); [fraction]
 
     @property
     def days(self) -> float:
@@ -65,21 +54,13 @@ class NodeShares:
         return len(self.shares) * self.slot_s / (24 * HOUR_S)
 
 
-def read_node_shares(path: Path, *, slot_s: float = SLOT_S, unit_s: float = 1.0) -> NodeShares:
+def read_node_shares(path: Path, *, slot_s: float = SLOT_S) -> NodeShares:
     """Read the free shares of a cluster's nodes.
 
-    Parameters
-    ----------
-    path : Path
-    slot_s : float
-        Length of the slots. [s]
-    unit_s : float
-        What one unit of a numeric time is. [s]
+    ``slot_s``: length of the slots [s].
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, has no such form, or its nodes are known at no common time.
+    Raises TraceError if the file cannot be read, has no such form, or its nodes are known at no
+    common time.
     """
     rows = list(trace_rows(path))
     if not rows:
@@ -87,9 +68,9 @@ def read_node_shares(path: Path, *, slot_s: float = SLOT_S, unit_s: float = 1.0)
     columns = {name.lower(): name for name in rows[0][1]}
     time = next((columns[name] for name in TIME_COLUMNS if name in columns), None)
     if time is not None and {"node", _FREE} <= set(columns):
-        series = _by_node(rows, time, columns[_FREE], unit_s)
+        series = _by_node(rows, time, columns[_FREE])
     else:
-        traces = read_spot_traces(path, unit_s=unit_s)
+        traces = read_spot_traces(path)
         series = {
             one.name: (one.start_s, np.asarray(one.available / one.nodes, np.float64))
             for one in traces
@@ -97,7 +78,7 @@ def read_node_shares(path: Path, *, slot_s: float = SLOT_S, unit_s: float = 1.0)
     return _in_slots(path, series, slot_s)
 
 
-def _by_node(rows: Sequence[Row], time: str, free: str, unit_s: float) -> dict[str, Series]:
+def _by_node(rows: Sequence[Row], time: str, free: str) -> dict[str, Series]:
     """Return the series of each node, in the order of the file."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for line, row in rows:
@@ -108,7 +89,7 @@ def _by_node(rows: Sequence[Row], time: str, free: str, unit_s: float) -> dict[s
                 f"line {line}: a free share of {share:g}",
                 hint="divide what is free of the node by what it has",
             )
-        at = time_at(line, row, time, unit_s)
+        at = time_at(line, row, time, 1.0)
         if times and at < times[-1]:
             raise TraceError(
                 f"line {line}: time of node {row['node']!r} goes back by {times[-1] - at:g} s",

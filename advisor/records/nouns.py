@@ -46,20 +46,11 @@ CHANNELS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSeries:
-    """Readings of one role at a fixed interval.
+    """Readings of one role at a fixed interval."""
 
-    Attributes
-    ----------
-    role : Role
-        Whose: the whole job, the master, or the workers' mean or maximum.
-    interval_s : float
-        [s]
-    channels : mapping of str to tuple of float
-        Keys of ``CHANNELS``, all of one length; the length may be 0.
-    """
-
-    role: Role = "all"
-    interval_s: float
+    role: Role = "all"  # whose: the whole job, the master, or the workers' mean or maximum
+    interval_s: float  # [s]
+    # keys of ``CHANNELS``, all of one length; the length may be 0
     channels: Mapping[str, tuple[float, ...]]
 
     def __post_init__(self) -> None:
@@ -79,21 +70,12 @@ class ResourceSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """The training job as it is known before it runs in the cloud.
+    """The training job as it is known before it runs in the cloud."""
 
-    Attributes
-    ----------
-    job_id : str
-        The same program with the same settings.
-    family : str
-        The same program: the split key of ``job``.
-    facts : mapping of str to float or str
-        Numbers with the unit in the name (``batch``, ``parameters``, ``flop_per_step``) and labels
-        (``optimizer``). ``features.py`` lists the names that the models know.
-    """
-
-    job_id: str
-    family: str
+    job_id: str  # the same program with the same settings
+    family: str  # the same program: the split key of ``job``
+    # numbers with the unit in the name (``batch``, ``parameters``, ``flop_per_step``) and labels
+    # (``optimizer``). ``features.py`` lists the names that the models know.
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,40 +86,20 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """``count`` equal instances. None means unknown, never zero.
-
-    Attributes
-    ----------
-    provider, instance_type, region : str
-    count : int
-    is_spot : bool
-    vcpus : float or None
-        Of one instance; a fraction where a quota limits it. [cores]
-    memory_gib : float or None
-        Of one instance. [GiB]
-    accelerator : str
-        ``""`` for none.
-    accelerators : int
-        In one instance.
-    network_gbit_per_s : float or None
-        Of one instance. [Gbit/s]
-    price_usd_per_h : float or None
-        Of one instance. [USD/h]
-    facts : mapping of str to float or str
-        What else distinguishes it: ``core_speed``, ``fp32_flop_per_s``, ``network_delay_s``.
-    """
+    """``count`` equal instances. None means unknown, never zero."""
 
     provider: str
     instance_type: str
     count: int = 1
     region: str = ""
     is_spot: bool = False
-    vcpus: float | None = None
-    memory_gib: float | None = None
-    accelerator: str = ""
+    vcpus: float | None = None  # of one instance; a fraction where a quota limits it [cores]
+    memory_gib: float | None = None  # of one instance [GiB]
+    accelerator: str = ""  # ``""`` for none
     accelerators: int = 0
-    network_gbit_per_s: float | None = None
-    price_usd_per_h: float | None = None
+    network_gbit_per_s: float | None = None  # of one instance [Gbit/s]
+    price_usd_per_h: float | None = None  # of one instance [USD/h]
+    # what else distinguishes it: ``core_speed``, ``fp32_flop_per_s``, ``network_delay_s``
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -156,22 +118,13 @@ class Instances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorRun:
-    """The partial run of the same job on the anchor machine: what the user can give.
-
-    Attributes
-    ----------
-    machines : Instances
-        Where it ran.
-    time_s : float
-        Of the same kind as the record's, full job extrapolated from the partial run where the kind
-        is ``job``. [s]
-    facts : mapping of str to float or str
-        Statistics of the run: ``step_time_s``, ``cpu_s_per_step``, ``operator_share_matmul``.
-    series : tuple of ResourceSeries
-    """
+    """The partial run of the same job on the anchor machine: what the user can give."""
 
     machines: Instances
+    # of the same kind as the record's, full job extrapolated from the partial run where the kind
+    # is ``job`` [s]
     time_s: float
+    # statistics of the run: ``step_time_s``, ``cpu_s_per_step``, ``operator_share_matmul``
     facts: Mapping[str, Fact] = field(default_factory=dict)
     series: tuple[ResourceSeries, ...] = ()
 
@@ -182,48 +135,25 @@ class AnchorRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One labelled run.
-
-    Attributes
-    ----------
-    record_id : str
-        Unique in its file.
-    source : str
-        The dataset that it comes from.
-    job : JobFacts
-    configuration : tuple of Instances
-        Several groups are a heterogeneous configuration.
-    layout : mapping of str to float or str
-        ``workers``, ``servers``, ``dp``, ``tp``, ``pp``, ``threads``, ``sync``, ...
-    time_s : float or None
-        The label; a lower bound where the status is ``censored``; may be None where the run
-        failed. [s]
-    time_kind : TimeKind
-        What ``time_s`` is the time of.
-    cost_usd : float or None
-        What was billed; None where unknown. [USD]
-    status : Status
-    replicate : int
-        Repeats of one cell count from 0.
-    anchor : AnchorRun or None
-    series : tuple of ResourceSeries
-        Of this very run (not known before it runs: only its beginning may be used).
-    facts : mapping of str to float or str
-        Anything else that was observed in the run; never a feature.
-    """
+    """One labelled run."""
 
     record_id: str
     source: str
     job: JobFacts
     configuration: tuple[Instances, ...]
+    # ``workers``, ``servers``, ``dp``, ``tp``, ``pp``, ``threads``, ``sync``, ...
     layout: Mapping[str, Fact] = field(default_factory=dict)
+    # the label; a lower bound where the status is ``censored``; may be None where the run failed
+    # [s]
     time_s: float | None
-    time_kind: TimeKind
-    cost_usd: float | None = None
+    time_kind: TimeKind  # what ``time_s`` is the time of
+    cost_usd: float | None = None  # what was billed; None where unknown [USD]
     status: Status = "ok"
-    replicate: int = 0
+    replicate: int = 0  # repeats of one cell count from 0
     anchor: AnchorRun | None = None
+    # of this very run (not known before it runs: only its beginning may be used)
     series: tuple[ResourceSeries, ...] = ()
+    # anything else that was observed in the run; never a feature
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -28,10 +28,7 @@ _COLUMNS: Final = (
 def sacct_rows(path: Path, text: str) -> Iterator[JobRow]:
     """Yield the job in each row, or why there is none; ``path`` is named in errors.
 
-    Raises
-    ------
-    TraceError
-        If a column is missing, or a row cannot be read.
+    Raises TraceError if a column is missing, or a row cannot be read.
     """
     reader = bounded.csv_tables(text.splitlines(), delimiter="|")
     names = set(reader.fieldnames or ())

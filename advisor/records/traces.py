@@ -51,19 +51,11 @@ def read_spot_traces(
 ) -> list[SpotTrace]:
     """Read every trace of a file, whatever its form.
 
-    Parameters
-    ----------
-    path : Path
-    unit_s : float
-        What one unit of a numeric time is; a column ``t_ms`` is milliseconds anyway. [s]
-    left_out : list of str, optional
-        Where given, traces without sense are left out and the reason is appended; by default the
-        first of them is raised.
+    ``unit_s``: what one unit of a numeric time is; a column ``t_ms`` is milliseconds anyway [s];
+    ``left_out``: where given, traces without sense are left out and the reason is appended; by
+    default the first of them is raised.
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, has no such form, or a trace makes no sense.
+    Raises TraceError if the file cannot be read, has no such form, or a trace makes no sense.
     """
     rows = list(trace_rows(path))
     if not rows:
@@ -116,15 +108,12 @@ def packaged_spot_history(instance: str | None = None) -> SpotHistory:
     Spells are drawn from each trace's own quantiles in a fixed shuffle: lengths are true, their
     order is not.
 
+    Raises TraceError if no trace is of such an instance.
+
     Parameters
     ----------
     instance : str, optional
         Only traces of instances whose name begins so, e.g. ``"v100"``; by default all of GPUs.
-
-    Raises
-    ------
-    TraceError
-        If no trace is of such an instance.
     """
     path = data.root("datasets") / "availability" / "spell_quantiles.csv"
     traces: dict[str, dict[str, Mapping[str, str]]] = {}

@@ -12,7 +12,7 @@ from advisor.shown.thinned import readings, steps
 MOST_POINTS: Final = 400
 
 
-def run_record(seen: Recording, *, most: int = MOST_POINTS) -> dict[str, Any]:
+def run_record(seen: Recording) -> dict[str, Any]:
     """Return a run as the page shows it.
 
     Returns
@@ -37,9 +37,11 @@ def run_record(seen: Recording, *, most: int = MOST_POINTS) -> dict[str, Any]:
             "memory_limit_bytes": seen.host.memory_limit_bytes,
             "gpus": list(seen.host.gpus),
         },
-        "readings": readings(seen.readings, most),
+        "readings": readings(seen.readings, MOST_POINTS),
         "ranks": [
-            {"rank": one.rank, **steps(one.step_s, most)} for one in seen.ranks if one.step_s
+            {"rank": one.rank, **steps(one.step_s, MOST_POINTS)}
+            for one in seen.ranks
+            if one.step_s
         ],
         "step_time": None if step is None else asdict(step),
     }

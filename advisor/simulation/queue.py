@@ -110,7 +110,6 @@ def queue_answer(
     deadline_h: float | None = None,
     rent_completion_h: Estimate | None = None,
     rent_cost_usd: float = 0.0,
-    own_cost_usd: float = 0.0,
     with_policies: bool = False,
 ) -> QueueAnswer:
     """Insert a job into the recorded cluster at random times.
@@ -139,7 +138,7 @@ def queue_answer(
     recorded = own.trace.waited_s[np.isfinite(own.trace.waited_s)]
     rent = None
     if rent_completion_h is not None:
-        rent = _rent_or_wait(own, wait, rent_completion_h, rent_cost_usd, own_cost_usd)
+        rent = _rent_or_wait(own, wait, rent_completion_h, rent_cost_usd, 0.0)
     return QueueAnswer(
         cluster=own,
         devices=devices,

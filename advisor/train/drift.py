@@ -1,7 +1,6 @@
-"""Predicted against actual over time: the comparisons that were kept, and whether errors drift.
+"""Predicted against actual over time: the comparisons that were noted, and whether errors drift.
 
-``advisor runs actual`` keeps each comparison beside the runs in ``comparisons.jsonl`` (one JSON
-object a line, append-only), as it stood before the run was noted.
+``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.journal``).
 
 Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
 outside with probability 0.1; estimates drift where as many as were seen would be outside by chance
@@ -11,117 +10,123 @@ in fewer than one case of twenty (binomial tail).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from advisor.jobs.noted import NotedFile
+from advisor.domain import Estimate
+from advisor.jobs import actuals, journal
+from advisor.jobs.actuals import Actual
+from advisor.jobs.journal import Entry
 
-FILE_NAME: Final = "comparisons.jsonl"
 RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
 LEAST_PROBABILITY: Final = 0.05
 # Fits the learned predictors on the packaged runs and on the user's own, these among them.
 RETRAINING: Final = "advisor train models"
+_PREDICTED: Final = "predicted"
+_EARLIER: Final = "comparison"  # as versions before the journal wrote them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A real run beside the prediction that was made before it was known.
+class Comparison:
+    """A real run of a whole job beside what was predicted before it was known."""
 
-    Attributes
-    ----------
-    noted_at : str
-        ISO 8601, UTC.
-    run, provider, instance_type : str
-    count : int
-        Machines.
-    predicted_h, low_h, high_h, actual_h : float
-        Of the whole job. [h]
-    coverage : float
-        Of the interval.
-    """
-
-    noted_at: str
-    run: str
-    provider: str
-    instance_type: str
-    count: int
-    predicted_h: float
-    low_h: float
-    high_h: float
-    actual_h: float
-    coverage: float
+    noted_at: str = ""  # ISO 8601, UTC; empty before it is noted
+    actual: Actual
+    predicted_h: Estimate  # [h]
+    predicted_usd: Estimate | None = None  # [USD]
 
     def __post_init__(self) -> None:
-        hours = (self.predicted_h, self.low_h, self.high_h, self.actual_h)
+        hours = (self.predicted_h.value, self.predicted_h.low, self.predicted_h.high, self.time_h)
         if not all(math.isfinite(value) and value > 0 for value in hours):
             raise ValueError(f"not positive times: {hours}")
-        if not self.low_h <= self.predicted_h <= self.high_h or not 0 < self.coverage < 1:
-            raise ValueError("not an interval with its coverage")
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Compared:
-        """Return what ``Comparison.to_record`` wrote, with ``noted_at``."""
-        machines, time = record["configuration"], record["predicted"]["training_time_h"]
-        return cls(
-            noted_at=str(record["noted_at"]),
-            run=str(record["run"]),
-            provider=str(machines["provider"]),
-            instance_type=str(machines["instance_type"]),
-            count=int(machines["count"]),
-            predicted_h=float(time["value"]),
-            low_h=float(time["low"]),
-            high_h=float(time["high"]),
-            coverage=float(time["coverage"]),
-            actual_h=float(record["actual"]["training_time_h"]),
-        )
+    @property
+    def time_h(self) -> float:
+        """What the whole job took [h]."""
+        return math.nan if self.actual.time_h is None else self.actual.time_h
 
     @property
     def error_fraction(self) -> float:
         """Predicted time over the real one, less 1."""
-        return self.predicted_h / self.actual_h - 1.0
+        return self.predicted_h.value / self.time_h - 1.0
 
     @property
     def is_inside(self) -> bool:
-        """Whether the interval held the truth."""
-        return self.low_h <= self.actual_h <= self.high_h
+        """Whether the interval of the time held the truth."""
+        return self.predicted_h.low <= self.time_h <= self.predicted_h.high
+
+    @property
+    def predicted(self) -> dict[str, Any]:
+        """The prediction as the journal keeps it."""
+        cost = {} if self.predicted_usd is None else {"cost_usd": self.predicted_usd.to_record()}
+        return {"training_time_h": self.predicted_h.to_record(), **cost}
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The JSON form of the machines."""
+        actual = self.actual
+        return {"provider": actual.provider, "instance_type": actual.instance_type,
+                "count": actual.count}  # fmt: skip
 
     def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
+        """Return the JSON form, as ``advisor runs actual`` prints it."""
+        return {
+            "schema_version": 1,
+            "run": self.actual.run,
+            "configuration": self.configuration,
+            "predicted": self.predicted,
+            "actual": {"training_time_h": self.time_h, "cost_usd": self.actual.cost_usd,
+                       "step_time_s": self.actual.step_s},
+            "error_fraction": self.error_fraction,
+            "inside": self.is_inside,
+        }  # fmt: skip
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the JSON form of one among many, as ``advisor runs compare`` prints it."""
+        predicted = self.predicted_h
         return {
             "noted_at": self.noted_at,
-            "run": self.run,
-            "configuration": {"provider": self.provider, "instance_type": self.instance_type,
-                              "count": self.count},
-            "predicted_h": self.predicted_h, "low_h": self.low_h, "high_h": self.high_h,
-            "coverage": self.coverage,
-            "actual_h": self.actual_h,
+            "run": self.actual.run,
+            "configuration": self.configuration,
+            "predicted_h": predicted.value, "low_h": predicted.low, "high_h": predicted.high,
+            "coverage": predicted.coverage,
+            "actual_h": self.time_h,
             "error_fraction": self.error_fraction,
             "inside": self.is_inside,
         }  # fmt: skip
 
 
+def _of(entry: Entry) -> Comparison:
+    predicted = dict(entry[_PREDICTED])
+    cost = predicted.get("cost_usd")
+    return Comparison(
+        noted_at=str(entry["noted_at"]),
+        actual=actuals.from_entry(entry),
+        predicted_h=Estimate(**predicted["training_time_h"]),
+        predicted_usd=None if cost is None else Estimate(**cost),
+    )
+
+
+def _of_earlier(entry: Entry) -> Comparison:
+    record = entry[_EARLIER]
+    took = record["actual"]
+    actual = {"run": record["run"], **record["configuration"], "step_s": took["step_time_s"],
+              "time_h": took["training_time_h"], "cost_usd": took["cost_usd"]}  # fmt: skip
+    return _of({**record, actuals.PART: actual})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """What the latest comparisons say of the intervals.
+    """What the latest comparisons say of the intervals."""
 
-    Attributes
-    ----------
-    looked_at, outside : int
-        Latest comparisons, and those of them outside their interval.
-    probability : float
-        Of at least as many outside by chance.
-    median_error : float
-        Median of predicted over actual, less 1; nan where there is none.
-    """
-
+    # looked_at, outside: latest comparisons, and those of them outside their interval
     looked_at: int
     outside: int
-    probability: float
-    median_error: float
+    probability: float  # of at least as many outside by chance
+    median_error: float  # median of predicted over actual, less 1; nan where there is none
 
     @property
     def is_drifting(self) -> bool:
@@ -139,27 +144,21 @@ class Drift:
         }
 
 
-_NOTED: Final = NotedFile(name=FILE_NAME, parse=Compared.of)
-
-
-def keep(folder: Path, record: Mapping[str, Any], *, now: datetime | None = None) -> Compared:
-    """Add a comparison's record to those beside the runs in ``folder``, and return it."""
-    noted = (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
-    kept = {**record, "noted_at": noted}
-    _NOTED.append(folder, kept)
-    return Compared.of(kept)
-
-
-def read(*folders: Path) -> tuple[Compared, ...]:
-    """Return the comparisons beside the runs in ``folders``, oldest first.
+def read(*folders: Path) -> tuple[Comparison, ...]:
+    """Return the comparisons in the journals in ``folders``, oldest first.
 
     A line that cannot be read costs no other.
     """
-    found = (one for folder in folders for one in _NOTED.read(folder))
+    found = [
+        one
+        for folder in folders
+        for part, parse in ((_EARLIER, _of_earlier), (_PREDICTED, _of))
+        for one in journal.read(folder, part, parse)
+    ]
     return tuple(sorted(found, key=lambda one: one.noted_at))
 
 
-def drift(comparisons: Sequence[Compared]) -> Drift:
+def drift(comparisons: Sequence[Comparison]) -> Drift:
     """Return whether the latest ``RECENT`` comparisons leave their intervals too often."""
     latest = comparisons[-RECENT:]
     outside = sum(not one.is_inside for one in latest)
@@ -167,7 +166,7 @@ def drift(comparisons: Sequence[Compared]) -> Drift:
     return Drift(
         looked_at=len(latest),
         outside=outside,
-        probability=at_least(outside, [1.0 - one.coverage for one in latest]),
+        probability=at_least(outside, [1.0 - one.predicted_h.coverage for one in latest]),
         median_error=median(errors) if errors else math.nan,
     )
 

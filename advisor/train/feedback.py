@@ -1,89 +1,34 @@
-"""What a real run took, against what was predicted: the measurement that narrows and teaches.
+"""A real run against its prediction: the measurement that narrows and teaches.
 
-It is kept twice beside the recorded runs: as a measured step of the job (``actuals.jsonl``), which
-anchors its next estimates at once, and as a run record (``records.jsonl``), from which
-``advisor train`` learns.
+It is one entry of the journal (``jobs.journal``): a measured step of the job anchors its next
+estimates at once, what was predicted shows whether errors drift (``train.drift``), and the rest of
+a run record is what ``advisor train`` learns from.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from advisor.catalogue import Catalogue
 from advisor.collectors import store
-from advisor.domain import Candidate, Estimate
+from advisor.domain import Candidate
 from advisor.errors import UsageError
-from advisor.jobs.actuals import Actual, append_actual, read_actuals
+from advisor.jobs.actuals import Actual, append_actual
 from advisor.jobs.job import Job
 from advisor.jobs.loading import load_job
-from advisor.planners.core.units import HOUR_S
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
-from advisor.records import append_record
 from advisor.records.catalogued import machines_of
+from advisor.records.files import to_row
+from advisor.records.importers.journal import LABEL
 from advisor.records.importers.profiled import profile, record
-from advisor.train import drift
-from advisor.train.labelled import OWN_RUNS
+from advisor.train.drift import Comparison
 
 _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer than its machine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A real run beside its prediction.
-
-    Attributes
-    ----------
-    run, provider, instance_type : str
-    count : int
-    predicted_h, predicted_usd : Estimate
-        Before the run was noted.
-    time_h : float
-        As given, or what the given step makes of the whole job. [h]
-    cost_usd : float or None
-    step_s : float
-        [s]
-    """
-
-    run: str
-    provider: str
-    instance_type: str
-    count: int
-    predicted_h: Estimate
-    predicted_usd: Estimate
-    time_h: float
-    cost_usd: float | None
-    step_s: float
-
-    @property
-    def error_fraction(self) -> float:
-        """Predicted time over the real one, less 1."""
-        return self.predicted_h.value / self.time_h - 1.0
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the interval of the time held the truth."""
-        return self.predicted_h.low <= self.time_h <= self.predicted_h.high
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "schema_version": 1,
-            "run": self.run,
-            "configuration": {"provider": self.provider, "instance_type": self.instance_type,
-                              "count": self.count},
-            "predicted": {"training_time_h": self.predicted_h.to_record(),
-                          "cost_usd": self.predicted_usd.to_record()},
-            "actual": {"training_time_h": self.time_h, "cost_usd": self.cost_usd,
-                       "step_time_s": self.step_s},
-            "error_fraction": self.error_fraction,
-            "inside": self.is_inside,
-        }  # fmt: skip
 
 
 def note_run(
@@ -99,6 +44,8 @@ def note_run(
 ) -> Comparison:
     """Keep what a real run of a recorded job took, and return it beside the prediction.
 
+    Raises UsageError if a value makes no sense, or the machine cannot be told from the price.
+
     Parameters
     ----------
     run : str
@@ -106,19 +53,12 @@ def note_run(
     instance_type : str, optional
         What it ran on. Without it, the one machine on the job's list whose price is
         ``cost_usd / time_h``.
-    count : int
     provider : str, optional
         Where two providers use the same name.
     time_h, step_s : float, optional
         Of the whole job [h], or of its mean step [s]; exactly one.
     cost_usd : float, optional
         Billed for the whole job. [USD]
-    predictor : Predictor, optional
-
-    Raises
-    ------
-    UsageError
-        If a value makes no sense, or the machine cannot be told from the price.
     """
     _check(time_h, step_s, cost_usd)
     predictor = predictor or Predictor(Catalogue.load())
@@ -136,15 +76,13 @@ def note_run(
         time_h = predicted_h * step_s / before.step_time_s.value
     actual = Actual(run=path.name, provider=row.provider, instance_type=row.name, count=count,
                     step_s=step_s, time_h=time_h, cost_usd=cost_usd)  # fmt: skip
-    earlier = len(read_actuals(path.parent, path.name))
-    append_actual(path.parent, actual)
-    _append_record(path.parent, job, actual, predictor, row.index, earlier)
     found = Comparison(
-        run=path.name, provider=row.provider, instance_type=row.name, count=count,
-        predicted_h=before.training_time_h, predicted_usd=before.cost_usd, time_h=time_h,
-        cost_usd=cost_usd, step_s=step_s,
-    )  # fmt: skip
-    drift.keep(path.parent, found.to_record())
+        actual=actual, predicted_h=before.training_time_h, predicted_usd=before.cost_usd
+    )
+    parts: dict[str, object] = {"predicted": found.predicted}
+    if (learned := _record(job, actual, predictor, row.index)) is not None:
+        parts["record"] = learned
+    append_actual(path.parent, actual, **parts)
     return found
 
 
@@ -187,26 +125,23 @@ def _machine(candidate: Candidate) -> tuple[str, str, int]:
     return offer.instance_type, offer.provider, count
 
 
-def _append_record(
-    folder: Path, job: Job, actual: Actual, predictor: Predictor, type_index: int, replicate: int
-) -> None:
-    """Add the run to those that ``advisor train`` learns from; a program has none to add."""
+def _record(
+    job: Job, actual: Actual, predictor: Predictor, type_index: int
+) -> dict[str, Any] | None:
+    """Return what ``advisor train`` learns from beside time and cost; a program has nothing."""
     known = profile(job)
-    if known is None or actual.time_h is None:
-        return
+    if known is None:
+        return None
     columns = predictor.physics_columns(
         replace(job, actuals=()), np.array([type_index]), np.array([actual.count])
     )
-    append_record(
-        folder / OWN_RUNS,
+    row = to_row(
         record(
             known,
             machines_of(predictor.catalogue, type_index, actual.count),
-            record_id=f"{actual.run}/{actual.count}x{actual.instance_type}/{replicate}",
+            record_id=actual.run,
             workers=int(columns.dp[0]),
             physics_s=float(columns.step_s[0]) * job.total_steps,
-            time_s=actual.time_h * HOUR_S,
-            cost_usd=actual.cost_usd,
-            replicate=replicate,
-        ),
+        )
     )
+    return {name: value for name, value in row.items() if name not in LABEL}

@@ -10,6 +10,7 @@ from typing import Final
 from advisor import data
 from advisor.collectors import bounded, store
 from advisor.errors import RunError, UsageError
+from advisor.jobs import journal
 from advisor.measurements import reads
 from advisor.records import RunRecord
 from advisor.records.files import to_line
@@ -18,13 +19,12 @@ from advisor.records.importers import formats
 AUTO: Final = "auto"
 _COLLECTED: Final = "minicloud"  # what ``advisor collect`` made: a format and a source
 _PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
-OWN_RUNS: Final = "records.jsonl"  # what ``advisor runs actual`` writes beside the recorded runs
 
 
 def default_paths() -> list[Path]:
     """Return the packaged runs, and the user's own where there are some."""
-    own = [folder / OWN_RUNS for folder in store.local_folders()]
-    return [data.root("datasets") / "runs", *(file for file in own if file.is_file())]
+    own = (journal.file_in(folder) for folder in store.local_folders())
+    return [data.root("datasets") / "runs", *(file for file in own if file is not None)]
 
 
 def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
@@ -80,6 +80,8 @@ def _format(path: Path, fmt: str) -> str:
     """Return the format that is meant: collected runs name their schema in every row."""
     if fmt != AUTO:
         return fmt
+    if path.name == journal.FILE_NAME:
+        return "journal"
     file = path
     if path.is_dir():
         file = next((path / n for n in _PACKED if (path / n).is_file()), path)

@@ -1,4 +1,4 @@
-"""What a step took on machines that are named, beside what was predicted of it.
+"""A measured step on machines that are named, beside its prediction.
 
 A transformer's in its layout calibrates the layout model for every transformer
 (``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three of
@@ -32,28 +32,15 @@ from advisor.ways.places import places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepComparison:
-    """A measured step beside its prediction.
+    """A measured step beside its prediction."""
 
-    Attributes
-    ----------
-    name, machines : str
-        Of the job, and what it ran on.
-    layout : Layout
-        As it was predicted, where the user did not say it.
-    predicted_s : Estimate
-        Before the run was noted. [s]
-    step_s : float
-        As measured. [s]
-    known : int
-        Such runs that the next estimates start from.
-    """
-
+    # name, machines: of the job, and what it ran on
     name: str
     machines: str
-    layout: Layout
-    predicted_s: Estimate
-    step_s: float
-    known: int
+    layout: Layout  # as it was predicted, where the user did not say it
+    predicted_s: Estimate  # before the run was noted [s]
+    step_s: float  # as measured [s]
+    known: int  # such runs that the next estimates start from
 
     @property
     def error_fraction(self) -> float:
@@ -90,22 +77,11 @@ def note_cluster_run(
 ) -> StepComparison:
     """Keep a measured step of a recorded job, and return it beside the prediction.
 
-    Parameters
-    ----------
-    run : str
-        Name, part of a name, or folder of the recorded run.
-    machines : str
-        All that it ran on, as ``--cluster`` takes them.
-    step_s : float
-        Mean optimizer step. [s]
-    batch : int, optional
-        Samples of a step over all devices; as recorded otherwise.
-    predictor : Predictor, optional
+    ``run``: name, part of a name, or folder of the recorded run; ``machines``: all that it ran on,
+    as ``--cluster`` takes them; ``step_s``: mean optimizer step [s]; ``batch``: samples of a step
+    over all devices; as recorded otherwise.
 
-    Raises
-    ------
-    UsageError
-        If the machines are unlike, or the job cannot run on them.
+    Raises UsageError if the machines are unlike, or the job cannot run on them.
     """
     predictor = predictor or Predictor()
     path = store.find_run(run)
@@ -172,24 +148,12 @@ def note_layout_run(
 ) -> StepComparison:
     """Keep a measured step of a described transformer, and return it beside the prediction.
 
-    Parameters
-    ----------
-    job : Job
-        Of a transformer that is laid out by its dimensions.
-    machines : str
-        All that it ran on, as ``--cluster`` takes them.
-    step_s : float
-        Mean optimizer step. [s]
-    space : SearchSpace, optional
-        What is known of the layout; the rest is taken to be the fastest that fits.
-    predictor : Predictor, optional
-    root : Path, optional
-        Where runs are recorded.
+    ``job``: of a transformer that is laid out by its dimensions; ``machines``: all that it ran on,
+    as ``--cluster`` takes them; ``step_s``: mean optimizer step [s]; ``space``: what is known of
+    the layout; the rest is taken to be the fastest that fits.
 
-    Raises
-    ------
-    UsageError
-        If the job is no such transformer, the machines are unlike, or nothing fits on them.
+    Raises UsageError if the job is no such transformer, the machines are unlike, or nothing fits
+    on them.
     """
     predictor = predictor or Predictor()
     place = store.local_folder(root)

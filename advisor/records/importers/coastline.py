@@ -18,10 +18,7 @@ _COLUMNS: Final = (
 def read(path: Path) -> list[RunRecord]:
     """Read the table from its folder or file; a run that is not valid is ``failed``.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     repeats = Repeats()
     rows = read_rows(inside(path, FILE), _COLUMNS)

@@ -11,48 +11,56 @@ from advisor.errors import UsageError
 if TYPE_CHECKING:
     from advisor.records import Instances, RunRecord
 
-# Format -> (module in advisor.records.importers with ``read(path) -> list[RunRecord]``, what it
-# is)
+_HERE: Final = "advisor.records.importers"
+# Format -> (module and its function from a path to a list of RunRecord, what it is): imported when
+# it is asked for.
 FORMATS: Final[dict[str, tuple[str, str]]] = {
-    "records": ("own", "our own .jsonl or .jsonl.gz, or a folder of them"),
-    "minicloud": ("minicloud", "runs.jsonl(.gz) of advisor collect"),
-    "profet": ("profet", "PROFET's anchor_*.parquet"),
-    "trainpred": ("trainpred", "cloud-hw-trainpred's nvidiasmi_devicequery_all.csv"),
-    "hivemind": ("hivemind", "hivemind-multi-cloud's experiments, nodes and series"),
-    "ibm": ("ibm", "IBM's multi-cloud-configuration.csv"),
-    "scout": ("scout", "scout's runs.csv"),
-    "trimtuner": ("trimtuner", "TrimTuner's cnn.csv and rnn.csv"),
-    "coastline": ("coastline", "Coastline's run_database.csv"),
-    "gpu-power": ("gpu_power", "gpu_power_benchmark's mfu_aggregated_per_config_*.csv"),
-    "minicloud-sample": ("minicloud_sample", "one-process runs of the first trial, .jsonl"),
-    "huggingface": ("huggingface", "a Trainer's trainer_state.json with its metrics"),
-    "wandb": ("wandb", "Weights & Biases: offline runs (.wandb), or exported files of runs"),
-    "mlflow": ("mlflow", "MLflow: an mlruns folder, or its SQLite database"),
-    "tensorboard": ("tensorboard", "TensorBoard: folders of event files, a run each"),
-    "csv": ("table", "a CSV table of your own with a column time_s, a run a row"),
+    "records": (f"{_HERE}.own:read", "our own .jsonl or .jsonl.gz, or a folder of them"),
+    "journal": (f"{_HERE}.journal:read", "journal.jsonl of advisor runs actual"),
+    "minicloud": (f"{_HERE}.minicloud:read", "runs.jsonl(.gz) of advisor collect"),
+    "profet": (f"{_HERE}.profet:read", "PROFET's anchor_*.parquet"),
+    "trainpred": (f"{_HERE}.trainpred:read", "cloud-hw-trainpred's nvidiasmi_devicequery_all.csv"),
+    "hivemind": (f"{_HERE}.hivemind:read", "hivemind-multi-cloud's experiments, nodes and series"),
+    "ibm": (f"{_HERE}.ibm:read", "IBM's multi-cloud-configuration.csv"),
+    "scout": (f"{_HERE}.scout:read", "scout's runs.csv"),
+    "trimtuner": (f"{_HERE}.trimtuner:read", "TrimTuner's cnn.csv and rnn.csv"),
+    "coastline": (f"{_HERE}.coastline:read", "Coastline's run_database.csv"),
+    "gpu-power": (
+        f"{_HERE}.gpu_power:read",
+        "gpu_power_benchmark's mfu_aggregated_per_config_*.csv",
+    ),
+    "minicloud-sample": (
+        f"{_HERE}.minicloud_sample:read",
+        "one-process runs of the first trial, .jsonl",
+    ),
+    "huggingface": (
+        f"{_HERE}.huggingface:read",
+        "a Trainer's trainer_state.json with its metrics",
+    ),
+    "wandb": (
+        f"{_HERE}.wandb:read",
+        "Weights & Biases: offline runs (.wandb), or exported files of runs",
+    ),
+    "mlflow": (f"{_HERE}.mlflow:read", "MLflow: an mlruns folder, or its SQLite database"),
+    "tensorboard": (
+        f"{_HERE}.tensorboard:read",
+        "TensorBoard: folders of event files, a run each",
+    ),
+    "csv": (f"{_HERE}.table:read", "a CSV table of your own with a column time_s, a run a row"),
 }
 # Formats of trackers: they know little of machines and nothing of prices, so that a user may say
-# them. Their modules have ``read(path, machines)``.
+# them. Their functions take ``machines`` too.
 TRACKERS: Final = frozenset({"huggingface", "wandb", "mlflow", "tensorboard", "csv"})
 
 
 def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read the runs of a file or folder in a named format.
 
-    Parameters
-    ----------
-    name : str
-        A key of ``FORMATS``.
-    path : Path
-    machines : Instances, optional
-        What the runs ran on, with its price, where the format (one of ``TRACKERS``) does not know.
+    ``name``: a key of ``FORMATS``; ``machines``: what the runs ran on, with its price, where the
+    format (one of ``TRACKERS``) does not know.
 
-    Raises
-    ------
-    UsageError
-        If there is no such format or path, or the format names its machines itself.
-    RunError
-        If a row makes no sense: file, row and column are named.
+    Raises UsageError if there is no such format or path, or the format names its machines itself.
+    Raises RunError if a row makes no sense: file, row and column are named.
     """
     if name not in FORMATS:
         raise UsageError(f"no format named {name!r}", hint=f"one of: {', '.join(FORMATS)}")
@@ -63,8 +71,7 @@ def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRe
             f"runs in the format {name!r} name their own machines and prices",
             hint="leave --machine and --price out",
         )
-    module = importlib.import_module(f"advisor.records.importers.{FORMATS[name][0]}")
-    records: list[RunRecord] = (
-        module.read(path, machines) if name in TRACKERS else module.read(path)
-    )
+    module, _, function = FORMATS[name][0].partition(":")
+    reader = getattr(importlib.import_module(module), function)
+    records: list[RunRecord] = reader(path, machines) if name in TRACKERS else reader(path)
     return records

@@ -23,10 +23,7 @@ _COLUMNS: Final = (
 def read(path: Path) -> list[RunRecord]:
     """Read the tables of a folder, or one of them.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     files = [path] if path.is_file() else sorted(path.glob(f"{_PREFIX}*.csv"))
     if not files:

@@ -58,31 +58,20 @@ _ALIASES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecording:
-    """One node's recording, cut to the first ``WINDOW_S`` after its first step.
-
-    Attributes
-    ----------
-    node_type : str
-    step_samples : float
-        Samples of one local step.
-    cores, memory_bytes : float
-    step_t_s, step_s : array of shape (steps,)
-        When each step ended since the first, and how long it took. [s]
-    epoch : array of shape (steps,)
-        Hivemind's global epoch: synchronisations so far.
-    system_t_s, sent_bytes_per_s : array of shape (readings,)
-    received_bytes_per_s, cpu_cores, used_bytes : array of shape (readings,)
-    """
+    """One node's recording, cut to the first ``WINDOW_S`` after its first step."""
 
     node_type: str
     step_samples: float
     cores: float
     memory_bytes: float
+    # step_t_s, step_s: (steps,); when each step ended since the first, and how long it took [s]
     step_t_s: Floats
     step_s: Floats
-    epoch: Floats
+    epoch: Floats  # (steps,); hivemind's global epoch: synchronisations so far
+    # system_t_s, sent_bytes_per_s: (readings,)
     system_t_s: Floats
     sent_bytes_per_s: Floats
+    # received_bytes_per_s, cpu_cores, used_bytes: (readings,)
     received_bytes_per_s: Floats
     cpu_cores: Floats
     used_bytes: Floats
@@ -107,10 +96,7 @@ def model_parameters(name: str) -> float | None:
 def read(path: Path) -> list[RunRecord]:
     """Read the folder's experiments that have a model and a rate.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     nodes = read_nodes(path)
     records = []
@@ -131,10 +117,7 @@ def read(path: Path) -> list[RunRecord]:
 def read_nodes(path: Path) -> dict[str, list[NodeRecording]]:
     """Return the nodes' first minutes by experiment.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     system = _by_node(read_parquet(path / "system_series.parquet", _SYSTEM), _SYSTEM)
     steps = _by_node(read_parquet(path / "train_steps.parquet", _STEPS), _STEPS)

@@ -1,4 +1,4 @@
-"""Where the peers of Hivemind's recordings stood, and how fast the links between the sites are.
+"""Sites of the peers of Hivemind's recordings, and the bandwidth of the links between them.
 
 Bandwidths are medians of the recordings' own iperf logs, one stream (cirquit/hivemind-multi-cloud,
 artifacts/networking/logs, experiment sets 1 and 3, April 2023). Regions of Google's T4s are in the
@@ -30,13 +30,7 @@ _FIRST_WITH_A10, _FIRST_IN_EUROPE = 141, 155  # numbers of the runs with it
 def sites_of(exp: str, node_types: Sequence[str], label: str) -> tuple[str, ...]:
     """Return the sites of a run's peers; one where nothing says that there are several.
 
-    Parameters
-    ----------
-    exp : str
-        ``hivemind-125``.
-    node_types : sequence of str
-    label : str
-        ``US + EU T4``; empty where a run has none.
+    ``exp``: ``hivemind-125``; ``label``: ``US + EU T4``; empty where a run has none.
     """
     told = exp.rpartition("-")[2]
     if _PREMISES in node_types and len(node_types) > 1 and told.isdecimal():
@@ -51,10 +45,7 @@ def sites_of(exp: str, node_types: Sequence[str], label: str) -> tuple[str, ...]
 def slowest_link_gbit_per_s(sites: Sequence[str]) -> float | None:
     """Return the slowest link between two of the sites; None at a single one.
 
-    Raises
-    ------
-    KeyError
-        If a link was not measured.
+    Raises KeyError if a link was not measured.
     """
     rates = [_LINKS[frozenset(pair)] for pair in itertools.combinations(sites, 2)]
     return min(rates) / 1e3 if rates else None

@@ -15,10 +15,7 @@ FILE: Final = "host.json"
 def host_of(path: Path) -> Host | None:
     """Return the host of a folder (or file) of collected runs; None where it is not described.
 
-    Raises
-    ------
-    RunError
-        If the file is there and cannot be read.
+    Raises RunError if the file is there and cannot be read.
     """
     file = (path if path.is_dir() else path.parent) / FILE
     if not file.is_file():

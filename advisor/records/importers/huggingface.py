@@ -35,10 +35,7 @@ _OBSERVED: Final = {
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read every run under a folder, or one ``trainer_state.json``; ``machines`` made them.
 
-    Raises
-    ------
-    RunError
-        Naming the file, and the column that is missing or makes no sense.
+    Raises RunError naming the file, and the column that is missing or makes no sense.
     """
     files = [path] if path.is_file() else sorted(path.rglob(STATE))
     if not files:

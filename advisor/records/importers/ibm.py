@@ -26,10 +26,7 @@ _TIMEOUT: Final = "Timed out."
 def read(path: Path) -> list[RunRecord]:
     """Read the table from its folder or file; repeats of a cell count up.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     rows = read_rows(inside(path, FILE), _COLUMNS)
     prices = _prices(rows)

@@ -50,11 +50,8 @@ _HINT: Final = "pack the journal again: advisor collect --pack"
 def read(path: Path) -> list[RunRecord]:
     """Read a file of runs, or the one in a folder.
 
-    Raises
-    ------
-    RunError
-        Naming the file, the run and what is wrong with it; a full run whose job has no partial
-        run on the anchor is refused.
+    Raises RunError naming the file, the run and what is wrong with it; a full run whose job has no
+    partial run on the anchor is refused.
     """
     file = path
     if path.is_dir():

@@ -24,10 +24,7 @@ _MACHINES: Final = Instances(provider="minicloud", instance_type="cores-2", vcpu
 def read(path: Path) -> list[RunRecord]:
     """Read the file.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     rows = []
     try:

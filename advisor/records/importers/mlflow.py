@@ -19,13 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.errors import RunError
-from advisor.records import Instances, ResourceSeries, RunRecord
+from advisor.records import Instances, RunRecord
 from advisor.records.importers.rows import located
-from advisor.records.importers.series import Floats, gauge, grid, rate, resource_series
+from advisor.records.importers.series import Floats
 from advisor.records.importers.tracked import (
     UNKNOWN,
     known_machines,
     library,
+    readings_series,
     real,
     run_record,
 )
@@ -33,17 +34,15 @@ from advisor.records.nouns import Status
 
 DATABASE: Final = "mlflow.db"
 _MB: Final = 1e6
-_PREFIX: Final = "system/"
-_CPU: Final = "cpu_utilization_percentage"
 _GAUGES: Final = {
-    "memory_bytes": ("system_memory_usage_megabytes", _MB),
-    "gpu_fraction": ("gpu_0_utilization_percentage", 0.01),
-    "gpu_memory_bytes": ("gpu_0_memory_usage_megabytes", _MB),
-    "gpu_power_w": ("gpu_0_power_usage_watts", 1.0),
+    "memory_bytes": ("system/system_memory_usage_megabytes", _MB),
+    "gpu_fraction": ("system/gpu_0_utilization_percentage", 0.01),
+    "gpu_memory_bytes": ("system/gpu_0_memory_usage_megabytes", _MB),
+    "gpu_power_w": ("system/gpu_0_power_usage_watts", 1.0),
 }
 _COUNTERS: Final = {
-    "network_received_bytes_per_s": ("network_receive_megabytes", _MB),
-    "network_sent_bytes_per_s": ("network_transmit_megabytes", _MB),
+    "network_received_bytes_per_s": ("system/network_receive_megabytes", _MB),
+    "network_sent_bytes_per_s": ("system/network_transmit_megabytes", _MB),
 }
 _STATES: Final[dict[str, Status]] = {
     "FINISHED": "ok", "FAILED": "failed", "KILLED": "censored", "RUNNING": "censored",
@@ -53,10 +52,7 @@ _STATES: Final[dict[str, Status]] = {
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read every run of a store: ``mlruns``, a folder in it, a database; ``machines`` made them.
 
-    Raises
-    ------
-    RunError
-        If it is no store, MLflow is not installed, or a run makes no sense.
+    Raises RunError if it is no store, MLflow is not installed, or a run makes no sense.
     """
     client = _client(path)
     records = [
@@ -155,8 +151,14 @@ def _record(client: Any, run: Any, path: Path, said: Instances | None) -> RunRec
             machines=machines,
             time_s=time_s,
             status=_STATES[run.info.status],
-            series=_series(readings, machines.vcpus),
+            series=readings_series(readings, _gauges(machines.vcpus), _COUNTERS),
         )
+
+
+def _gauges(vcpus: float | None) -> dict[str, tuple[str, float]]:
+    """Return the gauges; what the processor did is known where its number of cores is."""
+    cores = {"cpu_cores": ("system/cpu_utilization_percentage", vcpus / 100.0)} if vcpus else {}
+    return _GAUGES | cores
 
 
 def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Floats, Floats]:
@@ -164,25 +166,3 @@ def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Float
     points = sorted((m.timestamp, m.value) for m in client.get_metric_history(run_id, name))
     table = np.array(points, dtype=float).reshape(-1, 2)
     return table[:, 0] / 1e3 - began_s, table[:, 1]
-
-
-def _series(
-    readings: dict[str, tuple[Floats, Floats]], vcpus: float | None
-) -> ResourceSeries | None:
-    names = {name: f"{_PREFIX}{theirs}" for name, (theirs, _) in (_GAUGES | _COUNTERS).items()}
-    factors = {name: factor for name, (_, factor) in (_GAUGES | _COUNTERS).items()}
-    if vcpus:
-        names["cpu_cores"], factors["cpu_cores"] = f"{_PREFIX}{_CPU}", vcpus / 100.0
-    found = {name: readings[theirs] for name, theirs in names.items() if theirs in readings}
-    longest = max((t for t, _ in found.values()), key=len, default=np.empty(0))
-    if longest.size < 2:
-        return None
-    interval_s = max(float(np.median(np.diff(longest))), 0.1)
-    ticks = grid(float(longest[-1]), interval_s)
-    return resource_series(
-        {
-            name: factors[name] * (rate if name in _COUNTERS else gauge)(t_s, values, ticks)
-            for name, (t_s, values) in found.items()
-        },
-        interval_s,
-    )

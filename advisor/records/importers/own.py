@@ -11,10 +11,7 @@ from advisor.records import RunRecord, read_records
 def read(path: Path) -> list[RunRecord]:
     """Read a ``.jsonl`` or ``.jsonl.gz`` file, or every such file of a folder in order.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value, or a folder without records.
+    Raises RunError naming file, row and column of a bad value, or a folder without records.
     """
     if path.is_file():
         return read_records(path)

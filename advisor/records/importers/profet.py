@@ -43,10 +43,7 @@ _TARGET: Final = "target_us__"
 def read(path: Path) -> list[RunRecord]:
     """Read every ``anchor_*.parquet`` of a folder, or one of them.
 
-    Raises
-    ------
-    RunError
-        Naming the file, and the row and column of a bad value.
+    Raises RunError naming the file, and the row and column of a bad value.
     """
     files = [path] if path.is_file() else sorted(path.glob("anchor_*.parquet"))
     if not files:

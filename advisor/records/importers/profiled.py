@@ -90,18 +90,9 @@ def record(
 ) -> RunRecord:
     """Return a run of a profiled job: one that was made, or one that is asked about.
 
-    Parameters
-    ----------
-    profile : Profile
-    machines : Instances
-    record_id : str
-    workers : int
-        Processes that share the samples of a step.
-    physics_s : float
-        The whole job as ``advisor recommend`` estimates it, without learning. [s]
-    time_s, cost_usd : float, optional
-        What it took; without a time the record has the status ``failed``, and is only asked about.
-    replicate : int
+    ``workers``: processes that share the samples of a step; ``physics_s``: the whole job as
+    ``advisor recommend`` estimates it, without learning [s]; ``time_s``, ``cost_usd``: what it
+    took; without a time the record has the status ``failed``, and is only asked about.
     """
     return RunRecord(
         record_id=record_id,

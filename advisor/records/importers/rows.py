@@ -84,10 +84,7 @@ def located(path: Path, row: int) -> Iterator[None]:
 def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
     """Read a comma-separated file that must have ``columns``.
 
-    Raises
-    ------
-    RunError
-        If it cannot be read, or a column is missing.
+    Raises RunError if it cannot be read, or a column is missing.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
@@ -105,10 +102,7 @@ def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
 def read_parquet(path: Path, columns: Collection[str]) -> Any:
     """Read a parquet file that must have ``columns`` as a pandas DataFrame.
 
-    Raises
-    ------
-    RunError
-        If it cannot be read, or a column is missing.
+    Raises RunError if it cannot be read, or a column is missing.
     """
     import pandas as pd
 

@@ -23,10 +23,7 @@ _COLUMNS: Final = (
 def read(path: Path) -> list[RunRecord]:
     """Read the table from its folder or file.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     prices = read_prices(path)
     return located_records(

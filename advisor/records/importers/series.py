@@ -16,11 +16,8 @@ Floats = NDArray[np.float64]
 def gauge(t_s: ArrayLike, values: ArrayLike, grid_s: Floats) -> Floats:
     """Return a gauge on a grid, linear between readings and constant outside.
 
-    Parameters
-    ----------
-    t_s, values : array-like of shape (n,)
-        Readings in any order; those that are not finite are dropped.
-    grid_s : array of shape (m,)
+    ``t_s``, ``values``: (n,); readings in any order; those that are not finite are dropped;
+    ``grid_s``: shape (m,).
     """
     t, v = _ordered(t_s, values)
     return np.asarray(np.interp(grid_s, t, v) if t.size else np.zeros_like(grid_s), float)

@@ -29,10 +29,7 @@ _OWN: Final = frozenset(
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read a table; ``machines`` made the runs whose row names none.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     repeats = Repeats()
     return located_records(

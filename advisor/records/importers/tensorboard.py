@@ -29,10 +29,7 @@ _SESSION: Final = "_hparams_/session_start_info"
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read every folder of event files under a folder; ``machines`` made the runs.
 
-    Raises
-    ------
-    RunError
-        If there is none, TensorBoard is not installed, or a run makes no sense.
+    Raises RunError if there is none, TensorBoard is not installed, or a run makes no sense.
     """
     files = [path] if path.is_file() else sorted(path.rglob(_PATTERN))
     folders = sorted({file.parent for file in files if file.is_file()})

@@ -1,4 +1,4 @@
-"""What the importers of experiment trackers share: a run of equal machines with its readings.
+"""A tracked run of equal machines with its readings, for the importers of experiment trackers.
 
 A tracker is read by its own library, which need not be installed here: what is missing is said
 with the command that installs it.
@@ -12,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records import Fact, Instances, JobFacts, ResourceSeries, RunRecord
+from advisor.records.importers.series import Floats, gauge, grid, rate, resource_series
 from advisor.records.nouns import Status
 
 # The type of a machine that nobody names.
@@ -36,10 +39,7 @@ SETTINGS: Final = {
 def library(name: str) -> Any:
     """Return a module of a tracker's library.
 
-    Raises
-    ------
-    RunError
-        If it is not installed.
+    Raises RunError if it is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -54,10 +54,7 @@ def library(name: str) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
-    Raises
-    ------
-    RunError
-        If the file cannot be read or holds something else.
+    Raises RunError if the file cannot be read or holds something else.
     """
     try:
         value = bounded.read_json(path)
@@ -71,10 +68,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def positive(value: object, path: Path, column: str) -> float:
     """Return a positive finite number.
 
-    Raises
-    ------
-    RunError
-        Naming file and column.
+    Raises RunError naming file and column.
     """
     number = real(value)
     if number is None or number <= 0:
@@ -113,6 +107,34 @@ def known_machines(seen: Instances, said: Instances | None) -> Instances:
     if said.instance_type == UNKNOWN:
         return replace(seen, price_usd_per_h=said.price_usd_per_h)
     return said
+
+
+def readings_series(
+    readings: Mapping[str, tuple[Floats, Floats]],
+    gauges: Mapping[str, tuple[str, float]],
+    counters: Mapping[str, tuple[str, float]],
+) -> ResourceSeries | None:
+    """Return the series of readings, at the median of the interval of the longest of them.
+
+    ``readings``: by their name, times since the start [s] and values; ``gauges``, ``counters``:
+    by our channel, their name and the factor to our unit.
+    """
+    channels = {**gauges, **counters}
+    found = {
+        name: readings[theirs] for name, (theirs, _) in channels.items() if theirs in readings
+    }
+    longest = max((t for t, _ in found.values()), key=len, default=np.empty(0))
+    if longest.size < 2:
+        return None
+    interval_s = max(float(np.median(np.diff(longest))), 0.1)
+    ticks = grid(float(longest[-1]), interval_s)
+    return resource_series(
+        {
+            name: channels[name][1] * (rate if name in counters else gauge)(t_s, values, ticks)
+            for name, (t_s, values) in found.items()
+        },
+        interval_s,
+    )
 
 
 def run_record(

@@ -41,10 +41,7 @@ _COLUMNS: Final = (
 def read(path: Path) -> list[RunRecord]:
     """Read the table from its folder or file.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     rows = read_rows(inside(path, FILE), _COLUMNS)
     prices = read_prices(path)

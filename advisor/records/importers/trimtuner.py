@@ -26,10 +26,7 @@ _COLUMNS: Final = (
 def read(path: Path) -> list[RunRecord]:
     """Read the tables of a folder, or one of them.
 
-    Raises
-    ------
-    RunError
-        Naming file, row and column of a bad value.
+    Raises RunError naming file, row and column of a bad value.
     """
     files = [path] if path.is_file() else sorted(path.glob("?nn.csv"))
     if not files:

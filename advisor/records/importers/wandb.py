@@ -19,12 +19,12 @@ from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.planners.core.units import GIB
 from advisor.records import Instances, ResourceSeries, RunRecord
-from advisor.records.importers.series import gauge, grid, rate, resource_series
 from advisor.records.importers.tracked import (
     UNKNOWN,
     known_machines,
     positive,
     read_object,
+    readings_series,
     real,
     run_record,
 )
@@ -56,10 +56,7 @@ _STATES: Final[dict[str, Status]] = {
 def read(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read every run under a folder, or one file of a run; ``machines`` made them.
 
-    Raises
-    ------
-    RunError
-        Naming the file, row and column of a bad value.
+    Raises RunError naming the file, row and column of a bad value.
     """
     logs, summaries = _found(path, f"*{LOG}"), _found(path, SUMMARY)
     logged = {log.parent for log in logs}
@@ -143,21 +140,11 @@ def _machines(metadata: dict[str, Any]) -> Instances:
 
 
 def _series(file: Path, rows: list[dict[str, Any]], vcpus: float | None) -> ResourceSeries | None:
-    t_s = [_cell(row, "_runtime", file, n) for n, row in enumerate(rows, start=1)]
-    if len(t_s) < 2:
-        return None
-    interval_s = max(float(np.median(np.diff(t_s))), 0.1)
-    ticks = grid(t_s[-1], interval_s)
+    t_s = np.array([_cell(row, "_runtime", file, n) for n, row in enumerate(rows, start=1)])
     columns = {name for row in rows for name in row}
-    channels = {}
-    for name, (theirs, factor) in (_GAUGES | _COUNTERS).items():
-        if theirs in columns:
-            fill = rate if name in _COUNTERS else gauge
-            channels[name] = factor * fill(t_s, [_value(row, theirs) for row in rows], ticks)
-    if "system.cpu" in columns and vcpus:
-        percent = [_value(row, "system.cpu") for row in rows]
-        channels["cpu_cores"] = vcpus * gauge(t_s, percent, ticks) / 100.0
-    return resource_series(channels, interval_s)
+    readings = {name: (t_s, np.array([_value(row, name) for row in rows])) for name in columns}
+    cores = {"cpu_cores": ("system.cpu", vcpus / 100.0)} if vcpus else {}
+    return readings_series(readings, _GAUGES | cores, _COUNTERS)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

@@ -29,29 +29,21 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass(slots=True, kw_only=True)
 class LoggedRun:
-    """What a log holds, in the shape of the files that wandb exports.
+    """What a log holds, in the shape of the files that wandb exports."""
 
-    Attributes
-    ----------
-    summary, metadata, config : dict
-        As ``wandb-summary.json``, ``wandb-metadata.json`` and ``config.json``.
-    events : list of dict
-        Readings, as the lines of ``wandb-events.jsonl``.
-    """
-
+    # summary, metadata, config: as ``wandb-summary.json``, ``wandb-metadata.json`` and
+    # ``config.json``
     summary: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    # readings, as the lines of ``wandb-events.jsonl``
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
 def payloads(content: bytes) -> Iterator[bytes]:
     """Yield the records of a log, up to the first that is damaged or cut short.
 
-    Raises
-    ------
-    ValueError
-        If it is no such log.
+    Raises ValueError if it is no such log.
     """
     if content[: len(_MAGIC)] != _MAGIC or len(content) < _HEADER:
         raise ValueError("it does not begin as a .wandb file does")
@@ -78,10 +70,7 @@ def payloads(content: bytes) -> Iterator[bytes]:
 def read_log(path: Path) -> LoggedRun:
     """Read a ``.wandb`` file.
 
-    Raises
-    ------
-    RunError
-        If it cannot be read, or wandb is not installed.
+    Raises RunError if it cannot be read, or wandb is not installed.
     """
     messages = library("wandb.proto.wandb_internal_pb2")
     decode_error = library("google.protobuf.message").DecodeError

@@ -1,0 +1,67 @@
+"""A user's own files lie where they always lay."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from advisor import data
+from advisor.catalogue import places
+from advisor.collectors import benchmark, remote, store, user_folders
+from advisor.settings import user_file
+
+FOLDERS = {
+    "XDG_DATA_HOME": (user_folders.data_folder, ".local/share/advisor"),
+    "XDG_CONFIG_HOME": (user_folders.config_folder, ".config/advisor"),
+    "XDG_CACHE_HOME": (user_folders.cache_folder, ".cache/advisor"),
+}
+
+
+@pytest.fixture(params=FOLDERS)
+def base(request: pytest.FixtureRequest) -> tuple[str, Callable[[], Path], str]:
+    return (request.param, *FOLDERS[request.param])
+
+
+def test_folders_stand_where_the_specification_says(
+    base: tuple[str, Callable[[], Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable, folder, usual = base
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for said in (None, "", "relative/path"):
+        monkeypatch.delenv(variable, raising=False)
+        if said is not None:
+            monkeypatch.setenv(variable, said)
+        assert folder() == tmp_path / usual
+    monkeypatch.setenv(variable, str(tmp_path / "own"))
+    assert folder() == tmp_path / "own" / "advisor"
+    assert not list(tmp_path.iterdir())  # asking makes nothing
+
+
+def test_whoever_has_no_home_gets_the_temporary_folder(
+    base: tuple[str, Callable[[], Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable, folder, usual = base
+    monkeypatch.delenv(variable, raising=False)
+
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert folder() == Path(tempfile.gettempdir()) / usual
+
+
+def test_every_place_hangs_below_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in FOLDERS:
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.delenv(store.VARIABLE, raising=False)
+    own, kept, cache = (tmp_path / name / "advisor" for name in FOLDERS)
+    assert (data.user_data(), data.own_models()) == (own, own / "models")
+    assert store.run_root() == own / "runs"
+    assert user_file() == kept / "advisor.toml"
+    assert places.config_folder() == kept
+    assert places.cache_folder() == cache / "catalogue"
+    assert remote.mirror_of("s3://bucket/runs").parent == cache / "runs"
+    assert benchmark.cache_path().parent == cache
