@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor import data
 from advisor.domain import REACH_90
-from advisor.measurements import LAMBDA
+from advisor.lab.data import LAMBDA
 from advisor.validation.device_cells import cell_table
 from advisor.validation.gpu import one_device_cells
 from advisor.validation.known_jobs import left_out

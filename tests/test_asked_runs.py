@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
-from advisor.measurements import BLACKWELL, FINETUNE
+from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.planners.memory.layout_memory import MemoryConstants
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import columns_of, joined

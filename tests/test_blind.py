@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from advisor.lab.data import LAMBDA
 from advisor.machines.devices import suite_device
-from advisor.measurements import LAMBDA
 from advisor.train.described_columns import columns
 from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel

@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 from advisor import data, validation
 from advisor.catalogue import Catalogue
 from advisor.cli import app
+from advisor.lab.data import MLPERF
 from advisor.learned.choice import Runs, random_ratio, walked_ratio
-from advisor.measurements import MLPERF
 from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.train.scaling import fit_without_each
 from advisor.train.scaling_errors import variance_components

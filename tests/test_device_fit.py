@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from advisor import data
+from advisor.lab.data import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.machines import devices
-from advisor.measurements import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time

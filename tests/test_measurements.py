@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import data, measurements, validation
+from advisor import data, validation
 from advisor.errors import ModelError
-from advisor.measurements import build, reads
-from advisor.measurements.dataset import roots
-from advisor.measurements.table import PublishedTable, standing_for, write_frame
+from advisor.lab import data as measurements
+from advisor.lab.data import fetch as build
+from advisor.lab.data.dataset import PublishedTable, roots, standing_for, write_frame
+from advisor.records import reads
 from advisor.validation.scores import Validation
 
 ROOT = Path(__file__).parents[1]

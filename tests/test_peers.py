@@ -17,7 +17,7 @@ from advisor import data, validation
 from advisor.cli import app
 from advisor.collectors.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
-from advisor.measurements import HIVEMIND
+from advisor.lab.data import HIVEMIND
 from advisor.planners.links.peers import (
     FirstMinutes,
     PeerParameters,

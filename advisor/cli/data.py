@@ -12,7 +12,7 @@ import typer
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from advisor.measurements import Dataset
+    from advisor.lab.data import Dataset
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,9 +28,9 @@ def list_datasets(
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
 ) -> None:
     """List the data sets: rows, licence, and whether they are here."""
-    from advisor import measurements
+    from advisor.lab.data import ALL
 
-    records = [_record(dataset) for dataset in measurements.ALL]
+    records = [_record(dataset) for dataset in ALL]
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "datasets": records}, indent=2))
         return
@@ -61,7 +61,7 @@ def fetch(
     ] = "",
 ) -> None:
     """Download, check and convert a data set that is not included."""
-    from advisor.measurements.fetch import GITHUB, Fetch
+    from advisor.lab.data.fetch import GITHUB, Fetch
 
     if (name is None) != is_all:
         raise UsageError("name one data set, or --all", hint="see `advisor data list`")
@@ -76,9 +76,8 @@ def fetch(
 
 def _missing(source: str) -> list[str]:
     """Return what can be brought and is not here; of upstream only what is read from there."""
-    from advisor.measurements import BY_NAME
-    from advisor.measurements.fetch import fetchable
-    from advisor.measurements.remotes import REMOTES
+    from advisor.lab.data import BY_NAME
+    from advisor.lab.data.fetch import REMOTES, fetchable
 
     absent = [name for name in fetchable() if _state(BY_NAME[name]) in (_ABSENT, _MIRROR)]
     if source:
@@ -103,7 +102,7 @@ def _record(dataset: Dataset) -> dict[str, Any]:
 
 def _state(dataset: Dataset) -> str:
     from advisor import data
-    from advisor.measurements.dataset import roots
+    from advisor.lab.data.dataset import roots
 
     packaged = data.root("datasets")
     if dataset.ships:

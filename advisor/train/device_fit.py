@@ -23,9 +23,9 @@ import typer
 from advisor import data as folders
 from advisor.collectors import bounded
 from advisor.machines import devices, residuals
-from advisor.measurements import reads
 from advisor.planners.step.device_parameters import DeviceParameters
 from advisor.planners.step.residual import ResidualParameters
+from advisor.records import reads
 from advisor.train import model_folder
 from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_residuals import (

@@ -25,13 +25,13 @@ import numpy as np
 import typer
 
 from advisor import data
-from advisor.measurements import reads
 from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import GENERATIONS
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
+from advisor.records import reads
 from advisor.train import model_folder
 from advisor.train.layout_rows import LayoutRows
 from advisor.train.layout_tables import parts_left_out, read_all

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import LAYOUTS, reads
+from advisor.lab.data import LAYOUTS, reads
 from advisor.planners.core.units import GIB
 from advisor.planners.memory.layout_memory import MemoryConstants, memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters

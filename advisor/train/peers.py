@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from advisor import data as packaged
 from advisor.domain import QUANTILES
 from advisor.learned.conformal import calibrate
-from advisor.measurements import reads
 from advisor.planners.links.peers import (
     FirstMinutes,
     PeerParameters,
@@ -27,6 +26,7 @@ from advisor.planners.links.peers import (
     rate_of_parts,
 )
 from advisor.predict.peers import NAME, FittedRate, PeerModel
+from advisor.records import reads
 from advisor.train import model_folder
 from advisor.train.peer_rows import PeerRows, read_rows
 from advisor.ways.parameters import DIGITS

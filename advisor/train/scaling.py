@@ -21,7 +21,6 @@ import typer
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import reads
 from advisor.planners.core.units import MIB, bytes_per_s
 from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S, CollectiveParameters
 from advisor.planners.links.data_parallel import (
@@ -35,6 +34,7 @@ from advisor.planners.links.scaling_fit import (
     cluster_terms,
     fit_cluster,
 )
+from advisor.records import reads
 from advisor.train import model_folder
 from advisor.train.scaling_errors import (
     BACKWARD_FRACTION,

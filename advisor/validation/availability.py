@@ -14,10 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from advisor.measurements.node_shares import published_node_shares
+from advisor.lab.data import HELIOS
 from advisor.planners.availability.forecast import Shares, learn
 from advisor.planners.availability.sas import completion_slots, placement
 from advisor.planners.availability.ways import BEST, CHOSEN, RANDOM, WAYS, arrivals, judge
+from advisor.records.node_shares import helios_shares
 from advisor.validation.scores import THE_PRODUCT, Group, Validation, score
 
 DAY: Final = 48  # half hours
@@ -34,7 +35,7 @@ def run(data: Path) -> Validation:
     AbsentDataError
         If the table is not there.
     """
-    shares = published_node_shares(data).shares
+    shares = helios_shares(HELIOS.read("shares", data)).shares
     groups: list[Group] = []
     figures: dict[str, float] = {}
     every: dict[str, list[float]] = {"said": [], "took": [], "past": []}

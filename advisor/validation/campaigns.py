@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from advisor.domain import QUANTILES
-from advisor.measurements import CAMPAIGNS
+from advisor.lab.data import CAMPAIGNS
 from advisor.predict import Predictor
 from advisor.records.campaigns import read_campaigns, read_packaged
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers

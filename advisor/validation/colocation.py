@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.measurements import GAVEL
+from advisor.lab.data import GAVEL
 from advisor.planners.colocation.interference import MeasuredPair, Sharer, fit, shared_rates
 from advisor.validation.scores import THE_PRODUCT, Group, Validation, score
 

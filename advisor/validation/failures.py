@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.measurements import FAILURES, PARCAE
+from advisor.lab.data import FAILURES, PARCAE
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.goodput.checkpoints import (
     BYTES_PER_PARAMETER,

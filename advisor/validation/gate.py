@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from advisor import data, threads, validation
 from advisor.errors import AbsentDataError, AdvisorError
-from advisor.measurements import reads
+from advisor.records import reads
 from advisor.validation.figures import shown_values
 from advisor.validation.stored import Stored
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from advisor.domain import REACH_90
-from advisor.measurements import LAMBDA
+from advisor.lab.data import LAMBDA
 from advisor.validation.device_cells import CellTable, cell_table, ratio_baselines
 from advisor.validation.known_jobs import SEEN, left_out
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score

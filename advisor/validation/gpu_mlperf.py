@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from advisor.domain import REACH_90
+from advisor.lab.data import MLPERF
 from advisor.machines.devices import suite_device
-from advisor.measurements import MLPERF
 from advisor.validation.device_cells import cell_table, ratio_baselines
 from advisor.validation.known_jobs import SEEN, left_out
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score

@@ -18,8 +18,8 @@ from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.jobs.actuals import Actual
 from advisor.jobs.described import described_job
+from advisor.lab.data import PROFET
 from advisor.machines.fleet import lone_fleet
-from advisor.measurements import PROFET
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device_rates import unmeasured
 from advisor.predict import Predictor

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from advisor.domain import REACH_90
 from advisor.errors import ModelError
-from advisor.measurements import PROFET, TRAINPRED
+from advisor.lab.data import PROFET, TRAINPRED
 from advisor.records import RunRecord
 from advisor.validation.device_cells import CellTable, cell_table
 from advisor.validation.known_jobs import SEEN, left_out

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from advisor.domain import REACH_90
-from advisor.measurements import LAYERS
+from advisor.lab.data import LAYERS
 from advisor.predict import Predictor
 from advisor.train.described_columns import DescribedRows, columns
 from advisor.train.described_rows import read_steps

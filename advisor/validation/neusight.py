@@ -16,8 +16,8 @@ import pandas as pd
 
 from advisor.domain import REACH_90
 from advisor.errors import ModelError
+from advisor.lab.data import NEUSIGHT
 from advisor.machines.devices import suite_device
-from advisor.measurements import NEUSIGHT
 from advisor.train.described_columns import Array, DescribedRows, columns
 from advisor.train.described_rows import NEUSIGHT_MODELS, read_steps
 from advisor.train.efficiencies import StepModel

@@ -22,9 +22,9 @@ from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.jobs.described import described_job
 from advisor.jobs.layout_runs import LayoutRun
+from advisor.lab.data import PARCAE
 from advisor.machines.cluster_text import one_group
 from advisor.machines.own_nodes import own_fleet
-from advisor.measurements import PARCAE
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.runnable import layout_columns

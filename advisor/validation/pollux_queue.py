@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from advisor.measurements import POLLUX_QUEUE
+from advisor.lab.data import POLLUX_QUEUE
 from advisor.planners.queueing.nouns import JobTable, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.measurements import TIRESIAS
+from advisor.lab.data import TIRESIAS
 from advisor.planners.queueing.nouns import (
     Column,
     JobTable,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.lab.data import IBM, SCOUT, TRAINPRED
 from advisor.learned.choice import (
     anchor_of,
     chosen_ratio,
@@ -27,7 +28,6 @@ from advisor.learned.choice import (
 )
 from advisor.learned.job_runs import matrices
 from advisor.learned.regret import constant_answer
-from advisor.measurements import IBM, SCOUT, TRAINPRED
 from advisor.records import RunRecord
 from advisor.validation.scores import THE_PRODUCT, Group, Scores, Validation, score
 

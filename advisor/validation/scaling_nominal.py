@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from advisor.domain import REACH_90
 from advisor.errors import ModelError
-from advisor.measurements import SIA
+from advisor.lab.data import SIA
 from advisor.planners.links.data_parallel import DataParallelColumns, ScalingParameters
 from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.train.scaling import fit_without_each

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from advisor.domain import REACH_90
 from advisor.errors import ModelError
 from advisor.jobs.actuals import Actual
+from advisor.lab.data import MLPERF
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
-from advisor.measurements import MLPERF
 from advisor.planners.core.nouns import Device
 from advisor.planners.step.device_rates import unmeasured
 from advisor.predict.known_job import job_from_runs

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import UsageError
-from advisor.measurements import SPOT
+from advisor.lab.data import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace, replay
 from advisor.planners.spot.fallback import replay_with_fallback

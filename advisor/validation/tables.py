@@ -17,7 +17,7 @@ from typing import Final
 import pandas as pd
 
 from advisor.errors import ModelError, UsageError
-from advisor.measurements import (
+from advisor.lab.data import (
     CAMPAIGNS,
     GAVEL,
     LAMBDA,
@@ -30,7 +30,7 @@ from advisor.measurements import (
     SIA,
     Dataset,
 )
-from advisor.measurements.table import PublishedTable, read_frame, standing_for
+from advisor.lab.data.dataset import PublishedTable, read_frame, standing_for
 from advisor.validation.cell_scores import score_cells
 from advisor.validation.gpu import one_device_cells
 from advisor.validation.scores import Validation

@@ -25,10 +25,11 @@ from unittest import mock
 
 import numpy as np
 
-from advisor import data, measurements, validation
+from advisor import data, validation
 from advisor.collectors.minicloud.limits import cpu_group
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import read_recording
+from advisor.lab import data as measurements
 from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.planners.stragglers.mending import (
     UnlikeRanks,
