@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from advisor import data, validation
+from advisor import data
 from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, show_plot
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
-from advisor.validation.scores import Scores, Validation
+from advisor.lab import score
+from advisor.lab.score.scores import Scores, Validation
 
 settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
@@ -37,33 +39,65 @@ def command(
             help="Also refit and reselect everything without the scored group, and print both.",
         ),
     ] = False,
+    questions: Annotated[
+        Path | None,
+        typer.Option(help="Write the rows (question, truth, group, unseen) as CSV; ask nobody."),
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Score another predictor's answers to these rows (CSV: row, value, low, high)."
+        ),
+    ] = None,
     plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Score the models on published measurements, or your own, with whole groups left out."""
     if protocol is None:
-        for name, (_, question) in validation.PROTOCOLS.items():
+        for name, (_, question) in score.PROTOCOLS.items():
             typer.echo(f"{name:14} {question}")
         return
-    if protocol not in validation.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists()):
-        from advisor.validation.tables import score_table
-
-        if is_blind:
-            raise UsageError(
-                "--blind scores a protocol, not a table of your own",
-                hint="what had the published rows in sight is printed below the table's scores",
-            )
-        with waiting("scoring the table", is_quiet=as_json):
-            scored = score_table(Path(protocol), data.measurements(folder))
-        _print(scored, plot, as_json)
-        return
-    if protocol not in validation.PROTOCOLS:
+    is_table = protocol not in score.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists())
+    if is_table and is_blind:
         raise UsageError(
-            f"no protocol named {protocol!r}", hint=f"one of: {', '.join(validation.PROTOCOLS)}"
+            "--blind scores a protocol, not a table of your own",
+            hint="what had the published rows in sight is printed below the table's scores",
         )
-    with waiting(f"scoring {protocol}", is_quiet=as_json):
-        result = validation.run(protocol, data.measurements(folder), is_blind=is_blind)
+    if protocol not in score.PROTOCOLS and not is_table:
+        raise UsageError(
+            f"no protocol named {protocol!r}", hint=f"one of: {', '.join(score.PROTOCOLS)}"
+        )
+    measured = data.measurements(folder)
+    if questions is not None or answers is not None:
+        _for_others(protocol, measured, questions, answers, plot, as_json, is_table=is_table)
+        return
+    with waiting(f"scoring {'the table' if is_table else protocol}", is_quiet=as_json):
+        if is_table:
+            from advisor.lab.score.tables import score_table
+
+            result = score_table(Path(protocol), measured)
+        else:
+            result = score.run(protocol, measured, is_blind=is_blind)
     _print(result, plot, as_json)
+
+
+def _for_others(
+    name: str, measured: Path, questions: Path | None, answers: Path | None, plot: str | None,
+    as_json: bool, *, is_table: bool,
+) -> None:  # fmt: skip
+    """Write the rows for another predictor, or score what it answered."""
+    from advisor.lab.score import harness, tables
+
+    if is_table:
+        protocol, rows = tables.asked_table(Path(name), measured)
+    else:
+        protocol = score.load(name)
+        rows = protocol.rows(measured)
+    if questions is not None:
+        typer.echo(f"{harness.write_questions(rows, questions):,} rows in {questions}", err=True)
+    if answers is not None:
+        theirs = replace(protocol, scores=f"answers of {answers.name}", figures=None)
+        _print(harness.evaluate(theirs, rows, harness.read_answers(answers, rows)), plot, as_json)
 
 
 def _is_path(name: str) -> bool:
@@ -93,6 +127,8 @@ def _text(result: Validation) -> str:
     lines += _baseline_lines(result)
     lines += [f"{name}: {value:.4g}" for name, value in result.figures.items()]
     lines += _blind_lines(result) if result.blind else []
+    if result.puts_in:
+        lines += _wrapped("put in, which no flag says", result.puts_in)
     for what in result.seen:
         lines += _wrapped("seen", what)
     for note in result.notes:

@@ -62,6 +62,9 @@ class SplitScores:
     rows : array of int
         Which runs were predicted (under ``both`` not all can be).
     predicted : array of shape (rows,)
+    bounds : array of shape (rows, 2) or None
+    simple : mapping of str to array of shape (rows,)
+        What each baseline predicts.
     """
 
     name: SplitName
@@ -71,6 +74,8 @@ class SplitScores:
     top1_regret: Regret | None
     rows: NDArray[np.intp]
     predicted: Floats
+    bounds: Floats | None
+    simple: Mapping[str, Floats]
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form: a split of ``advisor evaluate --json``."""
@@ -144,7 +149,8 @@ def evaluate(
         folds = [folds[i] for i in np.linspace(0, len(folds) - 1, most_folds).astype(int)]
     tasks = [(problem, build(), train, test, coverage, has_intervals) for _, train, test in folds]
     bands = np.vstack(run(f"split {split}", _fold, tasks, n_jobs))
-    baselines = [_baselines(problem, train, test) for _, train, test in folds]
+    answers = [_baselines(problem, train, test) for _, train, test in folds]
+    simple = {name: np.concatenate([one[name] for one in answers]) for name in answers[0]}
     rows = np.concatenate([test for _, _, test in folds])
     predicted = bands[:, 1]
     bounds = bands[:, [0, 2]] if has_intervals else None
@@ -160,15 +166,14 @@ def evaluate(
         name=split,
         overall=scored(predicted, seen, bounds),
         groups=tuple((n, scored(predicted, k, bounds)) for n, k in grouped if k.any()),
-        baselines={
-            name: scored(np.concatenate([b[name] for b in baselines]), seen)
-            for name in baselines[0]
-        },
+        baselines={name: scored(values, seen) for name, values in simple.items()},
         top1_regret=regret(
             [problem.records[i] for i in rows], predicted, is_cost=problem.target in COSTS
         ),
         rows=rows,
         predicted=predicted,
+        bounds=bounds,
+        simple=simple,
     )
 
 

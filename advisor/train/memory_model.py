@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.lab.data import LAYOUTS, reads
+from advisor.lab.data import LAYOUTS
 from advisor.planners.core.units import GIB
 from advisor.planners.memory.layout_memory import MemoryConstants, memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters
+from advisor.records import reads
 from advisor.train import model_folder
 from advisor.train.layout_rows import STATED, LayoutRows, from_frame
 from advisor.ways import parameters

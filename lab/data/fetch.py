@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BLOCK: Final = 1 << 16
-
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-
 _NO_SUCH_RANGE: Final = 416
-
 _HINT: Final = "try again: what has come is kept; or name a copy with --from FOLDER or URL"
 
 
@@ -289,7 +286,6 @@ class Remote:
 # Sia: application -> clusters whose tables were collected. gpt_pmp's are made up by the authors;
 # AWS's are Pollux's, which ship.
 _SIA_CLUSTERS: Final = ("azure", "dgx", "dgx-ext", "rtx")
-
 _SIA: Final = {
     **dict.fromkeys(("bert", "cifar10", "imagenet", "ncf"), _SIA_CLUSTERS),
     "yolov3": ("azure", "dgx", "dgx-ext"),
@@ -414,7 +410,6 @@ REMOTES: Final[Mapping[str, Remote]] = {
 }
 
 GITHUB: Final = "https://raw.githubusercontent.com"
-
 LOCK: Final = "fetched.json"
 
 

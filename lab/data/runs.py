@@ -196,7 +196,6 @@ FAILURES: Final = Dataset(
 )
 
 _DIGITS: Final = 6
-
 _THOUSANDTHS: Final = 1000.0  # times are published as whole numbers up to this
 
 
@@ -276,13 +275,9 @@ ESCRA: Final = Dataset(
 )
 
 _PUBLISHED: Final = "systems/tiresias"
-
 _COMPLETIONS: Final = "tiresias/completions.csv.gz"
-
-
 # <trace>_on_n<nodes>g<devices of a node>__<policy>.csv
 _NAME: Final = re.compile(r"(?P<trace>.+)_on_n(?P<nodes>\d+)g(?P<devices>\d+)__(?P<policy>.+)")
-
 _COLUMNS: Final = {
     "job": "job_id", "devices": "num_gpu", "submit_s": "submit_time", "duration_s": "duration",
     "completion_s": "JCT",
@@ -360,9 +355,7 @@ TIRESIAS: Final = Dataset(
 )
 
 _RESULTS: Final = "measurements/cluster/pollux_simulated_jct.csv.gz"
-
 _WORKLOADS: Final = "measurements/cluster/pollux_workloads.csv"
-
 _OF_POLLUX: Final = {
     "load": "load", "workload": "workload", "job": "job", "application": "application",
     "devices": "num_replicas", "batch": "batch_size", "submit_s": "time", "completion_s": "jct_s",
@@ -441,7 +434,6 @@ SPOT: Final = Dataset(
 )
 
 _HIVEMIND: Final = "cloud_runs/hivemind-multi-cloud"
-
 HIVEMIND: Final = Dataset(
     name="hivemind",
     title="hivemind's multi-cloud recordings",

@@ -164,7 +164,6 @@ LAYERS: Final = Dataset(
 
 # What the fit of the links reads: whole nodes, and the table of all-reduce through the interfaces.
 _NODE_DEVICES: Final = 8
-
 _BY_INTERFACE: Final = "nic"
 
 

@@ -53,17 +53,9 @@ STATISTICS: Final = ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
 class Blind:
     """The same protocol with everything fitted or chosen again without the scored group.
 
-    Attributes
-    ----------
-    overall, groups
-        As in ``Validation``, on the same rows.
-    changed : sequence of str
-        What was fitted or chosen again; empty where the protocol leaves the group out of
-        everything that is fitted, so that both are the same.
-    still_seen : sequence of str
-        What had these rows in sight all the same: forms, priors, hyper-parameters.
-    kept : sequence of str
-        What could be fitted again, but not within a reasonable time.
+    ``changed`` is what was fitted or chosen again: empty where the protocol leaves the group out
+    of everything that is fitted, so that both are the same. ``still_seen`` had these rows in sight
+    all the same; ``kept`` could be fitted again, but not within a reasonable time.
     """
 
     overall: Scores
@@ -79,23 +71,15 @@ class Validation:
 
     Attributes
     ----------
-    protocol, description : str
-    overall : Scores
-    groups : sequence of Group
     form : str
         How the form and hyper-parameters of what is scored were chosen: with these rows in sight,
         by nested groups, or there was nothing to choose.
-    scores : str
-        What is scored: the product's own answer, or a model that no verb asks.
-    seen : sequence of str
-        What had the scored rows in sight all the same: forms, priors, hyper-parameters.
-    baselines : mapping of name to Scores
+    scores, seen, puts_in : str
+        As of ``harness.Protocol``.
     beside : mapping of name to Scores
         Our scores on the rows of a baseline that has no answer for all of them.
     figures : mapping of name to float
         What does not fit the common metrics (e.g. top-1 regret).
-    notes : sequence of str
-    blind : Blind, optional
 
     Raises
     ------
@@ -114,6 +98,7 @@ class Validation:
     beside: Mapping[str, Scores] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    puts_in: str = ""
     blind: Blind | None = None
 
     def __post_init__(self) -> None:
@@ -165,6 +150,7 @@ class Validation:
             "losses": self.losses(),
             "figures": dict(self.figures),
             "notes": list(self.notes),
+            "puts_in": self.puts_in,
         }
         return record if self.blind is None else record | {"blind": self._blind_record(self.blind)}
 
@@ -240,42 +226,6 @@ def score(
         width=width,
         pairs=(p, m),
     )
-
-
-def compare(
-    rules: Mapping[str, ArrayLike], ours: ArrayLike, measured: ArrayLike
-) -> tuple[dict[str, Scores], dict[str, Scores]]:
-    """Score simpler rules, and ourselves on the rows that each of them answers.
-
-    Parameters
-    ----------
-    rules : mapping of name to array-like of shape (n,)
-        Predictions; nan where a rule has no answer.
-    ours, measured : array-like of shape (n,)
-        Rows where ours is nan are scored for no rule.
-
-    Returns
-    -------
-    baselines, beside : dict of str to Scores
-        As ``Validation`` has them; a rule that answers nothing is left out of both.
-
-    Examples
-    --------
-    >>> theirs, beside = compare({"half": [1.0, float("nan")]}, [1.8, 4.0], [2.0, 4.0])
-    >>> theirs["half"].rows, theirs["half"].mape_fraction, beside["half"].mape_fraction
-    (1, 0.5, 0.1)
-    """
-    own, truth = np.asarray(ours, float), np.asarray(measured, float)
-    answered = np.isfinite(own)
-    baselines, beside = {}, {}
-    for name, values in rules.items():
-        theirs = np.asarray(values, float)
-        rows = answered & np.isfinite(theirs)
-        if rows.any():
-            baselines[name] = score(theirs[rows], truth[rows])
-            if not np.array_equal(rows, answered):
-                beside[name] = score(own[rows], truth[rows])
-    return baselines, beside
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:

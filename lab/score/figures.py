@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from advisor.lab.score.stored import Stored
 from advisor.machines.devices import suite_device
-from advisor.validation.stored import Stored
 
 Kind = Literal["error", "coverage", "ratio", "count"]
 BEGIN: Final = "<!-- figures:begin -->"

@@ -21,28 +21,15 @@ SCHEMA_VERSION: Final = 1
 DECIMALS: Final = 6
 # Protocols that took no more CPU than this when they were stored are checked on every change.
 QUICK_S: Final = 25.0
-_HINT: Final = "store it again: python benchmarks/accuracy.py store PROTOCOL --reason TEXT"
+_HINT: Final = "store it again: python lab/score/accuracy.py store PROTOCOL --reason TEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The stored figures of one protocol.
+    """The stored figures of one protocol: computed on a day (YYYY-MM-DD), for a reason.
 
-    Attributes
-    ----------
-    protocol : str
-    day : str
-        YYYY-MM-DD on which they were computed.
-    reason : str
-        Why these figures took the place of the former ones.
-    command : str
-        What gives them again.
-    cpu_s : float
-        Of that command on one thread. [s]
-    inputs : mapping of str to str
-        Every table that was read -> SHA-256 of its rows.
-    record : mapping
-        As ``Validation.to_record`` gives it.
+    ``command`` gives them again in ``cpu_s`` on one thread [s]; ``inputs`` are the tables that
+    were read, with the SHA-256 of their rows; ``record`` is that of ``Validation.to_record``.
     """
 
     protocol: str

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
-from advisor import data, threads, validation
+from advisor import data, threads
 from advisor.errors import AbsentDataError, AdvisorError
+from advisor.lab import score
+from advisor.lab.score.figures import shown_values
+from advisor.lab.score.stored import Stored
 from advisor.records import reads
-from advisor.validation.figures import shown_values
-from advisor.validation.stored import Stored
 
 POINT: Final = 0.005  # half a percentage point
 LEAST_ROWS: Final = 5000  # that all protocols together score on what comes with the package
@@ -30,19 +31,9 @@ USUAL_PROMISE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRun:
-    """A protocol run now.
+    """A protocol run now; without a record it could not run, and ``problem`` says why.
 
-    Attributes
-    ----------
-    protocol : str
-    record : mapping or None
-        None where it could not run.
-    inputs : mapping of str to str
-    cpu_s : float
-    problem : str
-        Why it could not run.
-    is_absent : bool
-        Because its measurements are not here.
+    ``is_absent``: because its measurements are not here.
     """
 
     protocol: str
@@ -55,18 +46,7 @@ class ProtocolRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the gate says of one protocol.
-
-    Attributes
-    ----------
-    protocol : str
-    failures : tuple of str
-        A line each; empty where it passes.
-    remark : str
-        Why nothing could be compared; empty where it could.
-    rows : int
-        Scored now.
-    """
+    """What the gate says of one protocol: failures, and why nothing could be compared."""
 
     protocol: str
     failures: tuple[str, ...] = ()
@@ -80,7 +60,7 @@ def measure(protocol: str, *, is_blind: bool = False) -> ProtocolRun:
     record, problem, is_absent = None, "", False
     with reads.collected() as inputs:
         try:
-            found = validation.run(protocol, data.measurements(), is_blind=is_blind)
+            found = score.run(protocol, data.measurements(), is_blind=is_blind)
             record = found.to_record()
         except AdvisorError as error:
             problem, is_absent = str(error), isinstance(error, AbsentDataError)

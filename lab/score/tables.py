@@ -31,24 +31,20 @@ from advisor.lab.data import (
     Dataset,
 )
 from advisor.lab.data.dataset import PublishedTable, read_frame, standing_for
-from advisor.validation.cell_scores import score_cells
-from advisor.validation.gpu import one_device_cells
-from advisor.validation.scores import Validation
+from advisor.lab.score import load
+from advisor.lab.score.described import read_layers
+from advisor.lab.score.devices import lambda_cells, mlperf_cells, one_device_cells, table_of_cells
+from advisor.lab.score.harness import Protocol, Rows, evaluate
+from advisor.lab.score.runs import read_published
+from advisor.lab.score.scores import Validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A published suite.
+    """A published suite: a table of a data set, whose ``tell`` columns tell a user's table.
 
-    Attributes
-    ----------
-    protocol : str
-        Of ``advisor.validation.PROTOCOLS``, or the suite's name where it has none.
-    dataset : Dataset
-    table : str
-        Of the data set; its ``tell`` are the columns that tell a user's table.
-    cells : callable or None
-        Makes cells (gpu, precision, model, throughput, batch, count) of its rows.
+    ``protocol`` is the suite's name where it has none; ``cells`` makes cells (gpu, precision,
+    model, throughput, batch, count) of its rows.
     """
 
     protocol: str
@@ -60,11 +56,6 @@ class Suite:
     def form(self) -> PublishedTable:
         """The published form of its tables, and ours."""
         return self.dataset.tables[self.table]
-
-
-def lambda_cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the median throughput of one GPU by (gpu, precision, model)."""
-    return one_device_cells(rows[rows["accelerators"] == 1])
 
 
 def gavel_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -91,13 +82,6 @@ def nvidia_example_cells(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return samples/s per accelerator of small systems, by (accelerator, model)."""
-    from advisor.validation.gpu_mlperf import cells
-
-    return cells(rows)
-
-
 SUITES: Final = (
     Suite(protocol="gpu", dataset=LAMBDA, table="throughputs", cells=lambda_cells),
     Suite(protocol="gpu-mlperf", dataset=MLPERF, table="entries", cells=mlperf_cells),
@@ -115,15 +99,10 @@ SUITES: Final = (
 )  # fmt: skip
 
 
-def score_table(path: Path, data: Path | None) -> Validation:
-    """Score a table by the suite that its columns tell.
+def asked_table(path: Path, data: Path | None) -> tuple[Protocol, Rows]:
+    """Return the question that a CSV table puts, by the suite that its columns tell.
 
-    Parameters
-    ----------
-    path : Path
-        CSV.
-    data : Path or None
-        Published measurements, laid out like ``shared/data``; without them the table stands alone.
+    Without ``data``, published measurements laid out like ``shared/data``, the table stands alone.
 
     Raises
     ------
@@ -145,9 +124,21 @@ def score_table(path: Path, data: Path | None) -> Validation:
         raise ModelError(
             f"{path}: {error}", hint=f"the form is that of {suite.form.published}"
         ) from error
-    found = score_cells(suite.protocol, cells, known)
+    protocol, asked = table_of_cells(suite.protocol, cells, known)
     beside = "the suite's published rows" if known is not None else "the table's other rows alone"
-    return replace(found, notes=(*found.notes, f"known beside: {beside}"))
+    return protocol, replace(asked, notes=(f"known beside: {beside}",))
+
+
+def score_table(path: Path, data: Path | None) -> Validation:
+    """Score the product on a table.
+
+    Raises
+    ------
+    UsageError, ModelError
+        As ``asked_table``.
+    """
+    protocol, rows = asked_table(path, data)
+    return evaluate(protocol, rows, protocol.answer(rows))
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -174,16 +165,12 @@ def _suite(path: Path, rows: pd.DataFrame) -> Suite:
     )
 
 
-def _by_protocol(suite: Suite, path: Path, data: Path | None) -> Validation:
-    """Run the suite's protocol on measurements in which the table takes its place."""
-    import importlib
-
-    from advisor.validation import PROTOCOLS
-
-    module = importlib.import_module(f"advisor.validation.{PROTOCOLS[suite.protocol][0]}")
-    if hasattr(module, "run_table"):
-        found: Validation = module.run_table(path, data)
-        return found
+def _by_protocol(suite: Suite, path: Path, data: Path | None) -> tuple[Protocol, Rows]:
+    """Return the suite's protocol on measurements in which the table takes its place."""
+    protocol = load(suite.protocol)
+    if suite.protocol == "layers":
+        return protocol, read_layers(path, data)
+    if suite.protocol == "campaigns":
+        return protocol, read_published(path, is_own=False)
     with tempfile.TemporaryDirectory() as nothing, standing_for(suite.form.published, path):
-        result: Validation = module.run(data if data is not None else Path(nothing))
-    return result
+        return protocol, protocol.rows(data if data is not None else Path(nothing))
