@@ -1,28 +1,26 @@
-"""``advisor train``: fit the constants and models again, one thing fitted a verb.
+"""``advisor train``: fit models again, one thing fitted a verb.
 
-Without a verb it fits the learned predictors: ``advisor train --data mine.jsonl``.
+Without a verb it fits the learned predictors: ``advisor train --data mine.jsonl``. The fits of the
+constants that ship are the laboratory's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
+from advisor.cli import elsewhere
 from advisor.cli.waiting import while_waiting
-from advisor.train import (
-    campaigns,
-    check,
-    device_fit,
-    layout_model,
-    memory_model,
-    models,
-    peers,
-    scaling,
-)
+from advisor.errors import UsageError
+from advisor.train import models
 
 _DEFAULT: Final = "models"
+_OF_THE_LABORATORY: Final = (
+    "device-model", "scaling", "memory", "layout-model", "campaigns", "peers", "check",
+)  # fmt: skip
 
 
 class DefaultVerb(TyperGroup):
@@ -42,11 +40,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Fit models again from measurements; options without a verb are those of `models`.",
 )
-app.command("device-model")(while_waiting("fitting")(device_fit.command))
-app.command("scaling")(while_waiting("fitting")(scaling.command))
-app.command("memory")(while_waiting("fitting")(memory_model.command))
-app.command("layout-model")(while_waiting("fitting")(layout_model.command))
-app.command("campaigns")(while_waiting("fitting")(campaigns.command))
-app.command("peers")(while_waiting("fitting")(peers.command))
-app.command("models")(models.command)
-app.command("check")(check.command)
+app.command(_DEFAULT)(models.command)
+
+
+def _brought(name: str) -> Callable[..., Any]:
+    """Return a fit of the laboratory, or what says how to install it."""
+    try:
+        fit: Callable[..., Any] = elsewhere.load(f"train.{name}")
+    except UsageError as error:
+        absent = error
+
+        def refuse() -> None:
+            """Fit constants that ship; the laboratory does, which is not installed."""
+            raise absent
+
+        return refuse
+    return fit if name == "check" else while_waiting("fitting")(fit)
+
+
+for _name in _OF_THE_LABORATORY:
+    app.command(_name)(_brought(_name))
