@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py store --reason TEXT [--day DAY] [--blind] [PROTOCOL ...]
     python benchmarks/accuracy.py figures [--check]
 
-``check`` fails where a protocol errs by half a point more than is stored (``validation.gate``),
+``check`` fails where a protocol errs by half a point more than is stored (``lab.score.gate``),
 and, with ``--since``, where stored figures became worse under the reason of the former ones.
 ``figures`` writes the README's table and ``docs/generated/accuracy.md`` from the stored figures.
 """
@@ -18,9 +18,9 @@ import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from advisor import validation
-from advisor.validation import gate, stored
-from advisor.validation.figures import between_markers, hardware_table, readme_table
+from advisor.lab import score
+from advisor.lab.score import gate, stored
+from advisor.lab.score.figures import between_markers, hardware_table, readme_table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -37,7 +37,7 @@ def check(asked: argparse.Namespace) -> int:
     """Run protocols and compare them with what is stored."""
     kept = stored.read_all()
     names = asked.protocols or [n for n in kept if kept[n].is_quick or not asked.quick]
-    missing = [n for n in validation.PROTOCOLS if n not in kept]
+    missing = [n for n in score.PROTOCOLS if n not in kept]
     failed = [f"{n}: no stored figures" for n in missing if n in names or not asked.protocols]
     rows = 0
     for now in gate.measure_all([n for n in names if n in kept], processes=asked.processes):
@@ -73,7 +73,7 @@ def store(asked: argparse.Namespace) -> int:
     """Run protocols and store their figures."""
     day = date.fromisoformat(asked.day).isoformat()
     failed = []
-    names = asked.protocols or list(validation.PROTOCOLS)
+    names = asked.protocols or list(score.PROTOCOLS)
     for now in gate.measure_all(names, processes=asked.processes, is_blind=asked.blind):
         if now.record is None:
             failed.append(f"{now.protocol}: {now.problem}")
@@ -112,7 +112,7 @@ def _arguments() -> argparse.ArgumentParser:
     for call in (check, store):
         verb = verbs.add_parser(call.__name__, help=call.__doc__)
         verb.set_defaults(call=call)
-        verb.add_argument("protocols", nargs="*", choices=[*validation.PROTOCOLS, []])
+        verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, []])
         verb.add_argument("--processes", type=int, default=2, help="at once (default: 2)")
         if call is check:
             verb.add_argument("--quick", action="store_true", help="only those of few seconds")

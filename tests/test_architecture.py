@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from advisor.validation import PROTOCOLS
+from advisor.lab.score import PROTOCOLS
 
 ROOT = Path(__file__).parents[1]
 GROUND = ("collectors", "planners")

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advisor import data, validation
+from advisor import data
 from advisor.cli import app
 from advisor.collectors.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
+from advisor.lab import score
 from advisor.lab.data import HIVEMIND
 from advisor.planners.links.peers import (
     FirstMinutes,
@@ -32,7 +33,6 @@ from advisor.records.importers import hivemind
 from advisor.records.importers.hivemind_sites import sites_of, slowest_link_gbit_per_s
 from advisor.train.peer_rows import PeerRows
 from advisor.train.peers import constants_of, left_out
-from advisor.validation import cluster
 
 runner = CliRunner()
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -334,7 +334,7 @@ def shared() -> Path:
 @needs_recordings
 def test_links_explain_what_the_name_of_a_machine_did_not() -> None:
     """17.8 % with trees and the name 8xV100, 18.4 by its formula alone; no worse on one site."""
-    result = cluster.run(shared())
+    result = score.run("cluster", shared())
     assert result.overall.rows == 174
     assert result.overall.mape_fraction < 0.165
     assert result.overall.median_ape_fraction < 0.085
@@ -345,7 +345,7 @@ def test_links_explain_what_the_name_of_a_machine_did_not() -> None:
 
 @needs_recordings
 def test_a_first_minute_is_worth_more_than_its_extrapolation() -> None:
-    result = validation.run("series", shared())
+    result = score.run("series", shared())
     assert result.overall.mape_fraction < 0.09
     assert result.overall.median_ape_fraction < 0.035
     assert result.baselines["extrapolate the minute"].mape_fraction > 0.13

@@ -1,8 +1,8 @@
 """Verbs that others bring: found by the entry points of ``advisor.verbs``, loaded when called.
 
 An entry point names a module like those of ``advisor.cli``, or one command of a verb of verbs
-(``train.scaling``). The laboratory (``pip install "cloud-config-advisor[lab]"``) brings its verbs so:
-nothing of the product imports it.
+(``train.scaling``). The laboratory brings its verbs so
+(``pip install "cloud-config-advisor[lab]"``): nothing of the product imports it.
 """
 
 from __future__ import annotations

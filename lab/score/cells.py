@@ -50,7 +50,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTable:
-    """The cells as columns, the frame they came from, what it was made of, and what was left out."""
+    """The cells as columns, the frame they came from, its table, and what was left out."""
 
     cells: Cells
     frame: pd.DataFrame

@@ -1,5 +1,4 @@
-"""Protocols of shared clusters and of what goes wrong: ``queue``, ``availability``, ``colocation``,
-``failures``.
+"""Protocols of shared clusters, and of what saves, restarts and faults cost there.
 
 - ``queue``: outputs of Tiresias' own simulator, with the jobs that it ran. With the published
   slips repeated (``as_published``) every completion time should be equal; without them 2D-LAS
@@ -360,7 +359,7 @@ def _both_ways(p: MeasuredPair) -> list[tuple[str, str, float]]:
     return sides[:1] if p.first == p.second else sides
 
 
-def _pairs_say(say: Any) -> Floats:
+def _pairs_say(say: Any) -> Any:
     def rule(rows: Rows, _answered: Any = None) -> Floats:
         """Ask of every pair, the others on its GPU known."""
         found: list[float] = []
@@ -370,7 +369,7 @@ def _pairs_say(say: Any) -> Floats:
                 found += both[:1] if pair.first == pair.second else both
         return np.array(found)
 
-    return rule  # type: ignore[return-value]
+    return rule
 
 
 def _law(others: list[MeasuredPair], pair: MeasuredPair) -> tuple[float, float]:
@@ -462,8 +461,8 @@ SAVE: Final = "BigScience, save"
 PLATEAU: Final = "ResNet101, plateau after a fault"
 # BigScience's notes: parameters, nodes, the middle of 18 to 20 s.
 SAVES: Final = ((25e9, 8, 19.0), (181e9, 64, 19.0))
-# THORN-ML's slides: 10 epochs of up to 80 s between checkpoints, accuracy flat for about 13 minutes
-# after one fault; it is put just before a checkpoint, and replayed.
+# THORN-ML's slides: 10 epochs of up to 80 s between checkpoints, accuracy flat for about 13
+# minutes after one fault; it is put just before a checkpoint, and replayed.
 EPOCH_S: Final = 80.0
 PLATEAU_S: Final = 13 * 60.0
 EFFECTIVE: Final = 0.9

@@ -395,8 +395,8 @@ LAYER: Final = Protocol(
 )
 
 
-# neusight: its own suite, its predictions, roofline and Habitat on the same rows. NeuSight had seen
-# operators measured on most of these devices.
+# neusight: its predictions, roofline and Habitat on the same rows. NeuSight had seen operators
+# measured on most of these devices.
 
 # Name in the table -> name here.
 OTHERS: Final = {"neusight": "NeuSight itself", "roofline": "NeuSight's roofline",

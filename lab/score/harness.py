@@ -296,8 +296,10 @@ def read_answers(path: Path, rows: Rows) -> Answers:
         columns = {n: frame[n].astype(float) for n in ("value", "low", "high") if n in frame}
         value = columns["value"]
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"cannot read answers from {path}: {error}",
-                         hint="columns: row, value, and perhaps low and high") from error  # fmt: skip
+        raise UsageError(
+            f"cannot read answers from {path}: {error}",
+            hint="columns: row, value, and perhaps low and high",
+        ) from error
     if not value.index.is_unique or not value.index.isin(range(rows.truth.size)).all():
         raise ModelError(f"{path} answers rows that were not asked, or twice",
                          hint="the rows are those of --questions FILE")  # fmt: skip

@@ -125,8 +125,6 @@ def _scored(
     )
 
 
-
-
 # Micro-batches at which the law of the operators is tabulated.
 _TABULATED: Final = tuple(float(2**k) for k in range(8))
 # Code of the layout model's precision -> that of the operators. Lower ones have no fitted rates.
@@ -300,7 +298,7 @@ def _layout_figures(rows: Rows, answers: Answers) -> dict[str, float]:
 
 
 def _family_figures(rows: Rows, answers: Answers) -> dict[str, float]:
-    """Compare like with like: the mean of tables beside the mean of tables, pooled beside pooled."""
+    """Compare like with like: mean of tables with mean of tables, pooled with pooled."""
     facts: LayoutFacts = rows.facts
     constant = Answers(value=_constant_efficiency(rows, facts.is_dense))
     figures: dict[str, float] = {}
@@ -446,8 +444,9 @@ LAYOUT_STEPS: Final = Protocol(
     notes=(
         "constants are global; each table is scored with the fit that left it out. The priors' "
         "centres were inherited from, and set while looking at, rows of these tables: not blind",
-        "three rows: drawn by nine seeds and noted as a user's own runs (advisor runs actual), the "
-        "others are scored; medians over seeds. Grid and belief of the calibration were chosen on "
+        "three rows: drawn by nine seeds and noted as a user's own runs (advisor runs actual), "
+        "the others are scored; medians over seeds. Grid and belief of the calibration were "
+        "chosen on "
         "these tables, the spread of the constants is that of the fits without one table each",
         "regret: measured time of the layout predicted fastest over the fastest measured, same "
         "model, GPUs and batch",

@@ -707,8 +707,8 @@ CAMPAIGN: Final = Protocol(
     rows=lambda data: read_published(CAMPAIGNS.place("runs", data)),
     answer=_campaign_answers,
     seen=(
-        "the law's two ideas (size, age of software) and the root law of its spread; which of them "
-        "are used is nested",
+        "the law's two ideas (size, age of software) and the root law of its spread; which of "
+        "them are used is nested",
         "the year that software counts from, the noise of a row and the priors' width",
         "the layout model behind a step: fitted on steps measured by some of the same "
         "organisations (Megatron)",

@@ -586,7 +586,7 @@ def _peer_rows(peers: PeerRows[Any], what: str, truth: Floats, facts: dict[str, 
 
 
 def read_cluster(data: Path) -> Rows:
-    """Return every multi-node run; known are single-node runs, and the slowest link between sites."""
+    """Return multi-node runs; known are single-node runs, and the slowest link between sites."""
     peers, _ = read_rows(data)
     asked = peers.asked
     # Two bytes a parameter go through the slowest link, 10 Gbit/s where there is one site.

@@ -118,8 +118,12 @@ class _Starts:
 
 
 def read_spot(data: Path) -> Rows:
+    """Return every start in the second half of every trace."""
+    return starts_of(halves_of(data))
+
+
+def starts_of(halves: list[Half]) -> Rows:
     """Return every start; the truth is nan where the trace ends before the job."""
-    halves = halves_of(data)
     names = [h.trace.name for h in halves for _ in h.start_s]
     truth = np.concatenate([replay(h.future, JOB, h.start_s).finish_s for h in halves])
     return Rows(
@@ -329,7 +333,7 @@ Replay = Callable[[int, Half, Column, SpotJob, float], FallbackRun]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bills:
-    """What is asked: number of a trace, the trace, submissions [s] and deadline [h] of each bill."""
+    """What is asked: a trace and its number, submissions [s] and deadline [h]."""
 
     halves: list[Half]
     cells: list[tuple[int, Half, Column, float]]

@@ -220,10 +220,10 @@ BLACKWELL: Final = Protocol(
         _PRIORS,
     ),
     notes=(
-        "blind: constants fitted without this table; how Megatron keeps rotated queries and logits "
-        "was counted from its source with these readings in sight",
-        "three rows: the shortest, the middle and the longest step are a user's own runs (advisor "
-        "runs actual), the others are scored",
+        "blind: constants fitted without this table; how Megatron keeps rotated queries and "
+        "logits was counted from its source with these readings in sight",
+        "three rows: the shortest, the middle and the longest step are a user's own runs "
+        "(advisor runs actual), the others are scored",
         "SimuMax measured this machine's operators first; its figures are its own",
     ),
 )

@@ -47,8 +47,7 @@ def command(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Number of folds to compute in parallel.")] = 1,
     folds: Annotated[
-        int,
-        typer.Option(help="Maximum number of groups to leave out in turn, chosen evenly."),
+        int, typer.Option(help="Maximum number of groups to leave out in turn, chosen evenly.")
     ] = 24,
     seed: Annotated[int, typer.Option(help="Seed of the models and of the random split.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
