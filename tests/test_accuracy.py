@@ -52,7 +52,7 @@ def _now(record: dict[str, Any] | None, **changes: Any) -> gate.ProtocolRun:
 
 
 def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("accuracy", ROOT / "benchmarks" / "accuracy.py")
+    spec = importlib.util.spec_from_file_location("accuracy", ROOT / "lab" / "score" / "accuracy.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -221,7 +221,7 @@ def test_the_slow_link_is_one_between_two_sites_whatever_the_machines_are() -> N
 
 def test_no_name_of_a_machine_is_read_where_rates_are_predicted() -> None:
     for module in ("planners/links/peers.py", "advisor/predict/peers.py",
-                   "advisor/train/peer_rows.py", "advisor/validation/cluster.py"):  # fmt: skip
+                   "advisor/train/peer_rows.py", "lab/score/scaling.py"):  # fmt: skip
         assert "V100" not in (Path(__file__).parents[1] / module).read_text()
 
 

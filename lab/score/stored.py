@@ -21,7 +21,7 @@ SCHEMA_VERSION: Final = 1
 DECIMALS: Final = 6
 # Protocols that took no more CPU than this when they were stored are checked on every change.
 QUICK_S: Final = 25.0
-_HINT: Final = "store it again: python lab/score/accuracy.py store PROTOCOL --reason TEXT"
+_HINT: Final = "store it again: python -m advisor.lab.score.accuracy store PROTOCOL --reason TEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The accuracy figures: run the protocols, store what they give, check it, write the tables.
 
-    python benchmarks/accuracy.py check [--quick] [--since REF] [PROTOCOL ...]
-    python benchmarks/accuracy.py store --reason TEXT [--day DAY] [--blind] [PROTOCOL ...]
-    python benchmarks/accuracy.py figures [--check]
+    python -m advisor.lab.score.accuracy check [--quick] [--since REF] [PROTOCOL ...]
+    python -m advisor.lab.score.accuracy store --reason TEXT [--day DAY] [--blind] [PROTOCOL ...]
+    python -m advisor.lab.score.accuracy figures [--check]
 
 ``check`` fails where a protocol errs by half a point more than is stored (``lab.score.gate``),
 and, with ``--since``, where stored figures became worse under the reason of the former ones.
@@ -22,7 +22,7 @@ from advisor.lab import score
 from advisor.lab.score import gate, stored
 from advisor.lab.score.figures import between_markers, hardware_table, readme_table
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 HARDWARE = ROOT / "docs" / "generated" / "accuracy.md"
 
