@@ -25,7 +25,7 @@ import numpy as np
 from advisor import data
 from advisor.lab.data import SPOT
 from advisor.lab.score import spot
-from advisor.lab.score.harness import Answers, Bools, Rows
+from advisor.lab.score.harness import Answers, Bools, Questions
 from advisor.planners.spot.availability import Column
 from advisor.planners.spot.forecast import ForecastParameters, Library, finish_runner, library
 from advisor.records.traces import read_spot_traces
@@ -83,7 +83,7 @@ def _forecast(
     return spot._rolling(at, parts, libraries, constants, days)
 
 
-def pinball(rows: Rows, answers: Answers, mask: Bools) -> float:
+def pinball(rows: Questions, answers: Answers, mask: Bools) -> float:
     """Return the loss of the three quantiles of ln(finish) over some starts that ended."""
     finish, loss = np.log(rows.truth[mask]), 0.0
     for level, bound in ((0.1, answers.low), (0.5, answers.value), (0.9, answers.high)):

@@ -52,7 +52,8 @@ def _now(record: dict[str, Any] | None, **changes: Any) -> gate.ProtocolRun:
 
 
 def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("accuracy", ROOT / "lab" / "score" / "accuracy.py")
+    place = ROOT / "lab" / "score" / "accuracy.py"
+    spec = importlib.util.spec_from_file_location("accuracy", place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

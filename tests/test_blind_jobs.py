@@ -15,7 +15,7 @@ import pytest
 from advisor import data
 from advisor.lab.score import runs as whole_runs
 from advisor.lab.score import scaling, spot, transformers
-from advisor.lab.score.harness import Rows
+from advisor.lab.score.harness import Questions
 from advisor.learned.choice import Runs, anchor_of, scores
 from advisor.planners.core.units import GIB
 from advisor.planners.links.scaling_fit import MeasuredPlacements
@@ -59,7 +59,7 @@ def _said(known: MeasuredPlacements, wanted: MeasuredPlacements) -> np.ndarray:
     asked = scaling.Application(
         cluster="aws", name="bert", known=known, wanted=wanted, gradient_bytes=None
     )
-    rows = Rows(
+    rows = Questions(
         questions=[""] * 6, truth=wanted.step_s, unseen=["more than four GPUs"] * 6, facts=[asked]
     )
     return scaling.SCALING.answer(rows).value

@@ -24,7 +24,7 @@ from advisor.cli import app
 from advisor.lab import score as scored
 from advisor.lab.data import MLPERF
 from advisor.lab.score import runs, scaling
-from advisor.lab.score.harness import Answers, Blinded, Protocol, Rows, by, evaluate
+from advisor.lab.score.harness import Answers, Blinded, Protocol, Questions, by, evaluate
 from advisor.lab.score.scores import FORMS, STATISTICS, Group, Scores, Validation, score
 from advisor.learned.choice import Runs, random_ratio, walked_ratio
 from advisor.planners.links.data_parallel import ScalingParameters
@@ -54,10 +54,10 @@ def one(overall: Scores, **more: object) -> Validation:
     )
 
 
-def made(truth: np.ndarray) -> Rows:
+def made(truth: np.ndarray) -> Questions:
     """Return three questions, or as many as there are truths, each its own group."""
     names = [f"row {i}" for i in range(truth.size)]
-    return Rows(questions=names, truth=truth, unseen=names, groups=by(names))
+    return Questions(questions=names, truth=truth, unseen=names, groups=by(names))
 
 
 # The record -----------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def predictor() -> Predictor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RunAnswers:
     """What the product says of runs, with 90 % intervals; nan where it has no answer."""
 
     step_s: Floats
@@ -194,7 +194,7 @@ class Asked:
         return np.isfinite(self.step_s)
 
 
-def ask(runs: Sequence[AskedRun], parameters: LayoutParameters) -> Asked:
+def ask(runs: Sequence[AskedRun], parameters: LayoutParameters) -> RunAnswers:
     """Return the product's answers with other constants of the layout model than the shipped."""
     known = predictor().constants
     layout = replace(known.layout, parameters=parameters)
@@ -203,7 +203,7 @@ def ask(runs: Sequence[AskedRun], parameters: LayoutParameters) -> Asked:
     )
     found = np.array([_answer_run(asking, run) for run in runs])
     step_s, log_sd = found[:, 0], found[:, 1]
-    return Asked(
+    return RunAnswers(
         step_s=step_s,
         low_s=step_s * np.exp(-REACH_90 * log_sd),
         high_s=step_s * np.exp(REACH_90 * log_sd),

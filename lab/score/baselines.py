@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor.lab.score.cells import Cells, CellTable
-from advisor.lab.score.harness import Answers, Bools, Floats, Rows, Rule
+from advisor.lab.score.harness import Answers, Bools, Floats, Questions, Rule
 from advisor.planners.core.columns import layer_parameters
 from advisor.train.described_columns import DescribedRows
 from advisor.train.layout_rows import LayoutRows
@@ -26,7 +26,7 @@ Rate = Literal["nothing", "peak", "bandwidth", "both"]
 def same_as(column: str) -> Rule:
     """Return the rule that says what a column of the facts says."""
 
-    def rule(rows: Rows, _answered: Bools) -> Floats:
+    def rule(rows: Questions, _answered: Bools) -> Floats:
         return np.asarray(rows.facts[column], float)
 
     return rule
@@ -46,7 +46,7 @@ def _log_rate(peak: Floats, bandwidth: Floats, rate: Rate) -> Floats:
 def each_other_device(rate: Rate) -> Rule:
     """Take every other device's throughput of the job times the ratio of rates, one by one."""
 
-    def rule(rows: Rows, _answered: Bools) -> Answers:
+    def rule(rows: Questions, _answered: Bools) -> Answers:
         cells = rows.facts.cells
         log_rate = _log_rate(cells.peak, cells.bandwidth, rate)
         place, value = [], []
@@ -64,7 +64,7 @@ def each_other_device(rate: Rate) -> Rule:
 def mean_of_other_devices(rate: Rate) -> Rule:
     """Take the mean of ln(throughput / rate) over the other devices, times the device's rate."""
 
-    def rule(rows: Rows, answered: Bools) -> Floats:
+    def rule(rows: Questions, answered: Bools) -> Floats:
         cells = rows.facts.cells
         log_rate = _log_rate(cells.peak, cells.bandwidth, rate)
         found = np.full(answered.size, np.nan)
@@ -76,7 +76,7 @@ def mean_of_other_devices(rate: Rate) -> Rule:
     return rule
 
 
-def cell_roofline(rows: Rows, answered: Bools) -> Floats:
+def cell_roofline(rows: Questions, answered: Bools) -> Floats:
     """Fit a non-negative a / peak + b / bandwidth to relative errors, job by job."""
     from scipy.optimize import nnls
 
@@ -99,7 +99,7 @@ def _elsewhere(cells: Cells, row: int) -> Bools:
 def log_linear(*, is_per_job: bool) -> Rule:
     """Fit ln(throughput) by peak and bandwidth with a level a job, exponents shared or a job's."""
 
-    def rule(rows: Rows, _answered: Bools) -> Floats:
+    def rule(rows: Questions, _answered: Bools) -> Floats:
         cells = rows.facts.cells
         features = np.log(np.stack([cells.peak, cells.bandwidth], axis=1))
         features = features - features.mean(axis=0)
@@ -129,7 +129,7 @@ def of_the_jobs_runs(how: str) -> Rule:
     other families have between the two devices.
     """
 
-    def rule(rows: Rows, _answered: Bools) -> Floats:
+    def rule(rows: Questions, _answered: Bools) -> Floats:
         table: CellTable = rows.facts
         frame, cells = table.frame, table.cells
         families = frame["family"].to_numpy(str)
@@ -193,7 +193,7 @@ def _slope(jobs: NDArray[np.int64], x: Floats, y: Floats) -> float:
 def constant_share(of: Literal["peak", "bandwidth"]) -> Rule:
     """Take the median share of the peak (MFU), or bandwidth, of the suite on other devices."""
 
-    def rule(rows: Rows, answered: Bools) -> Floats:
+    def rule(rows: Questions, answered: Bools) -> Floats:
         d: DescribedRows = rows.facts.columns
         amount, rate = (d.flop, d.peak) if of == "peak" else (d.bytes, d.bandwidth)
         log_s = np.log(np.bincount(d.row, amount, d.log_s.size) / rate)
@@ -209,7 +209,7 @@ def constant_share(of: Literal["peak", "bandwidth"]) -> Rule:
     return rule
 
 
-def roofline(rows: Rows, _answered: Bools) -> Floats:
+def roofline(rows: Questions, _answered: Bools) -> Floats:
     """Take the larger of arithmetic and traffic of each operator, at the datasheet's rates."""
     d: DescribedRows = rows.facts.columns
     larger = np.maximum(d.flop / d.peak[d.row], d.bytes / d.bandwidth[d.row])
@@ -226,7 +226,7 @@ DESCRIBED: Mapping[str, Rule] = {
 def same_row_elsewhere(rate: Rate) -> Rule:
     """Carry the same row over from the other devices by the ratio of rates."""
 
-    def rule(rows: Rows, answered: Bools) -> Floats:
+    def rule(rows: Questions, answered: Bools) -> Floats:
         d: DescribedRows = rows.facts.columns
         flop = np.bincount(d.row, d.flop, d.log_s.size).round(-3)
         keys = pd.DataFrame({"model": d.model, "is_half": d.is_half, "flop": flop})
@@ -285,13 +285,12 @@ def efficiency_of_other_tables(rows: LayoutRows, family: NDArray[np.str_]) -> Fl
 
 def efficiency_of_other_models(rows: LayoutRows) -> Floats:
     """Return the step by one efficiency: the geometric mean of the other models' [s]."""
-    bound = bound_s(rows)
-    log_ratio = np.log(rows.measured_s / bound)
-    predicted = bound.copy()
+    log_ratio = np.log(rows.measured_s / bound_s(rows))
+    predicted = np.zeros(len(rows))
     for name in dict.fromkeys(rows.model):
         here = rows.model == name
         rest = log_ratio[~here] if (~here).any() else np.zeros(1)
-        predicted[here] = bound[here] * np.exp(rest.mean())
+        predicted[here] = rows.measured_s[here] * np.exp(rest.mean() - log_ratio[here])
     return predicted
 
 
@@ -308,12 +307,12 @@ def megatron_bytes(rows: LayoutRows) -> Floats:
 # Few machines known, more asked: facts are ``small`` (rate there), ``growth`` (times as many).
 
 
-def linear_growth(rows: Rows, _answered: Bools) -> Floats:
+def linear_growth(rows: Questions, _answered: Bools) -> Floats:
     """Take the rate to grow as the machines do."""
     return np.asarray(rows.facts["small"] * rows.facts["growth"])
 
 
-def power_of_growth(rows: Rows, _answered: Bools) -> Floats:
+def power_of_growth(rows: Questions, _answered: Bools) -> Floats:
     """Take the rate to grow by one power of the machines, fitted on the other names."""
     small, names = rows.facts["small"], rows.facts["name"]
     growth, gained = np.log(rows.facts["growth"]), np.log(rows.truth) - np.log(small)
@@ -328,7 +327,7 @@ def power_of_growth(rows: Rows, _answered: Bools) -> Floats:
 def from_small_runs(how: Literal["linear", "log-linear", "nearest"]) -> Rule:
     """Judge a (dp, pp) from the model's small runs: facts are pairs of frames, few and many."""
 
-    def rule(rows: Rows, _answered: Bools) -> Floats:
+    def rule(rows: Questions, _answered: Bools) -> Floats:
         return np.concatenate([_of_small(few, many, how) for few, many in rows.facts.values()])
 
     return rule

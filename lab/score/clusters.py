@@ -26,7 +26,7 @@ import numpy as np
 from advisor.errors import ModelError
 from advisor.lab.data import FAILURES, GAVEL, HELIOS, PARCAE, POLLUX_QUEUE, TIRESIAS
 from advisor.lab.score import baselines
-from advisor.lab.score.harness import Answers, Blinded, Floats, Protocol, Rows, by
+from advisor.lab.score.harness import Answers, Blinded, Floats, Protocol, Questions, by
 from advisor.planners.availability.forecast import Shares, learn
 from advisor.planners.availability.sas import completion_slots, placement
 from advisor.planners.availability.ways import BEST, CHOSEN, RANDOM, WAYS, arrivals, judge
@@ -78,7 +78,7 @@ class _Queue:
     data: Path
 
 
-def read_queue(data: Path) -> Rows:
+def read_queue(data: Path) -> Questions:
     """Return every job of every output.
 
     Raises
@@ -113,7 +113,7 @@ def read_queue(data: Path) -> Rows:
             f"no policy of ours in {TIRESIAS.title}", hint="name the data with --data"
         )
     names = [o.name for o in outputs for _ in o.theirs]
-    return Rows(
+    return Questions(
         questions=[f"completion of a job under {name}" for name in names],
         truth=np.concatenate([o.theirs for o in outputs]),
         unseen=["nothing is fitted"] * len(names),
@@ -122,7 +122,7 @@ def read_queue(data: Path) -> Rows:
     )
 
 
-def _queue_answers(rows: Rows) -> Answers:
+def _queue_answers(rows: Questions) -> Answers:
     facts: _Queue = rows.facts
     ours, corrected = (
         [
@@ -236,7 +236,7 @@ WORKERS: Final = (2, 4)
 _KINDS: Final = [(workers, work_h) for workers in WORKERS for work_h in WORK_H]
 
 
-def read_availability(data: Path) -> Rows:
+def read_availability(data: Path) -> Questions:
     """Return jobs that arrive in the later half of the month, and what each took [slots].
 
     The time that a job took is that on the nodes which the product's own choice named.
@@ -257,7 +257,7 @@ def read_availability(data: Path) -> Rows:
         said += [one for one, _ in later]
         took += [one for _, one in later]
         past += [float(np.median([one for _, one in before]))] * len(later)
-    return Rows(
+    return Questions(
         questions=[f"half hours of a job of {name} on nodes chosen for it" for name in names],
         truth=np.array(took),
         unseen=["the later half of the month"] * len(names),
@@ -279,7 +279,7 @@ def _played(known: Shares, later: Shares, workers: int, work: float) -> list[tup
     ]
 
 
-def _choice_figures(rows: Rows, _answers: Answers) -> dict[str, float]:
+def _choice_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
     """Return mean hours by way of choosing nodes."""
     shares, figures = rows.facts["shares"], {}
     half = len(shares) // 2 // DAY * DAY
@@ -316,7 +316,7 @@ AVAILABILITY: Final = Protocol(
 _SOURCE: Final = "oracle_motivation"
 
 
-def read_colocation(data: Path) -> Rows:
+def read_colocation(data: Path) -> Questions:
     """Return what each job keeps of its rate in every pair; facts are the pairs by device.
 
     Raises
@@ -343,7 +343,7 @@ def read_colocation(data: Path) -> Rows:
             f"no pairs of jobs in {GAVEL.title}", hint="name their folder with --data"
         )
     asked = [(name, *one) for name, own in pairs.items() for p in own for one in _both_ways(p)]
-    return Rows(
+    return Questions(
         questions=[f"share of its rate that {a} keeps beside {b} on one {g}"
                    for g, a, b, _ in asked],
         truth=np.array([rate for *_, rate in asked]),
@@ -360,7 +360,7 @@ def _both_ways(p: MeasuredPair) -> list[tuple[str, str, float]]:
 
 
 def _pairs_say(say: Any) -> Any:
-    def rule(rows: Rows, _answered: Any = None) -> Floats:
+    def rule(rows: Questions, _answered: Any = None) -> Floats:
         """Ask of every pair, the others on its GPU known."""
         found: list[float] = []
         for pairs in rows.facts.values():
@@ -420,7 +420,7 @@ def _factors(others: list[MeasuredPair], pair: MeasuredPair) -> tuple[float, flo
     return rate(pair.first, pair.second), rate(pair.second, pair.first)
 
 
-def _colocation_figures(rows: Rows, _answers: Answers) -> dict[str, float]:
+def _colocation_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
     unseen = Answers(value=_pairs_say(_law_of_strangers)(rows)).scores(rows.truth)
     return {
         "the two jobs in no other pair, MAPE": unseen.mape_fraction,
@@ -475,7 +475,7 @@ class _Standstills:
     interruptions: Any  # Llama 3's table
 
 
-def read_failures(data: Path) -> Rows:
+def read_failures(data: Path) -> Questions:
     """Return standstills in seconds: restarts on more than eight nodes, saves, one fault.
 
     Raises
@@ -496,7 +496,7 @@ def read_failures(data: Path) -> Rows:
         PLATEAU: np.array([PLATEAU_S]),
     }
     names = [name for name, values in truth.items() for _ in values]
-    return Rows(
+    return Questions(
         questions=[f"seconds of: {name}" for name in names],
         truth=np.concatenate(list(truth.values())),
         unseen=[f"restarts on more than {LEARNT_NODES} nodes, the other save"] * len(names),
@@ -505,7 +505,7 @@ def read_failures(data: Path) -> Rows:
     )
 
 
-def _failure_answers(rows: Rows) -> Answers:
+def _failure_answers(rows: Questions) -> Answers:
     removal, addition = rows.facts.removal, rows.facts.addition
     saves = np.array(SAVES)
     return Answers(
@@ -523,7 +523,7 @@ def _failure_answers(rows: Rows) -> Answers:
     )  # fmt: skip
 
 
-def _blind_failures(rows: Rows) -> Blinded:
+def _blind_failures(rows: Questions) -> Blinded:
     """Answer by laws of up to 8 nodes, and each save by the other one's rate of a node."""
     rates = [p * BYTES_PER_PARAMETER / nodes / seconds for p, nodes, seconds in SAVES]
     others = np.array([np.mean(rates[:i] + rates[i + 1 :]) for i in range(len(rates))])

@@ -28,7 +28,7 @@ from advisor.lab.data import LAYERS, NEUSIGHT, PROFET
 from advisor.lab.score import baselines
 from advisor.lab.score.cells import chip_family
 from advisor.lab.score.devices import sibling_figures
-from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Rows, by
+from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, by
 from advisor.lab.score.scores import Scores, score
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
@@ -90,7 +90,7 @@ NOTHING: Final = StepAnswer(step_s=np.nan, log_sd=np.nan, law="", operators_s=np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class KnownSteps:
     """Measured steps: those that are asked, as columns, and all that may be known."""
 
     steps: list[MeasuredStep]
@@ -159,9 +159,9 @@ def _fit_of_all(rows: DescribedRows) -> tuple[StepModel, Array]:
 
 def _rows(
     steps: list[MeasuredStep], known: list[MeasuredStep], groups: Mapping[str, Bools] | None = None
-) -> Rows:
+) -> Questions:
     found = columns(steps)
-    return Rows(
+    return Questions(
         questions=[
             f"seconds of a step of {s.model}, batch {s.work.micro_batch:g}, "
             f"{'fp16' if half else 'fp32'}, on one {s.device.name}"
@@ -170,7 +170,7 @@ def _rows(
         truth=np.exp(found.log_s),
         unseen=[f"steps on, and rates of, {s.device.name}" for s in steps],
         groups=by(found.device) if groups is None else groups,
-        facts=Facts(steps=steps, columns=found, known=known),
+        facts=KnownSteps(steps=steps, columns=found, known=known),
     )
 
 
@@ -181,7 +181,7 @@ def _answers(found: Sequence[StepAnswer]) -> Answers:
 # described
 
 
-def read_described(data: Path) -> Rows:
+def read_described(data: Path) -> Questions:
     """Return every described step, grouped by family and precision."""
     steps = read_steps(data)
     rows = columns(steps)
@@ -191,7 +191,7 @@ def read_described(data: Path) -> Rows:
 
 
 def left_out_answers(
-    rows: Rows, folds: Folds, residuals: dict[str, Array] | None
+    rows: Questions, folds: Folds, residuals: dict[str, Array] | None
 ) -> list[StepAnswer]:
     """Return the product's answer for every step, nothing of its device known.
 
@@ -208,7 +208,7 @@ def left_out_answers(
     return found
 
 
-def _described_answers(rows: Rows) -> Answers:
+def _described_answers(rows: Questions) -> Answers:
     told: DescribedRows = rows.facts.columns
     folds = left_out_fits(told, StepModel(told).fit(np.ones(told.log_s.size, bool)))
     residuals = residuals_of(told, folds)
@@ -291,7 +291,7 @@ def _fit_figures(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, 
     return found
 
 
-def _blind_described(rows: Rows) -> Blinded:
+def _blind_described(rows: Questions) -> Blinded:
     told = rows.facts.columns
     model = StepModel(told)
     left_out = [told.device == device for device in np.unique(told.device)]
@@ -323,7 +323,7 @@ DESCRIBED: Final = Protocol(
 # layers: one layer's forward and backward, GPU and model left out
 
 
-def read_layers(path: Path, data: Path | None = None) -> Rows:
+def read_layers(path: Path, data: Path | None = None) -> Questions:
     """Return the profiles of a folder or of a table, known the suites under ``data`` besides.
 
     Raises
@@ -338,7 +338,7 @@ def read_layers(path: Path, data: Path | None = None) -> Rows:
     return _rows(scored, [*read_steps(data), *scored] if data and has_suite else scored)
 
 
-def _layer_answers(rows: Rows) -> Answers:
+def _layer_answers(rows: Questions) -> Answers:
     """Answer with the GPU and the model left out; the figures also with the GPU alone."""
     scored, known = rows.facts.steps, rows.facts.known
     told = columns(known)
@@ -407,13 +407,13 @@ SHARED_ON_A_DEVICE: Final = 0.63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SuiteFacts(Facts):
+class _SuiteFacts(KnownSteps):
     """Also the suite's table, whose rows are the steps asked."""
 
     table: pd.DataFrame
 
 
-def read_neusight(data: Path) -> Rows:
+def read_neusight(data: Path) -> Questions:
     """Return NeuSight's training rows that can be described.
 
     Raises
@@ -439,7 +439,7 @@ def read_neusight(data: Path) -> Rows:
     return replace(rows, facts=facts)
 
 
-def _neusight_answers(rows: Rows) -> Answers:
+def _neusight_answers(rows: Questions) -> Answers:
     """Answer, and say what the fit's own equation does, whose deviations no question reaches."""
     known = rows.facts.known
     told = columns(known)
@@ -471,7 +471,7 @@ def _neusight_answers(rows: Rows) -> Answers:
     )
 
 
-def _plausible(rows: Rows, answers: Answers) -> dict[str, float]:
+def _plausible(rows: Questions, answers: Answers) -> dict[str, float]:
     """Score the rows whose forward pass takes no more than two thirds of the backward pass."""
     table = rows.facts.table
     good = (table["forward_s"] <= table["backward_s"] * 2 / 3).to_numpy()
@@ -485,7 +485,7 @@ def _plausible(rows: Rows, answers: Answers) -> dict[str, float]:
     }
 
 
-def _one_row(rows: Rows, predicted: Array) -> dict[str, float]:
+def _one_row(rows: Questions, predicted: Array) -> dict[str, float]:
     """Score each model's rows corrected by one row of another model on the same device.
 
     Every other row is tried; the correction is the share of its error that two models of a family
@@ -503,7 +503,7 @@ def _one_row(rows: Rows, predicted: Array) -> dict[str, float]:
     }
 
 
-def _blind_neusight(rows: Rows) -> Blinded:
+def _blind_neusight(rows: Questions) -> Blinded:
     known = rows.facts.known
     told = columns(known)
     ours = told.suite == "neusight"
@@ -554,7 +554,7 @@ class _AnchoredFacts:
     known: list[MeasuredStep]
 
 
-def read_instance(data: Path) -> Rows:
+def read_instance(data: Path) -> Questions:
     """Return PROFET's described networks on GPUs other than the T4.
 
     Raises
@@ -571,7 +571,7 @@ def read_instance(data: Path) -> Rows:
             hint="name the measurements with --data",
         )
     known = [anchors[_job(s)] for s in scored]
-    return Rows(
+    return Questions(
         questions=[
             f"seconds of a step of {s.model}, batch {s.work.micro_batch:g}, on one "
             f"{s.device.name}, known {k.seconds:.4g} s on a {ANCHOR}"
@@ -589,7 +589,7 @@ def _job(step: MeasuredStep) -> tuple[str, int, float]:
     return step.model, step.work.micro_batch, sum(o.flop for o in step.operators)
 
 
-def _instance_answers(rows: Rows) -> Answers:
+def _instance_answers(rows: Questions) -> Answers:
     steps, anchors, known = rows.facts.steps, rows.facts.anchors, rows.facts.known
     told = columns(known)
     model, start = _fit_of_all(told)
@@ -622,7 +622,7 @@ def _ask_instance(
 def _anchor_by(rate: str) -> baselines.Rule:
     """Return the run on the anchor times the ratio of datasheets' rates."""
 
-    def rule(rows: Rows, _answered: Bools) -> Array:
+    def rule(rows: Questions, _answered: Bools) -> Array:
         def rates(steps: Sequence[MeasuredStep]) -> Array:
             return np.array([float(getattr(s.device, rate) or 1.0) for s in steps])
 

@@ -19,7 +19,7 @@ from advisor.errors import ModelError
 from advisor.lab.data import LAMBDA, MLPERF, PROFET, TRAINPRED
 from advisor.lab.score import baselines
 from advisor.lab.score.cells import SEEN, CellTable, cell_table, left_out
-from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Rows, by
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.scores import Group
 from advisor.machines.devices import suite_device
 from advisor.records import RunRecord
@@ -44,10 +44,10 @@ _RATIOS: Final = {
 }
 
 
-def _rows(table: CellTable, groups: Mapping[str, Bools] | None = None) -> Rows:
+def _rows(table: CellTable, groups: Mapping[str, Bools] | None = None) -> Questions:
     frame = table.frame
     told = zip(frame["model"], frame["precision"], frame["gpu"], frame["batch"], strict=True)
-    return Rows(
+    return Questions(
         questions=[
             f"samples/s of {model} in {precision} on {gpu} at batch {batch:g}: recommend --runs, "
             "its runs on the other devices"
@@ -69,11 +69,11 @@ def _answers(
     return Answers.spread(np.exp(mean), log_sd)
 
 
-def _device_left_out(rows: Rows) -> Answers:
+def _device_left_out(rows: Questions) -> Answers:
     return _answers(rows.facts, rows.facts.frame["device"].to_numpy())
 
 
-def read_gpu(data: Path) -> Rows:
+def read_gpu(data: Path) -> Questions:
     """Return Lambda's cells of one GPU; labels as the table has them."""
     published = LAMBDA.read("throughputs", data)
     table = cell_table(lambda_cells(published))
@@ -103,7 +103,7 @@ def _cleaned(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~((rows["accelerator"] == gpu) & is_job)]
 
 
-def _gpu_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _gpu_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     table: CellTable = rows.facts
     unseen = _answers(table, table.frame["chip"].to_numpy())
     clean = _rows(cell_table(lambda_cells(_cleaned(table.published))))
@@ -187,7 +187,7 @@ def _is_gpu(name: str) -> bool:
     return "?" not in name and (device is None or device.kind == "gpu")
 
 
-def _usual_software(rows: Rows, answers: Answers) -> dict[str, float]:
+def _usual_software(rows: Questions, answers: Answers) -> dict[str, float]:
     usual = ~rows.facts.frame["gpu"].isin(UNUSUAL_SOFTWARE).to_numpy()
     plain = answers.scores(rows.truth, usual)
     return {
@@ -257,14 +257,14 @@ def _steps(collection: str, runs: list[RunRecord]) -> Iterator[dict[str, str | f
             }  # fmt: skip
 
 
-def _read_jobs(data: Path) -> Rows:
+def _read_jobs(data: Path) -> Questions:
     table = cell_table(job_cells(data))
     frame = table.frame
     labels = [f"{s} on {gpu}" for s, gpu in zip(frame["collection"], frame["gpu"], strict=True)]
     return _rows(table, by(frame["collection"]) | by(labels))
 
 
-def _by_runs_and_other_jobs(rows: Rows) -> Answers:
+def _by_runs_and_other_jobs(rows: Questions) -> Answers:
     table: CellTable = rows.facts
     device = table.frame["device"].to_numpy()
     alone = _answers(table, device)
@@ -304,7 +304,7 @@ JOB: Final = Protocol(
 
 def table_of_cells(
     protocol: str, table: pd.DataFrame, reference: pd.DataFrame | None
-) -> tuple[Protocol, Rows]:
+) -> tuple[Protocol, Questions]:
     """Return the question of any table of cells, predicted from its other devices.
 
     A reference table of the same suite is known beside it; whatever either says of the device
@@ -322,7 +322,7 @@ def table_of_cells(
     return replace(_TABLE, name=protocol), asked
 
 
-def _table_answers(rows: Rows) -> Answers:
+def _table_answers(rows: Questions) -> Answers:
     """Answer the table's cells.
 
     Raises

@@ -1,9 +1,9 @@
 """One benchmark: protocols are rows of a question with its truth, and one harness scores answers.
 
-A ``Protocol`` says which rows there are (``Rows``: the words a user types, with the runs that he
-knows; the truth; the group; what may not have been seen), who answers for the product, and which
+A ``Protocol`` says which rows there are (``Questions``: the words a user types, with the runs that
+he knows; the truth; the group; what may not have been seen), who answers for the product, and which
 simpler rules of ``baselines`` stand beside it, by name. Whoever has another predictor scores it on
-the same rows: ``evaluate(protocol, rows, his_answers)``, or as a file (``write_questions``,
+the same rows: ``evaluate(protocol, questions, his_answers)``, or as a file (``write_questions``,
 ``read_answers``).
 """
 
@@ -27,7 +27,7 @@ SEEN_FORM: Final[Form] = "chosen with these rows in sight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class Questions:
     """The questions of one protocol, with their truth.
 
     ``questions`` are in words; what they say as objects, and what baselines need, is in ``facts``.
@@ -103,8 +103,8 @@ class Blinded:
 
 
 # Of the rows, and of those among them that are answered.
-Rule = Callable[[Rows, Bools], Floats | Answers | None]
-Figures = Callable[[Rows, Answers], Mapping[str, float]]
+Rule = Callable[[Questions, Bools], Floats | Answers | None]
+Figures = Callable[[Questions, Answers], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +133,20 @@ class Protocol:
 
     name: str
     description: str
-    rows: Callable[[Path], Rows]
-    answer: Callable[[Rows], Answers]
+    rows: Callable[[Path], Questions]
+    answer: Callable[[Questions], Answers]
     form: Form = SEEN_FORM
-    scores: str | Callable[[Rows], str] = THE_PRODUCT
+    scores: str | Callable[[Questions], str] = THE_PRODUCT
     seen: Sequence[str] = ()
     puts_in: str = ""
     baselines: Mapping[str, Rule] = field(default_factory=dict)
     by_group: bool = False
     figures: Figures | None = None
     notes: Sequence[str] = ()
-    blind: Callable[[Rows], Blinded] | None = None
-    scorer: Callable[[Rows, Answers, Bools], Scores] | None = None
+    blind: Callable[[Questions], Blinded] | None = None
+    scorer: Callable[[Questions, Answers, Bools], Scores] | None = None
 
-    def scored(self, rows: Rows, answers: Answers, among: Bools | None = None) -> Scores:
+    def scored(self, rows: Questions, answers: Answers, among: Bools | None = None) -> Scores:
         """Score some of the rows."""
         among = rows.every if among is None else among
         if self.scorer is None:
@@ -182,7 +182,7 @@ def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation
     )
 
 
-def evaluate(protocol: Protocol, rows: Rows, answers: Answers) -> Validation:
+def evaluate(protocol: Protocol, rows: Questions, answers: Answers) -> Validation:
     """Score anybody's answers to a protocol's rows, with the baselines on the same rows."""
     answered = np.isfinite(answers.value) & np.isfinite(rows.truth)
     said = {name: rule(rows, answered) for name, rule in protocol.baselines.items()}
@@ -218,7 +218,7 @@ def evaluate(protocol: Protocol, rows: Rows, answers: Answers) -> Validation:
 
 
 def _beside(
-    protocol: Protocol, rows: Rows, answers: Answers, rule: Answers
+    protocol: Protocol, rows: Questions, answers: Answers, rule: Answers
 ) -> tuple[Scores, Scores | None] | None:
     """Score a rule where both answer, and us there where that is not everywhere."""
     if protocol.scorer is not None:
@@ -238,7 +238,7 @@ def _beside(
 
 
 def _groups(
-    protocol: Protocol, rows: Rows, answers: Answers, rules: Mapping[str, Answers]
+    protocol: Protocol, rows: Questions, answers: Answers, rules: Mapping[str, Answers]
 ) -> list[Group]:
     """Score every group that holds an answer."""
     found = []
@@ -265,7 +265,7 @@ def by(labels: Iterable[Any], *, prefix: str = "", is_sorted: bool = True) -> di
     return {f"{prefix}{name}": column == name for name in names}
 
 
-def write_questions(rows: Rows, path: Path) -> int:
+def write_questions(rows: Questions, path: Path) -> int:
     """Write questions, truth, group and what may not have been seen as CSV; returns the rows."""
     import pandas as pd
 
@@ -279,7 +279,7 @@ def write_questions(rows: Rows, path: Path) -> int:
     return int(rows.truth.size)
 
 
-def read_answers(path: Path, rows: Rows) -> Answers:
+def read_answers(path: Path, rows: Questions) -> Answers:
     """Read another predictor's answers: CSV of row, value and perhaps low and high.
 
     Raises

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from advisor.domain import REACH_90
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import PUTS_IN, measured_layouts, predictor, step_s, step_s_by_flags
-from advisor.lab.score.harness import Answers, Bools, Protocol, Rows
+from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
 from advisor.machines.devices import suite_device
@@ -227,7 +227,7 @@ class LayoutFacts:
     model: LayoutModel
 
 
-def read_layouts(data: Path) -> Rows:
+def read_layouts(data: Path) -> Questions:
     """Return the published runs by layout; those that train only a part are not in the mean."""
     rows = read(data)
     family = np.array([_family(g) for g in rows.gpu])
@@ -238,7 +238,7 @@ def read_layouts(data: Path) -> Rows:
         groups[f"{of} {table}"] = here & dense
         groups[f"{of} {table} (adapter or offload)"] = here & ~dense
     told = zip(rows.row_id, rows.gpu, rows.devices, strict=True)
-    return Rows(
+    return Questions(
         questions=[f"seconds of a step of {r} on {n:g} x {g}, so laid out" for r, g, n in told],
         truth=rows.measured_s,
         unseen=[f"layouts/{table}" for table in rows.table],
@@ -267,7 +267,7 @@ def predict(rows: LayoutRows, model: LayoutModel) -> Answers:
     return Answers(value=value, low=value * np.exp(-width), high=value * np.exp(width))
 
 
-def _constant_efficiency(rows: Rows, _answered: Bools) -> Floats:
+def _constant_efficiency(rows: Questions, _answered: Bools) -> Floats:
     facts: LayoutFacts = rows.facts
     found = np.full(len(facts.rows), np.nan)
     dense = facts.is_dense
@@ -277,7 +277,7 @@ def _constant_efficiency(rows: Rows, _answered: Bools) -> Floats:
     return found
 
 
-def _operators_law(rows: Rows, _answered: Bools) -> Floats:
+def _operators_law(rows: Questions, _answered: Bools) -> Floats:
     facts: LayoutFacts = rows.facts
     found = np.full(len(facts.rows), np.nan)
     found[facts.is_dense] = by_operators(
@@ -286,7 +286,7 @@ def _operators_law(rows: Rows, _answered: Bools) -> Floats:
     return found
 
 
-def _layout_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _layout_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     facts: LayoutFacts = rows.facts
     return {
         **_family_figures(rows, answers),
@@ -297,7 +297,7 @@ def _layout_figures(rows: Rows, answers: Answers) -> dict[str, float]:
     }
 
 
-def _family_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _family_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     """Compare like with like: mean of tables with mean of tables, pooled with pooled."""
     facts: LayoutFacts = rows.facts
     constant = Answers(value=_constant_efficiency(rows, facts.is_dense))
@@ -327,7 +327,7 @@ def _family_figures(rows: Rows, answers: Answers) -> dict[str, float]:
     return figures
 
 
-def _calculon_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _calculon_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     """Return Calculon's published error by table beside ours, and both means of these tables."""
     figures, ours, theirs = {}, [], []
     for table, error in CALCULON.items():

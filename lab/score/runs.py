@@ -34,7 +34,7 @@ from advisor.collectors import bounded
 from advisor.domain import QUANTILES
 from advisor.errors import ModelError
 from advisor.lab.data import CAMPAIGNS, IBM, SCOUT, TRAINPRED
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Rows, by
+from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
 from advisor.learned.boosting import Boosting
@@ -74,7 +74,7 @@ _MOST_FOLDS: Final = 24  # of pairs of program and instance type: each fold fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class OwnRuns:
     """Labelled runs as a problem, and which of them are scored."""
 
     asked: Problem
@@ -87,26 +87,26 @@ def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
     return read_runs([there if there.is_dir() else packaged.root("datasets") / name])
 
 
-def _run_rows(asked: Problem, tested: Bools) -> Rows:
+def _run_rows(asked: Problem, tested: Bools) -> Questions:
     records = asked.records
     families = [r.job.family if is_tested else "" for r, is_tested in
                 zip(records, tested, strict=True)]  # fmt: skip
     truth = np.where(tested & ~asked.is_censored, asked.truth, np.nan)
-    return Rows(
+    return Questions(
         questions=[f"{r.job.job_id} on {r.instance_key}, after its partial run" for r in records],
         truth=truth,
         unseen=[f"runs of {r.job.family}" for r in records],
         groups={name: mask for name, mask in by(families).items() if name},
-        facts=Runs(asked=asked, tested=tested),
+        facts=OwnRuns(asked=asked, tested=tested),
     )
 
 
-def _read_seconds(data: Path) -> Rows:
+def _read_seconds(data: Path) -> Questions:
     asked = problem(read_own(data))
     return _run_rows(asked, np.ones(len(asked.records), bool))
 
 
-def _read_minutes(data: Path) -> Rows:
+def _read_minutes(data: Path) -> Questions:
     seconds, minutes = read_own(data), read_own(data, "minutes")
     names = {record.record_id for record in minutes}
     asked = problem([*seconds, *minutes])
@@ -125,14 +125,14 @@ def as_shipped(chosen: str) -> Guarded:
     return guarded
 
 
-def _placed(split: SplitScores, rows: Rows, values: Floats) -> Floats:
+def _placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
     """Return a split's values in the order of the rows, nan where it has none."""
     found = np.full(rows.truth.size, np.nan)
     found[split.rows] = values
     return found
 
 
-def _split_answers(split: SplitScores, rows: Rows, **more: Any) -> Answers:
+def _split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
     assert split.bounds is not None
     low, high = (_placed(split, rows, split.bounds[:, k]) for k in (0, 1))
     others = {name: _placed(split, rows, values) for name, values in split.simple.items()}
@@ -142,7 +142,7 @@ def _split_answers(split: SplitScores, rows: Rows, **more: Any) -> Answers:
     )  # fmt: skip
 
 
-def _network(rows: Rows) -> Floats:
+def _network(rows: Questions) -> Floats:
     """Return what the thesis's kind of network says, the series among its inputs."""
     asked = rows.facts.asked
     seen = problem(asked.records, asked.target, has_series=True)
@@ -156,7 +156,7 @@ def _network(rows: Rows) -> Floats:
     return _placed(found, rows, found.predicted)
 
 
-def _own_answers(rows: Rows) -> Answers:
+def _own_answers(rows: Questions) -> Answers:
     asked = rows.facts.asked
     build = partial(as_shipped, shipped_choice())
     splits = [evaluate(asked, build, name, most_folds=_MOST_FOLDS) for name in _SPLITS]
@@ -238,7 +238,7 @@ OWN: Final = Protocol(
 )
 
 
-def _minutes_answers(rows: Rows) -> Answers:
+def _minutes_answers(rows: Questions) -> Answers:
     asked, tested = rows.facts.asked, rows.facts.tested
     build = partial(as_shipped, shipped_choice())
     own = evaluate(asked, build, "job", coverage=0.9, tested=tested)
@@ -304,7 +304,7 @@ _COURSE: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _read_thesis(data: Path) -> Rows:
+def _read_thesis(data: Path) -> Questions:
     """Return the first random split of ``advisor evaluate``.
 
     One run has no cost: every estimator is scored on the others, whatever it predicts.
@@ -339,7 +339,7 @@ def _estimators(kind: Kind) -> dict[str, Callable[[], RunRegressor]]:
     }
 
 
-def _thesis_answers(rows: Rows) -> Answers:
+def _thesis_answers(rows: Questions) -> Answers:
     """Answer as what ships does: physics with a learned correction, cost as time by price."""
     asked, figures, others = rows.facts.asked, {}, {}
     test = np.flatnonzero(rows.facts.tested)
@@ -415,7 +415,7 @@ RANDOM: Final = "at random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class KnownJob:
     """A job of a collection: what is known of it, and of those of other families."""
 
     collection: str
@@ -446,16 +446,16 @@ class Choice:
         }
 
 
-def read_ranking(data: Path) -> Rows:
+def read_ranking(data: Path) -> Questions:
     """Return every choice of the collections that are there; the truth is the best cost, 1."""
-    found: list[Choice] = []
+    found: list[KnownJob] = []
     for collection, table, anchor in _COLLECTIONS:
         if collection.is_in(data):
             found += choices(collection.name, collection.read_runs(table, data), anchor)
     if not found:
         raise ModelError(f"none of the collections is in {data}", hint="see shared/data")
     names = [f"{c.collection} {c.name}" for c in found]
-    return Rows(
+    return Questions(
         questions=[f"the cheapest configuration of {name}, known one run" for name in names],
         truth=np.ones(len(found)),
         unseen=[f"other runs of {c.name}, and runs of its family" for c in found],
@@ -464,7 +464,7 @@ def read_ranking(data: Path) -> Rows:
     )
 
 
-def choices(name: str, records: Sequence[RunRecord], anchor: str | None = None) -> list[Choice]:
+def choices(name: str, records: Sequence[RunRecord], anchor: str | None = None) -> list[KnownJob]:
     """Return a choice for every job, its family left out; ``anchor`` has its one run."""
     runs, spent, jobs, cells = matrices(records)
     found = []
@@ -477,7 +477,7 @@ def choices(name: str, records: Sequence[RunRecord], anchor: str | None = None) 
         first = anchor_of(runs, job, others) if anchor is None else _place(cells, anchor)
         if np.isfinite(runs.prices[job]).sum() >= _LEAST_CHOICES and runs.has_run[job, first]:
             found.append(
-                Choice(
+                KnownJob(
                     collection=name, name=str(jobs[job]), matrices=(runs, spent, jobs, cells),
                     job=job, others=others, first=first, is_told=anchor is not None,
                     penalty=penalties[family],
@@ -490,7 +490,7 @@ def _place(cells: Sequence[str], instance: str) -> int:
     return next(i for i, name in enumerate(cells) if f"/{instance}x" in name)
 
 
-def _ranking_answers(rows: Rows) -> Answers:
+def _ranking_answers(rows: Questions) -> Answers:
     both = [choice.paid() for choice in rows.facts]
     figures: dict[str, list[float]] = {}
     for choice, (paid, free) in zip(rows.facts, both, strict=True):
@@ -549,7 +549,7 @@ class Campaigns:
         return np.unique(self.rows.family)
 
 
-def read_published(path: Path, *, is_own: bool = True) -> Rows:
+def read_published(path: Path, *, is_own: bool = True) -> Questions:
     """Return published runs; a table of one's own is predicted from the packaged ones.
 
     Raises
@@ -566,7 +566,7 @@ def read_published(path: Path, *, is_own: bool = True) -> Rows:
     runs = [a.question.campaign for a in found]
     kinds = ["whole runs" if c.is_whole_run else "steps alone" for c in runs]
     labels = ([c.family for c in runs], [f"on {c.accelerator}" for c in runs], kinds)
-    return Rows(
+    return Questions(
         questions=[f"device-hours of {c.campaign} on {c.accelerator}" for c in runs],
         truth=rows.published_h,
         unseen=[f"campaigns of {c.family}" for c in runs],
@@ -597,13 +597,13 @@ def _band(value: Floats, log_sd: Floats, **more: Any) -> Answers:
     return Answers(value=np.exp(value), low=low, high=high, **more)
 
 
-def _campaign_answers(rows: Rows) -> Answers:
+def _campaign_answers(rows: Questions) -> Answers:
     facts: Campaigns = rows.facts
     value, log_sd = predict(facts.rows, facts.known)
     return _band(value, log_sd, figures=_campaign_figures(facts, value, log_sd))
 
 
-def _blind_campaigns(rows: Rows) -> Blinded:
+def _blind_campaigns(rows: Questions) -> Blinded:
     """Answer Megatron's with a layout model that never saw the steps of the same paper."""
     facts: Campaigns = rows.facts
     law = constants().layout
@@ -627,7 +627,7 @@ def _blind_campaigns(rows: Rows) -> Blinded:
 def _by_other_families(target: Callable[[Campaigns, Bools], Floats | None]) -> Any:
     """Return a rule that is told, family by family, what to say of that family's rows."""
 
-    def rule(rows: Rows, _answered: Bools) -> Floats | None:
+    def rule(rows: Questions, _answered: Bools) -> Floats | None:
         found = np.full(rows.truth.size, np.nan)
         for family in rows.facts.families:
             own = rows.facts.rows.family == family
@@ -653,7 +653,7 @@ def _constant_mfu(facts: Campaigns, own: Bools) -> Floats | None:
     return np.asarray(ideal_h[own] * others)
 
 
-def _steps_alone(rows: Rows, _answered: Bools) -> Answers:
+def _steps_alone(rows: Questions, _answered: Bools) -> Answers:
     told = rows.facts.rows
     return _band(np.log(told.estimated_h), told.step_log_sd)
 

@@ -32,7 +32,7 @@ from advisor.jobs.job import Job
 from advisor.lab.data import MLPERF, SIA
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import predictor
-from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Rows, by
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.scores import score
 from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import suite_device
@@ -91,9 +91,11 @@ class Application:
         return one_device_s(self.known, self.wanted.placements)
 
 
-def _application_rows(found: list[Application], groups: Mapping[str, Bools], **more: Any) -> Rows:
+def _application_rows(
+    found: list[Application], groups: Mapping[str, Bools], **more: Any
+) -> Questions:
     told = [(a, i) for a in found for i in range(a.wanted.step_s.size)]
-    return Rows(
+    return Questions(
         questions=[
             f"seconds of a step of {a.name} on {a.wanted.placements.workers[i]:g} GPUs of "
             f"{a.cluster}, batch {a.wanted.placements.batch[i]:g} each"
@@ -113,7 +115,7 @@ def _per_row(found: list[Application], value: Callable[[Application], Any]) -> l
 def by_application(of: Callable[[Application], Floats | None]) -> baselines.Rule:
     """Return a rule that answers application by application; nan where it lacks a fact."""
 
-    def rule(rows: Rows, _answered: Bools) -> Floats:
+    def rule(rows: Questions, _answered: Bools) -> Floats:
         said = [(a, of(a)) for a in rows.facts]
         return np.concatenate(
             [np.full(a.wanted.step_s.size, np.nan) if s is None else s for a, s in said]
@@ -170,7 +172,7 @@ def _pollux_step_s(theta: Floats, placements: Placements) -> Floats:
     return np.asarray((gradient**gamma + sync**gamma) ** (1.0 / gamma))
 
 
-def _means(rows: Rows, said: Mapping[str, Floats]) -> dict[str, float]:
+def _means(rows: Questions, said: Mapping[str, Floats]) -> dict[str, float]:
     """Return means over applications of the MAPE by cluster, of every rule that answers all."""
     figures, names = {}, _per_row(rows.facts, lambda a: f"{a.cluster} {a.name}")
     of_application = by(names, is_sorted=False)
@@ -189,7 +191,7 @@ def _means(rows: Rows, said: Mapping[str, Floats]) -> dict[str, float]:
 # scaling
 
 
-def read_scaling(data: Path) -> Rows:
+def read_scaling(data: Path) -> Questions:
     """Return described applications on more than four GPUs, their runs on at most four known.
 
     Raises
@@ -261,7 +263,7 @@ def _machines(cluster: str, nodes: int, per_node: int) -> str:
     return f"{nodes}x{per_node}x{MACHINES[cluster]}"
 
 
-def _scaling_answers(rows: Rows) -> Answers:
+def _scaling_answers(rows: Questions) -> Answers:
     said = []
     for one in rows.facts:
         work = work_of(one.name)
@@ -300,7 +302,7 @@ _RULES: Final = {
 _WITH_POLLUX: Final = _RULES | {"Pollux, seven parameters": by_application(pollux)}
 
 
-def _scaling_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _scaling_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     said = {name: rule(rows, rows.every) for name, rule in _WITH_POLLUX.items()}
     figures = _means(rows, {"ours": answers.value} | said)  # type: ignore[arg-type]
     workers = np.concatenate([a.wanted.placements.workers for a in rows.facts])
@@ -346,7 +348,7 @@ class Nominal(Application):
     constants: ScalingParameters
 
 
-def read_nominal(data: Path) -> Rows:
+def read_nominal(data: Path) -> Questions:
     """Return applications with a step on one GPU and known gradients, on more than four.
 
     Raises
@@ -381,7 +383,7 @@ def read_nominal(data: Path) -> Rows:
     )
 
 
-def _planned(rows: Rows, constants: ScalingParameters | None = None) -> Floats:
+def _planned(rows: Questions, constants: ScalingParameters | None = None) -> Floats:
     """Return the planner's steps [s] and their log_sd, shape (2, n)."""
     said = []
     for a in rows.facts:
@@ -392,7 +394,7 @@ def _planned(rows: Rows, constants: ScalingParameters | None = None) -> Floats:
     return np.concatenate(said, axis=1)
 
 
-def _nominal_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _nominal_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     in_sample = _planned(rows, parameters.scaling())[0]
     said: dict[str, Any] = {name: rule(rows, rows.every) for name, rule in _RULES.items()}
     figures = {f"pooled: {IN_SAMPLE}, MAPE": score(in_sample, rows.truth).mape_fraction}
@@ -502,7 +504,7 @@ def ask(pair: Pair) -> tuple[float, float]:
     return pair.large.batch / float(columns.step_s[0]), float(columns.log_sd[0])
 
 
-def read_mlperf_series(data: Path) -> Rows:
+def read_mlperf_series(data: Path) -> Questions:
     """Return the larger systems of the entries.
 
     Raises
@@ -519,7 +521,7 @@ def read_mlperf_series(data: Path) -> Rows:
         f"size x {least:g} to {most:g}": (growth > least) & (growth <= most)
         for least, most in BANDS
     }
-    return Rows(
+    return Questions(
         questions=[
             f"samples/s of {p.benchmark} on {p.large.accelerators} x {p.large.device.name}, "
             f"batch {p.large.batch}; --runs {p.small.device.name},{p.small.accelerators},"
@@ -575,8 +577,8 @@ def _asked_peers(peers: PeerRows[Any], fit: Callable[[PeerRows[Any]], FittedRate
     return found
 
 
-def _peer_rows(peers: PeerRows[Any], what: str, truth: Floats, facts: dict[str, Any]) -> Rows:
-    return Rows(
+def _peer_rows(peers: PeerRows[Any], what: str, truth: Floats, facts: dict[str, Any]) -> Questions:
+    return Questions(
         questions=[f"{what} of {key}" for key in peers.keys],
         truth=truth,
         unseen=[f"recordings of {model}" for model in peers.models],
@@ -585,7 +587,7 @@ def _peer_rows(peers: PeerRows[Any], what: str, truth: Floats, facts: dict[str, 
     )
 
 
-def read_cluster(data: Path) -> Rows:
+def read_cluster(data: Path) -> Questions:
     """Return multi-node runs; known are single-node runs, and the slowest link between sites."""
     peers, _ = read_rows(data)
     asked = peers.asked
@@ -601,7 +603,7 @@ def read_cluster(data: Path) -> Rows:
     return replace(rows, groups=rows.groups | {"one site": ~is_far, "several sites": is_far})
 
 
-def _cluster_answers(rows: Rows) -> Answers:
+def _cluster_answers(rows: Questions) -> Answers:
     peers = rows.facts["peers"]
     low, value, high = _asked_peers(peers, lambda known: fitted_rate(known, rate_of_parts))
     # The mean error of a repeat against its cell's mean cannot be beaten.
@@ -629,14 +631,14 @@ CLUSTER: Final = Protocol(
 )
 
 
-def read_series(data: Path) -> Rows:
+def read_series(data: Path) -> Questions:
     """Return every run; known is its first minute of network readings and step records."""
     _, peers = read_rows(data)
     facts = {"minute": 1e6 / peers.asked.window_per_s}
     return _peer_rows(peers, "seconds per million samples", 1e6 / peers.samples_per_s, facts)
 
 
-def _series_answers(rows: Rows) -> Answers:
+def _series_answers(rows: Questions) -> Answers:
     low, rate, high = 1e6 / _asked_peers(
         rows.facts["peers"], lambda known: fitted_rate(known, rate_after_a_minute)
     )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import UsageError
 from advisor.lab.data import SPOT
-from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Rows, Rule, by
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Scores, score
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace, replay
@@ -117,16 +117,16 @@ class _Starts:
     trace: NDArray[np.str_]
 
 
-def read_spot(data: Path) -> Rows:
+def read_spot(data: Path) -> Questions:
     """Return every start in the second half of every trace."""
     return starts_of(halves_of(data))
 
 
-def starts_of(halves: list[Half]) -> Rows:
+def starts_of(halves: list[Half]) -> Questions:
     """Return every start; the truth is nan where the trace ends before the job."""
     names = [h.trace.name for h in halves for _ in h.start_s]
     truth = np.concatenate([replay(h.future, JOB, h.start_s).finish_s for h in halves])
-    return Rows(
+    return Questions(
         questions=[f"seconds until a 10 h job ends in {name}" for name in names],
         truth=np.where(np.isfinite(truth), truth, np.nan),
         unseen=[f"{name} after the day of the start" for name in names],
@@ -139,7 +139,7 @@ def starts_of(halves: list[Half]) -> Rows:
     )
 
 
-def _spot_scores(rows: Rows, answers: Answers, among: Bools) -> Scores:
+def _spot_scores(rows: Questions, answers: Answers, among: Bools) -> Scores:
     """Score errors over the starts that end within their trace, coverage as mean over traces."""
     assert answers.low is not None
     assert answers.high is not None
@@ -150,7 +150,7 @@ def _spot_scores(rows: Rows, answers: Answers, among: Bools) -> Scores:
     return replace(shown.scores(rows.truth, among), coverage=float(np.nanmean(covered)))
 
 
-def _coverage(rows: Rows, answers: Answers, mask: Bools) -> float:
+def _coverage(rows: Questions, answers: Answers, mask: Bools) -> float:
     """Return the share of decided starts whose finish lies in the closed interval."""
     is_over = np.isfinite(rows.truth) & mask
     is_late = ~np.isfinite(rows.truth) & mask & (rows.facts.elapsed_s > answers.high)
@@ -177,7 +177,7 @@ def _libraries(
     ]
 
 
-def _spot_answers(rows: Rows) -> Answers:
+def _spot_answers(rows: Questions) -> Answers:
     halves, parameters = rows.facts.halves, ForecastParameters()
     libraries = _libraries(halves, finish_runner(JOB), parameters)
     answers = _banded([_rolling(k, halves, libraries, parameters) for k in range(len(halves))])
@@ -191,7 +191,7 @@ def _spot_answers(rows: Rows) -> Answers:
     )
 
 
-def _spot_figures(rows: Rows, answers: Answers) -> dict[str, float]:
+def _spot_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     assert answers.low is not None
     assert answers.high is not None
     masks = rows.groups.values()
@@ -353,7 +353,7 @@ class Bills:
         return np.concatenate(bills), late
 
 
-def read_plan(data: Path) -> Rows:
+def read_plan(data: Path) -> Questions:
     """Return submissions by trace and deadline; the truth is the least possible bill."""
     halves = halves_of(data)
     cells = [
@@ -367,7 +367,7 @@ def read_plan(data: Path) -> Rows:
         for _, half, starts, deadline_h in cells
     ]
     told = [(half.trace.name, hours) for _, half, starts, hours in cells for _ in starts]
-    return Rows(
+    return Questions(
         questions=[f"the bill of a 10 h job in {name} within {hours:g} h" for name, hours in told],
         truth=np.concatenate(least),
         unseen=[f"{name} after the start, but for every third day" for name, _ in told],
@@ -454,7 +454,7 @@ RULES: Final[Mapping[str, Replay]] = {
 }
 
 
-def _plan_answers(rows: Rows) -> Answers:
+def _plan_answers(rows: Questions) -> Answers:
     facts: Bills = rows.facts
     ours, late = facts.paid(_plans(facts.halves, JOB), JOB)
     on_notice, late_on_notice = facts.paid(_plans(facts.halves, _NOTICED), _NOTICED)

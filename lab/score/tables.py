@@ -34,7 +34,7 @@ from advisor.lab.data.dataset import PublishedTable, read_frame, standing_for
 from advisor.lab.score import load
 from advisor.lab.score.described import read_layers
 from advisor.lab.score.devices import lambda_cells, mlperf_cells, one_device_cells, table_of_cells
-from advisor.lab.score.harness import Protocol, Rows, evaluate
+from advisor.lab.score.harness import Protocol, Questions, evaluate
 from advisor.lab.score.runs import read_published
 from advisor.lab.score.scores import Validation
 
@@ -99,7 +99,7 @@ SUITES: Final = (
 )  # fmt: skip
 
 
-def asked_table(path: Path, data: Path | None) -> tuple[Protocol, Rows]:
+def asked_table(path: Path, data: Path | None) -> tuple[Protocol, Questions]:
     """Return the question that a CSV table puts, by the suite that its columns tell.
 
     Without ``data``, published measurements laid out like ``shared/data``, the table stands alone.
@@ -165,7 +165,7 @@ def _suite(path: Path, rows: pd.DataFrame) -> Suite:
     )
 
 
-def _by_protocol(suite: Suite, path: Path, data: Path | None) -> tuple[Protocol, Rows]:
+def _by_protocol(suite: Suite, path: Path, data: Path | None) -> tuple[Protocol, Questions]:
     """Return the suite's protocol on measurements in which the table takes its place."""
     protocol = load(suite.protocol)
     if suite.protocol == "layers":

@@ -31,7 +31,7 @@ from advisor.jobs.layout_runs import LayoutRun
 from advisor.lab.data import PARCAE
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import PUTS_IN, ask, measured_layouts, memory_bytes, predictor
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Rows, by
+from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.layouts import asked_after, calibrated
 from advisor.lab.score.scores import Group, Scores, score
 from advisor.machines.cluster_text import one_group
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 _PRIORS: Final = "the centres and widths of the layout model's priors: chosen on other tables"
 
 
-def _asked_rows(runs: list[AskedRun], unseen: list[str], **more: Any) -> Rows:
-    return Rows(
+def _asked_rows(runs: list[AskedRun], unseen: list[str], **more: Any) -> Questions:
+    return Questions(
         questions=[
             f"seconds of a step of {r.row_id} on {r.layout.devices} x {r.gpu}, by flags"
             for r in runs
@@ -79,7 +79,7 @@ class _Runs:
     left_out: int
 
 
-def read_finetune(data: Path) -> Rows:
+def read_finetune(data: Path) -> Questions:
     """Return the fine-tuning runs, grouped by the model that is left out."""
     runs, left_out = finetune_rows.read(data)
     return _asked_rows(
@@ -101,7 +101,7 @@ def _without(runs: list[AskedRun], kind: str) -> Answers:
     return Answers(value=found[0], low=found[1], high=found[2])
 
 
-def _finetune_answers(rows: Rows) -> Answers:
+def _finetune_answers(rows: Questions) -> Answers:
     runs = rows.facts.runs
     by_model, by_gpu = _without(runs, "model"), _without(runs, "gpu")
     full = by_model.scores(rows.truth, np.array([not r.setup.has_adapters for r in runs]))
@@ -169,14 +169,14 @@ class _B200:
     left_out: int
 
 
-def read_blackwell(data: Path) -> Rows:
+def read_blackwell(data: Path) -> Questions:
     """Return SimuMax's steps on eight B200s, and the memory that each allocated."""
     runs, allocated, left_out = blackwell_rows.read(data)
     facts = _B200(runs=runs, allocated=allocated, left_out=left_out)
     return _asked_rows(runs, [f"layouts/{blackwell_rows.TABLE}"] * len(runs), facts=facts)
 
 
-def _blackwell_answers(rows: Rows) -> Answers:
+def _blackwell_answers(rows: Questions) -> Answers:
     facts: _B200 = rows.facts
     parameters, table = load().without(blackwell_rows.TABLE), columns_of(facts.runs)
     said = ask(facts.runs, parameters)
@@ -267,12 +267,12 @@ def halves(frame: pd.DataFrame) -> Halves:
     return found
 
 
-def read_pipeline(data: Path) -> Rows:
+def read_pipeline(data: Path) -> Questions:
     """Return Parcae's runs on more GPUs, those on fewer known."""
     cut = halves(PARCAE.read("steps", data))
     names = [name for name, (_, many) in cut.items() for _ in range(len(many))]
     larger = [row for _, many in cut.values() for row in many.itertuples()]
-    return Rows(
+    return Questions(
         questions=[
             f"seconds of a step of {name} on {row.accelerators} x {MACHINE}, dp {row.dp}, "
             f"pp {row.pp}, known its runs on at most {MOST_GPUS}"
@@ -330,7 +330,7 @@ def _answer(case: StepCase, on: OnMachine, layout: Layout) -> tuple[float, float
     return step_s, case.own.log_sd(on.problem, columns, device, on.log_sd)
 
 
-def _pipeline_answers(rows: Rows) -> Answers:
+def _pipeline_answers(rows: Questions) -> Answers:
     cut: Halves = rows.facts
     said = np.concatenate([asked(name, *both) for name, both in cut.items()])
     bare = [asked(name, few.iloc[:0], many)[:, 0] for name, (few, many) in cut.items()]
@@ -371,7 +371,7 @@ RESERVES_GIB: Final = (1, 2, 3, 4, 5, 6, 8)
 COVERAGE: Final = 0.9
 
 
-def read_oom(data: Path) -> Rows:
+def read_oom(data: Path) -> Questions:
     """Return every run whose memory is printed or that ran out of it; truth is what was read.
 
     Raises
@@ -383,7 +383,7 @@ def read_oom(data: Path) -> Rows:
     if not known.is_reading.any():
         raise ModelError("no row prints memory", hint="see shared/reference/protocols.md, oom")
     table = known.rows.table
-    return Rows(
+    return Questions(
         questions=[
             f"bytes of the fullest device of {r} on {g}"
             for r, g in zip(known.rows.row_id, known.rows.gpu, strict=True)
@@ -426,7 +426,7 @@ def _read_bytes(known: MemoryRows, rows: LayoutRows, told: MemoryConstants) -> F
     return np.asarray(stage - told.context_bytes * ~known.has_context)
 
 
-def _oom_answers(rows: Rows) -> Answers:
+def _oom_answers(rows: Questions) -> Answers:
     known: MemoryRows = rows.facts
     predicted, half, bare, fullest, _ = _memory_left_out(known)
     answers = Answers(
@@ -464,7 +464,7 @@ def _with_failures(known: MemoryRows) -> list[str]:
     ]
 
 
-def _curve(rows: Rows, answers: Answers, fullest: Floats) -> dict[str, float]:
+def _curve(rows: Questions, answers: Answers, fullest: Floats) -> dict[str, float]:
     """Failures found and false alarms at each share of the memory, and at each reserve."""
     known: MemoryRows = rows.facts
     told = np.isin(known.rows.table, _with_failures(known))
@@ -495,7 +495,7 @@ def _rules(known: MemoryRows, predicted: Floats) -> dict[str, Bools]:
     }
 
 
-def _blind_oom(rows: Rows) -> Blinded:
+def _blind_oom(rows: Questions) -> Blinded:
     """Score what is asked where nothing is known of the framework, and a nested memory rule.
 
     What the frameworks keep was read off these rows, so that without it nothing of a table is
