@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor import data
 from advisor.collectors import atomic
 from advisor.errors import AbsentDataError, ModelError
 from advisor.records import RunRecord, reads
-from advisor.records.files import read_records, to_line, write_records
+from advisor.records.files import read_records, to_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,15 +52,32 @@ def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedTable:
+class Place:
+    """A file that lies in one of two places under a folder of measurements.
+
+    ``file`` is where our form lies under ``measurements/``, ``published`` where the collected one
+    does under a folder laid out like ``shared/data``.
+    """
+
+    file: str
+    published: str
+
+    def path_under(self, root: Path) -> Path | None:
+        """Return what there is of it under a folder, the published form first."""
+        if self.published in _STANDING.get():
+            return _STANDING.get()[self.published]
+        for place in (self.published, f"{FOLDER}/{self.file}"):
+            if (root / place).exists():
+                return root / place
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable(Place):
     """A table of a data set.
 
     Attributes
     ----------
-    file : str
-        Of our form, under ``measurements/``: ``DATASET/NAME.csv`` or ``.csv.gz``.
-    published : str
-        Where the published form lies under a folder laid out like ``shared/data``.
     columns : mapping of str to str
         Our column -> the published one. Empty where the table has a reader and a writer of its
         own, which know both forms.
@@ -73,8 +90,7 @@ class PublishedTable:
     tidy : callable
         What else is done to the frame of our columns: labels changed, rows left out.
     collect : callable or None
-        Makes our form of a folder laid out like ``shared/data``, where the published form is not
-        one CSV file; ``published`` then tells whether it is there.
+        Makes our form of a folder, where the published form is not one CSV file.
     selection : callable
         Of our form: the rows whose licence lets them ship.
     tell : frozenset of str
@@ -82,8 +98,6 @@ class PublishedTable:
         ``advisor validate TABLE`` does not take this table.
     """
 
-    file: str
-    published: str
     columns: Mapping[str, str]
     form: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
@@ -126,15 +140,6 @@ class PublishedTable:
             raise ModelError(
                 f"cannot read {path}: {error}", hint=f"the form is that of {self.published}"
             ) from error
-
-    def path_under(self, root: Path) -> Path | None:
-        """Return what there is of this table under a folder, the published form first."""
-        if self.published in _STANDING.get():
-            return _STANDING.get()[self.published]
-        for place in (self.published, f"{FOLDER}/{self.file}"):
-            if (root / place).exists():
-                return root / place
-        return None
 
     def read_under(self, root: Path) -> pd.DataFrame | None:
         """Read what there is of this table under a folder, None where there is nothing.
@@ -196,29 +201,10 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collection:
-    """Labelled runs in two forms: as published, and our run records, which ship.
+class Collection(Place):
+    """Labelled runs: as published, and the run records that ``collect`` makes, which ship."""
 
-    Attributes
-    ----------
-    file : str
-        Of our form, under ``measurements/``: ``DATASET/NAME.jsonl.gz``.
-    published : str
-        File or folder under one laid out like ``shared/data``.
-    collect : callable
-        Makes our records of the published form.
-    """
-
-    file: str
-    published: str
     collect: Callable[[Path], list[RunRecord]]
-
-    def path_under(self, root: Path) -> Path | None:
-        """Return what there is of them under a folder, the published form first."""
-        for place in (self.published, f"{FOLDER}/{self.file}"):
-            if (root / place).exists():
-                return root / place
-        return None
 
     def read_under(self, root: Path) -> list[RunRecord] | None:
         """Read what there is of them under a folder, None where there is nothing.
@@ -233,56 +219,10 @@ class Collection:
             return None
         return self.collect(path) if path == root / self.published else read_records(path)
 
-    def write(self, records: Iterable[RunRecord], path: Path) -> None:
-        """Write our form, the same bytes for the same records."""
-        write_records(path, records)
-
-
-class Located(Protocol):
-    """Something that lies in one of two places under a folder of measurements."""
-
-    @property
-    def published(self) -> str:
-        """Where its published form lies."""
-        ...
-
-    def path_under(self, root: Path) -> Path | None:
-        """Return where it is, None where it is not."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedFile:
-    """A file that keeps its published form.
-
-    Attributes
-    ----------
-    file, published : str
-        As of ``PublishedTable``.
-    """
-
-    file: str
-    published: str
-
-    def path_under(self, root: Path) -> Path | None:
-        """Return where it is under a folder, None where it is not."""
-        for place in (self.published, f"{FOLDER}/{self.file}"):
-            if (root / place).is_file():
-                return root / place
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Files of a public repository at one commit.
-
-    Attributes
-    ----------
-    repository : str
-        ``OWNER/NAME`` on GitHub.
-    commit : str
-        As long as it is known.
-    """
+    """Files of a repository, ``OWNER/NAME`` on GitHub, at one commit as far as it is known."""
 
     repository: str
     commit: str
@@ -295,23 +235,10 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one object a data set
 class Dataset:
-    """A data set.
+    """A data set: tables, labelled runs, and files that keep their published form.
 
-    Attributes
-    ----------
-    name : str
-        Folder of its tables in our form.
-    title : str
-        One line.
-    upstream : tuple of Upstream
-    licence : str
-    ships : bool
-        Whether its tables come with the package.
-    tables : mapping of str to PublishedTable
-    runs : mapping of str to Collection
-        Labelled runs.
-    files : mapping of str to PublishedFile
-        Files that keep their published form.
+    ``name`` is the folder of its tables in our form; ``ships`` says whether they come with the
+    package.
     """
 
     name: str
@@ -321,7 +248,7 @@ class Dataset:
     ships: bool
     tables: Mapping[str, PublishedTable] = field(default_factory=dict)
     runs: Mapping[str, Collection] = field(default_factory=dict)
-    files: Mapping[str, PublishedFile] = field(default_factory=dict)
+    files: Mapping[str, Place] = field(default_factory=dict)
 
     def read(self, table: str, folder: Path) -> pd.DataFrame:
         """Read a table in our form from a folder of measurements, or from one file, of any form.
@@ -357,33 +284,19 @@ class Dataset:
                 return found
         raise self.absent(folder)
 
-    def path(self, file: str, folder: Path) -> Path:
-        """Return where a file that keeps its form is.
+    def path(self, name: str, folder: Path) -> Path:
+        """Return where a file is that keeps its form, or a table that has a reader of its own.
 
         Raises
         ------
         AbsentDataError
             If it is nowhere.
         """
+        place = self.files[name] if name in self.files else self.tables[name]
         for root in roots(folder):
-            found = self.files[file].path_under(root)
+            found = place.path_under(root)
             if found is not None:
-                reads.note_file(f"{self.name}/{file}", found)
-                return found
-        raise self.absent(folder)
-
-    def place(self, table: str, folder: Path) -> Path:
-        """Return where a table is that has a reader of its own.
-
-        Raises
-        ------
-        AbsentDataError
-            If it is nowhere.
-        """
-        for root in roots(folder):
-            found = self.tables[table].path_under(root)
-            if found is not None:
-                reads.note_file(f"{self.name}/{table}", found)
+                reads.note_file(f"{self.name}/{name}", found)
                 return found
         raise self.absent(folder)
 
@@ -397,7 +310,7 @@ class Dataset:
         return all(any(place.path_under(root) for root in roots(folder)) for place in self.places)
 
     @property
-    def places(self) -> tuple[Located, ...]:
+    def places(self) -> tuple[Place, ...]:
         """Everything that is read of it."""
         return (*self.tables.values(), *self.runs.values(), *self.files.values())
 

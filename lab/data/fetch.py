@@ -25,6 +25,7 @@ from advisor.errors import AdvisorError, ModelError, UsageError
 from advisor.lab.data import ALL, BY_NAME
 from advisor.lab.data.dataset import FOLDER, Dataset, Upstream, read_frame, write_frame
 from advisor.lab.data.steps import POLLUX, SIA
+from advisor.records.files import write_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,16 +44,7 @@ class _CutError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """How files are downloaded.
-
-    Attributes
-    ----------
-    limits : DownloadLimits
-        Tries, waits and silence of each file.
-    clock : Clock
-    max_bytes : int
-        Longest file that is taken.
-    """
+    """How files are downloaded: tries, waits, silence, and the longest that is taken."""
 
     limits: DownloadLimits = field(default_factory=DownloadLimits)
     clock: Clock = field(default_factory=SystemClock)
@@ -215,7 +207,7 @@ def normalise(dataset: Dataset, source: Path, out: Path) -> dict[str, int]:
         records = runs.read_under(source)
         if records is None:
             raise dataset.absent(source)
-        runs.write(records, out / FOLDER / runs.file)
+        write_records(records, out / FOLDER / runs.file)
         written[runs.file] = len(records)
     return written
 
@@ -262,16 +254,9 @@ CHECKSUMS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Upstream's own files of a data set.
+    """Upstream's own files of a data set, and what makes our tables of them.
 
-    Attributes
-    ----------
-    upstream : Upstream
-        With the whole commit.
-    files : tuple of str
-        Paths in the repository.
-    assemble : callable
-        Makes our tables, by their place under ``measurements/``, of the folder of these files.
+    ``assemble`` gives tables by their place under ``measurements/``.
     """
 
     upstream: Upstream
@@ -415,22 +400,10 @@ LOCK: Final = "fetched.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """How data sets are brought.
+    """How data sets are brought into ``out``, which holds ``measurements/``.
 
-    Attributes
-    ----------
-    out : Path
-        Folder that holds ``measurements/``.
-    cache : Path
-        Where downloads wait.
-    source : str
-        A copy of the collected tables: a folder laid out like ``shared/data``, or its address;
-        ``""`` takes upstream's own files.
-    host : str
-        Where upstream's files are.
-    download : Download
-    say : callable
-        Takes a line for the user.
+    ``source`` is a copy of the collected tables (a folder laid out like ``shared/data``, or its
+    address), "" takes upstream's own files from ``host``; ``say`` takes a line for the user.
     """
 
     out: Path = field(default_factory=data.user_data)

@@ -14,7 +14,7 @@ from advisor.lab.data.dataset import (
     MS_PER_S,
     Collection,
     Dataset,
-    PublishedFile,
+    Place,
     PublishedTable,
     Upstream,
     read_frame,
@@ -427,7 +427,7 @@ SPOT: Final = Dataset(
     licence="none stated",
     ships=False,
     files={
-        "intervals": PublishedFile(
+        "intervals": Place(
             file="spot/intervals.csv", published="measurements/spot/skypilot_spot_intervals.csv"
         )
     },
@@ -446,7 +446,7 @@ HIVEMIND: Final = Dataset(
     licence="MIT; 18 MB",
     ships=False,
     files={
-        name: PublishedFile(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
+        name: Place(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
         for name in (
             "experiments.csv",
             "nodes.csv",

@@ -1,10 +1,10 @@
 """One benchmark: protocols are rows of a question with its truth, and one harness scores answers.
 
 A ``Protocol`` says which rows there are (``Questions``: the words a user types, with the runs that
-he knows; the truth; the group; what may not have been seen), who answers for the product, and which
-simpler rules of ``baselines`` stand beside it, by name. Whoever has another predictor scores it on
-the same rows: ``evaluate(protocol, questions, his_answers)``, or as a file (``write_questions``,
-``read_answers``).
+he knows; the truth; the group; what may not have been seen), who answers for the product, and
+which simpler rules of ``baselines`` stand beside it, by name. Whoever has another predictor scores
+it on the same rows: ``evaluate(protocol, questions, his_answers)``, or as a file
+(``write_questions``, ``read_answers``).
 """
 
 from __future__ import annotations

@@ -704,7 +704,7 @@ def _campaign_notes(
 CAMPAIGN: Final = Protocol(
     name="campaigns",
     description="device-hours of published training runs, each family left out",
-    rows=lambda data: read_published(CAMPAIGNS.place("runs", data)),
+    rows=lambda data: read_published(CAMPAIGNS.path("runs", data)),
     answer=_campaign_answers,
     seen=(
         "the law's two ideas (size, age of software) and the root law of its spread; which of "
