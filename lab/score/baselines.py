@@ -69,9 +69,9 @@ def mean_of_other_devices(rate: Rate) -> Rule:
         log_rate = _log_rate(cells.peak, cells.bandwidth, rate)
         found = np.full(answered.size, np.nan)
         for i in np.flatnonzero(answered):
-            known = _elsewhere(cells, i)
+            known = _elsewhere(cells, int(i))
             found[i] = log_rate[i] + np.mean(cells.log_throughput[known] - log_rate[known])
-        return np.exp(found)
+        return np.asarray(np.exp(found), float)
 
     return rule
 
@@ -83,7 +83,7 @@ def cell_roofline(rows: Questions, answered: Bools) -> Floats:
     cells = rows.facts.cells
     found = np.full(answered.size, np.nan)
     for i in np.flatnonzero(answered):
-        known = _elsewhere(cells, i)
+        known = _elsewhere(cells, int(i))
         rates = np.stack([cells.peak, cells.bandwidth], axis=1)
         design = np.exp(cells.log_throughput[known])[:, None] / rates[known]
         scale = design.mean(axis=0)
@@ -116,7 +116,7 @@ def log_linear(*, is_per_job: bool) -> Rule:
             found = np.linalg.solve(gram, design[~out].T @ cells.log_throughput[~out])
             seen = np.isin(cells.output, cells.output[~out])
             mean[out & seen] = (design @ found)[out & seen]
-        return np.exp(mean)
+        return np.asarray(np.exp(mean), float)
 
     return rule
 
@@ -152,7 +152,7 @@ def of_the_jobs_runs(how: str) -> Rule:
                 else:
                     step = slope * (speed[i] - speed[others].mean()) if how == "slope" else 0.0
                     found[i] = log_rate[others].mean() + step
-        return np.exp(found)
+        return np.asarray(np.exp(found), float)
 
     return rule
 
@@ -204,7 +204,7 @@ def constant_share(of: Literal["peak", "bandwidth"]) -> Rule:
                 others, here = of_suite & (d.device != device), of_suite & (d.device == device)
                 if others.any():
                     found[here] = log_s[here] + np.median((d.log_s - log_s)[others])
-        return np.exp(found)
+        return np.asarray(np.exp(found), float)
 
     return rule
 
@@ -213,7 +213,7 @@ def roofline(rows: Questions, _answered: Bools) -> Floats:
     """Take the larger of arithmetic and traffic of each operator, at the datasheet's rates."""
     d: DescribedRows = rows.facts.columns
     larger = np.maximum(d.flop / d.peak[d.row], d.bytes / d.bandwidth[d.row])
-    return np.bincount(d.row, larger, d.log_s.size)
+    return np.asarray(np.bincount(d.row, larger, d.log_s.size), float)
 
 
 DESCRIBED: Mapping[str, Rule] = {
@@ -261,7 +261,7 @@ def hardware_flop(rows: LayoutRows) -> Floats:
 
 def bound_s(rows: LayoutRows) -> Floats:
     """Return the step at the peak of arithmetic [s]."""
-    return hardware_flop(rows) / np.asarray(rows.machines.flop_per_s)
+    return np.asarray(hardware_flop(rows) / np.asarray(rows.machines.flop_per_s), float)
 
 
 def efficiency_of_other_tables(rows: LayoutRows, family: NDArray[np.str_]) -> Floats:

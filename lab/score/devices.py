@@ -106,6 +106,7 @@ def _cleaned(rows: pd.DataFrame) -> pd.DataFrame:
 def _gpu_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     table: CellTable = rows.facts
     unseen = _answers(table, table.frame["chip"].to_numpy())
+    assert table.published is not None  # ``read_gpu`` keeps it
     clean = _rows(cell_table(lambda_cells(_cleaned(table.published))))
     of_clean = _device_left_out(clean)
     figures: dict[str, float] = {}

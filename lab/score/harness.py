@@ -305,5 +305,7 @@ def read_answers(path: Path, rows: Questions) -> Answers:
                          hint="the rows are those of --questions FILE")  # fmt: skip
     if not value.gt(0).any():
         raise ModelError(f"{path} holds no answer", hint="value is positive, in the truth's unit")
-    every = {n: c.reindex(range(rows.truth.size)).to_numpy(float) for n, c in columns.items()}
+    every: dict[str, Any] = {
+        n: c.reindex(range(rows.truth.size)).to_numpy(float) for n, c in columns.items()
+    }
     return Answers(**every)

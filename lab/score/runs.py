@@ -341,7 +341,9 @@ def _estimators(kind: Kind) -> dict[str, Callable[[], RunRegressor]]:
 
 def _thesis_answers(rows: Questions) -> Answers:
     """Answer as what ships does: physics with a learned correction, cost as time by price."""
-    asked, figures, others = rows.facts.asked, {}, {}
+    asked = rows.facts.asked
+    figures: dict[str, float] = {}
+    others: dict[str, Floats] = {}
     test = np.flatnonzero(rows.facts.tested)
     kinds: tuple[Kind, ...] = ("time", "cost")
     for kind in kinds:
