@@ -141,7 +141,7 @@ release: $(VENV)/.releasing
 
 # The commit that stored figures are compared with: worse ones since then need a reason of their own.
 SINCE ?= $(shell git merge-base HEAD origin/main 2>/dev/null || git rev-parse -q --verify HEAD~1)
-ACCURACY = $(RUN)/python benchmarks/accuracy.py
+ACCURACY = $(RUN)/python -m advisor.lab.score.accuracy
 
 accuracy: $(VENV)/.installed
 	$(ACCURACY) check $(if $(SINCE),--since $(SINCE))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
-from advisor.measurements import SPOT
+from advisor.lab.data import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.records.traces import read_spot_traces
 

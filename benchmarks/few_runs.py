@@ -4,7 +4,7 @@
 
 Cells of Lambda's suite (GPU, precision, model) are drawn; of each, so many runs of the same job on
 other GPUs are drawn and given (``--runs``), and the step on its GPU is asked of the product, the
-GPU left out (``validation.known_jobs``). ``advisor validate gpu`` gives all the other runs.
+GPU left out (``lab.score.cells``). ``advisor validate gpu`` gives all the other runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import numpy as np
 
 from advisor import data
 from advisor.domain import REACH_90
-from advisor.measurements import LAMBDA
-from advisor.validation.device_cells import cell_table
-from advisor.validation.gpu import one_device_cells
-from advisor.validation.known_jobs import left_out
+from advisor.lab.data import LAMBDA
+from advisor.lab.score.cells import cell_table, left_out
+from advisor.lab.score.devices import one_device_cells
 
 RUNS = (1, 2, 3, 6, 12)
 

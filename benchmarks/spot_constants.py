@@ -23,15 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
-from advisor.planners.spot.forecast import (
-    Forecast,
-    ForecastParameters,
-    Library,
-    finish_runner,
-    library,
-)
+from advisor.lab.data import SPOT
+from advisor.lab.score import spot
+from advisor.lab.score.harness import Answers, Bools, Questions
+from advisor.planners.spot.availability import Column
+from advisor.planners.spot.forecast import ForecastParameters, Library, finish_runner, library
 from advisor.records.traces import read_spot_traces
-from advisor.validation import spot
 
 DRIFTS = (0.0, 0.2, 0.4, 0.8, 1.2, 1.6)
 POOLED = (0.1, 0.2, 0.3, 0.5)
@@ -40,13 +37,16 @@ POOLED = (0.1, 0.2, 0.3, 0.5)
 def halves(folder: Path, share: float) -> list[spot.Half]:
     """Return the protocol's traces, of each only its first ``share``, cut in the middle."""
     kept = {half.trace.name for half in spot.halves_of(folder)}
-    traces = [t for t in read_spot_traces(folder / spot.TABLE, left_out=[]) if t.name in kept]
+    traces = [
+        t for t in read_spot_traces(SPOT.path("intervals", folder), left_out=[]) if t.name in kept
+    ]
     cut = [spot.Half.of(t.between(0.0, t.end_s * share)) for t in traces]
     return [half for half in cut if half.known.up_start_s.size and half.start_s.size]
 
 
 def scores(parts: Sequence[spot.Half], asked: argparse.Namespace) -> None:
     """Print one line a set of constants."""
+    rows = spot.starts_of(parts)
     print(f"{len(parts)} traces\n drift pooled  scale  coverage  error  (by trace)  pinball")
     for drift in asked.drift:
         plain = ForecastParameters(drift=drift, level_scale=1.0)
@@ -58,18 +58,18 @@ def scores(parts: Sequence[spot.Half], asked: argparse.Namespace) -> None:
         ]  # fmt: skip
         for pooled, scale in product(asked.pooled, asked.scale):
             constants = replace(plain, pooled_fraction=pooled, level_scale=scale)
-            results = [
-                spot._result(h, _forecast(k, parts, libraries, constants, asked.days))
-                for k, h in enumerate(parts)
+            tables = [
+                _forecast(k, parts, libraries, constants, asked.days) for k in range(len(parts))
             ]
-            over = [r for r in results if r.is_over.any()]
-            errors = [np.abs(r.middle_s / r.finish_s - 1)[r.is_over] for r in over]
+            answers, over = spot._banded(tables), np.isfinite(rows.truth)
+            ended = [mask & over for mask in rows.groups.values() if (mask & over).any()]
+            errors = [np.abs(answers.value / rows.truth - 1)[mask] for mask in ended]
             print(
                 f"{drift:6.1f} {pooled:6.2f} {scale:6.2f} "
-                f"{np.nanmean([r.coverage for r in results]):9.3f} "
+                f"{spot._spot_scores(rows, answers, rows.every).coverage:9.3f} "
                 f"{np.median(np.concatenate(errors)):6.3f} "
                 f"{np.mean([np.median(e) for e in errors]):11.3f} "
-                f"{np.mean([pinball(r) for r in over]):8.3f}",
+                f"{np.mean([pinball(rows, answers, mask) for mask in ended]):8.3f}",
                 flush=True,
             )
 
@@ -77,19 +77,18 @@ def scores(parts: Sequence[spot.Half], asked: argparse.Namespace) -> None:
 def _forecast(
     at: int, parts: Sequence[spot.Half], libraries: Sequence[Library],
     constants: ForecastParameters, days: float | None,
-) -> Forecast:  # fmt: skip
+) -> Column:  # fmt: skip
     if days is None:
-        return spot._forecast(at, parts, libraries, constants)
+        return spot._forecast(at, parts, libraries, constants).quantiles
     return spot._rolling(at, parts, libraries, constants, days)
 
 
-def pinball(result: spot._Result) -> float:
-    """Return the loss of the three quantiles of ln(finish), starts that ended only."""
-    rows = result.is_over
-    finish = np.log(result.finish_s[rows])
-    loss = 0.0
-    for level, bound in ((0.1, result.low_s), (0.5, result.middle_s), (0.9, result.high_s)):
-        miss = finish - np.log(np.minimum(bound[rows], 1e9))
+def pinball(rows: Questions, answers: Answers, mask: Bools) -> float:
+    """Return the loss of the three quantiles of ln(finish) over some starts that ended."""
+    finish, loss = np.log(rows.truth[mask]), 0.0
+    for level, bound in ((0.1, answers.low), (0.5, answers.value), (0.9, answers.high)):
+        assert bound is not None
+        miss = finish - np.log(np.minimum(bound[mask], 1e9))
         loss += float(np.mean(np.maximum(level * miss, (level - 1) * miss))) / 3
     return loss
 

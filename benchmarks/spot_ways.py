@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.measurements import SPOT
+from advisor.lab.data import SPOT
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.alternating import replay_alternating
 from advisor.planners.spot.availability import (

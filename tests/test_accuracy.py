@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import validation
 from advisor.errors import AdvisorError, ModelError, UsageError
-from advisor.validation import figures, gate, stored
-from advisor.validation.scores import Group, Validation, score
+from advisor.lab import score as scored
+from advisor.lab.score import figures, gate, stored
+from advisor.lab.score.scores import Group, Validation, score
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = stored.read_all()
@@ -52,7 +52,8 @@ def _now(record: dict[str, Any] | None, **changes: Any) -> gate.ProtocolRun:
 
 
 def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("accuracy", ROOT / "benchmarks" / "accuracy.py")
+    place = ROOT / "lab" / "score" / "accuracy.py"
+    spec = importlib.util.spec_from_file_location("accuracy", place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -124,7 +125,7 @@ def test_damaged_figures_are_one_error(tmp_path: Path, damaged: str) -> None:
 
 
 def test_every_protocol_has_stored_figures() -> None:
-    assert set(KEPT) == set(validation.PROTOCOLS)
+    assert set(KEPT) == set(scored.PROTOCOLS)
     assert sum(one.record["rows"] for one in KEPT.values()) >= gate.LEAST_ROWS
     for name, one in KEPT.items():
         assert one.protocol == one.record["protocol"] == name
@@ -134,7 +135,7 @@ def test_every_protocol_has_stored_figures() -> None:
 
 
 def test_every_protocol_has_its_line_and_every_figure_named_is_there() -> None:
-    assert set(figures.QUESTIONS) == set(validation.PROTOCOLS)
+    assert set(figures.QUESTIONS) == set(scored.PROTOCOLS)
     for name, shown in figures.SHOWN.items():
         labels = {label for label, _, _ in figures.shown_values(KEPT[name].record)}
         assert labels == {label for label, _, _ in shown}, name

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from advisor.validation import PROTOCOLS
+from advisor.lab.score import PROTOCOLS
 
 ROOT = Path(__file__).parents[1]
 GROUND = ("collectors", "planners")
-LINKS = (*GROUND, "datasets", "trained_models")
+LINKS = (*GROUND, "lab", "datasets", "trained_models")
 
 Graph = dict[str, set[str]]
 
@@ -26,7 +26,7 @@ Graph = dict[str, set[str]]
 def modules() -> dict[str, ast.Module]:
     """Every module by its name, parsed; the links of the checkout are followed once."""
     found = {}
-    for top in ("advisor", *GROUND):
+    for top in ("advisor", "lab", *GROUND):
         for file in sorted((ROOT / top).rglob("*.py")):
             parts = list(file.relative_to(ROOT).with_suffix("").parts)
             if top == "advisor" and len(parts) > 1 and parts[1] in LINKS:

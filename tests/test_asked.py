@@ -8,6 +8,8 @@ import pytest
 from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.jobs.described import described_job
+from advisor.lab.score import asked as asking_product
+from advisor.lab.score.described import OPERATORS, SHAPES, answer
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.nouns import DEFAULT_SETUP, Transformer
@@ -19,8 +21,6 @@ from advisor.predict import Predictor
 from advisor.train.layout_model import is_dense_training, predicted_s
 from advisor.train.layout_rows import LayoutRows, known_part, read
 from advisor.train.measured_step import MeasuredStep
-from advisor.validation import asked_layouts, flag_layouts
-from advisor.validation.asked_steps import OPERATORS, SHAPES, answer
 from advisor.ways.constants import constants
 from advisor.ways.layout_model import load
 
@@ -47,7 +47,7 @@ def test_the_product_and_the_fit_time_measured_layouts_alike(rows: LayoutRows) -
         and one[0].device.architecture in constants().device.fitted_architectures
     ]
     rows = rows.take(~np.isin(rows.gpu, by_operators))
-    asked, fitted = asked_layouts.step_s(rows, parameters), predicted_s(rows, parameters)
+    asked, fitted = asking_product.step_s(rows, parameters), predicted_s(rows, parameters)
     on_device = is_dense_training(rows) | (np.asarray(rows.shapes.trained_share) == 0)
     np.testing.assert_allclose(asked[on_device], fitted[on_device], rtol=1e-9)
     # The product knows the host link of a card, the fit one for all.
@@ -58,18 +58,18 @@ def test_other_constants_reach_the_answer(rows: LayoutRows) -> None:
     model = load()
     table = str(rows.table[0])
     some = rows.take(rows.table == table)
-    left_out = asked_layouts.step_s(some, model.without(table))
-    assert not np.allclose(left_out, asked_layouts.step_s(some, model.parameters), rtol=1e-6)
+    left_out = asking_product.step_s(some, model.without(table))
+    assert not np.allclose(left_out, asking_product.step_s(some, model.parameters), rtol=1e-6)
 
 
 def test_memory_is_that_of_the_product_with_the_buffers_of_the_framework(
     rows: LayoutRows,
 ) -> None:
     constants = MemoryConstants()
-    asked = asked_layouts.memory_bytes(rows, constants)
+    asked = asking_product.memory_bytes(rows, constants)
     at_once = planned_bytes(rows.shapes, rows.layouts, rows.software, constants)
     np.testing.assert_allclose(asked, at_once, rtol=1e-9)
-    bare = asked_layouts.memory_bytes(rows.without_framework_buffers(), constants)
+    bare = asking_product.memory_bytes(rows.without_framework_buffers(), constants)
     has_buffers = np.asarray(rows.software.reduce_bucket_elements) > 0
     has_buffers = has_buffers & (np.asarray(rows.layouts.zero_stage) <= 1)
     assert has_buffers.any()
@@ -79,7 +79,7 @@ def test_memory_is_that_of_the_product_with_the_buffers_of_the_framework(
 
 def test_flags_alone_answer_or_say_why_not(rows: LayoutRows) -> None:
     some = rows.take(np.arange(0, len(rows), 5))
-    found, status = flag_layouts.step_s(some, load().parameters)
+    found, status = asking_product.step_s_by_flags(some, load().parameters)
     assert ((status == "ok") == np.isfinite(found)).all()
     assert (status == "ok").mean() > 0.5
 

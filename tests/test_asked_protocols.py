@@ -10,11 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from advisor import validation
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
 from advisor.jobs.actuals import Actual
 from advisor.jobs.described import described_job
+from advisor.lab import score
+from advisor.lab.score import devices, scaling, transformers
+from advisor.lab.score.asked import predictor
+from advisor.lab.score.cells import cell_table
+from advisor.lab.score.scaling import Pair, System
 from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet
@@ -25,10 +29,6 @@ from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
 from advisor.predict import Predictor
 from advisor.predict.known_job import job_from_runs, measured_runs
-from advisor.validation import job, pipeline, series_mlperf
-from advisor.validation.asked_layouts import predictor
-from advisor.validation.device_cells import cell_table
-from advisor.validation.series_mlperf import Pair, System
 from advisor.ways.columns import STATUSES
 from advisor.ways.constants import constants
 from advisor.ways.model_parallel import OnMachine, on_machine
@@ -58,7 +58,7 @@ def system(accelerators: int, batch: int, samples_per_s: float = 1000.0) -> Syst
 @pytest.mark.parametrize("count", [2, 8, 64])
 def test_a_run_on_several_devices_is_answered_as_it_was_measured(count: int) -> None:
     small = system(count, 32 * count)
-    rate, log_sd = series_mlperf.ask(Pair(benchmark="a", small=small, large=small))
+    rate, log_sd = scaling.ask(Pair(benchmark="a", small=small, large=small))
     assert rate == pytest.approx(small.samples_per_s, rel=0.01)
     assert log_sd < 0.2
 
@@ -67,7 +67,7 @@ def test_more_devices_on_the_same_batch_each_are_no_slower_and_no_faster_than_li
     small = system(8, 256)
     rates, widths = np.array(
         [
-            series_mlperf.ask(Pair(benchmark="a", small=small, large=system(n, 32 * n)))
+            scaling.ask(Pair(benchmark="a", small=small, large=system(n, 32 * n)))
             for n in (8, 16, 64, 512)
         ]
     ).T
@@ -80,8 +80,8 @@ def test_more_devices_on_the_same_batch_each_are_no_slower_and_no_faster_than_li
 def test_smaller_shares_of_a_batch_scale_worse() -> None:
     """What does not shrink with the share stays: eight times the devices on the same batch."""
     small = system(8, 256)
-    same_batch, _ = series_mlperf.ask(Pair(benchmark="a", small=small, large=system(64, 256)))
-    same_share, _ = series_mlperf.ask(Pair(benchmark="a", small=small, large=system(64, 2048)))
+    same_batch, _ = scaling.ask(Pair(benchmark="a", small=small, large=system(64, 256)))
+    same_share, _ = scaling.ask(Pair(benchmark="a", small=small, large=system(64, 2048)))
     assert small.samples_per_s < same_batch < 0.9 * same_share
 
 
@@ -135,7 +135,7 @@ def write_entries(folder: Path, *, sizes: tuple[int, ...] = (8, 16, 32)) -> None
 
 def test_series_are_asked_of_the_product(tmp_path: Path) -> None:
     write_entries(tmp_path)
-    found = validation.run("series-mlperf", tmp_path)
+    found = score.run("series-mlperf", tmp_path)
     assert found.overall.rows == 4  # nobody has specifications of an Ascend 910
     assert found.overall.mape_fraction < 0.06
     assert found.scores == "the product"
@@ -145,10 +145,15 @@ def test_series_are_asked_of_the_product(tmp_path: Path) -> None:
 def test_one_device_is_no_smallest_system(tmp_path: Path) -> None:
     write_entries(tmp_path, sizes=(1, 8))
     with pytest.raises(ModelError, match="no series"):
-        validation.run("series-mlperf", tmp_path)
+        score.run("series-mlperf", tmp_path)
 
 
 # Known jobs on a device left out ----------------------------------------------------------------
+
+
+def rules_of(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    rows = devices._rows(cell_table(frame))
+    return {name: rule(rows, rows.every) for name, rule in devices.JOB.baselines.items()}
 
 
 def test_a_cell_is_what_its_runs_took_and_simpler_rules_see_the_same_batch_alone() -> None:
@@ -158,7 +163,7 @@ def test_a_cell_is_what_its_runs_took_and_simpler_rules_see_the_same_batch_alone
         for gpu, rate in (("T4", 1.0), ("V100-SXM2-16GB", 3.0), ("A10G", 2.0))
         for batch in (8.0, 64.0)
     ])  # fmt: skip
-    rules = job._rules(cell_table(frame), np.full(len(frame), "made up: x"))
+    rules = rules_of(frame.assign(family="made up: x"))
     assert np.isnan(rules["mean of the runs, each times the mean ratio of other jobs"]).all()
     assert rules["nearest run"][0] == pytest.approx(3.0 * 8)  # of the V100: nearer than the A10G
     assert rules["mean of the runs"][1] == pytest.approx(math.sqrt(6.0) * 64)
@@ -173,8 +178,7 @@ def test_a_rule_carries_the_ratio_of_jobs_of_other_families() -> None:
         for model, rates in (("x", (1.0, 9.0)), ("y", (2.0, 8.0)), ("z", (5.0, 1.0)))
         for gpu, rate in zip(("T4", "A10G"), rates, strict=True)
     ])  # fmt: skip
-    tables = np.repeat(["one: x", "one: y", "two: z"], 2)
-    rules = job._rules(cell_table(frame), tables)
+    rules = rules_of(frame.assign(family=np.repeat(["one: x", "one: y", "two: z"], 2)))
     carried = rules["mean of the runs, each times the mean ratio of other jobs"]
     assert carried[:4] == pytest.approx([9.0 / 4, 1.0 * 4, 8.0 / 9, 2.0 * 9])
     assert np.isnan(carried[4:]).all()
@@ -182,7 +186,7 @@ def test_a_rule_carries_the_ratio_of_jobs_of_other_families() -> None:
 
 def test_jobs_without_either_collection_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="neither"):
-        validation.run("job", tmp_path)
+        score.run("job", tmp_path)
 
 
 # Pipelines after own runs -----------------------------------------------------------------------
@@ -204,19 +208,19 @@ def small_runs(slower: float) -> tuple[pd.DataFrame, pd.DataFrame]:
         ),
     )
     frame["step_s"] = [
-        float(slow.times(layout_columns(pipeline.layout_of(run, on))).step_s)
+        float(slow.times(layout_columns(transformers.layout_of(run, on))).step_s)
         for run in frame.itertuples()
     ]
-    few = frame.accelerators <= pipeline.MOST_GPUS
+    few = frame.accelerators <= transformers.MOST_GPUS
     return frame[few], frame[~few]
 
 
 def bert() -> OnMachine:
     asking = predictor()
     work = transformer_work(
-        pipeline.MODELS["bert"], micro_batch=1, precision="fp16", setup=pipeline.SETUP
+        transformers.MODELS["bert"], micro_batch=1, precision="fp16", setup=transformers.SETUP
     )
-    group = one_group(f"2x{pipeline.MACHINE}", asking.catalogue)
+    group = one_group(f"2x{transformers.MACHINE}", asking.catalogue)
     fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
     case = asking.case(described_job(work, name="bert"), fleet=fleet)
     return on_machine(case, row)
@@ -225,8 +229,8 @@ def bert() -> OnMachine:
 def test_a_network_slower_than_sold_is_known_after_own_runs() -> None:
     """Through the kernel too, where what one stream carries bounds a ring."""
     few, many = small_runs(slower=1.5)
-    before = pipeline.asked("bert", few.iloc[:0], many)[:, 0] / many.step_s
-    after = pipeline.asked("bert", few, many)[:, 0] / many.step_s
+    before = transformers.asked("bert", few.iloc[:0], many)[:, 0] / many.step_s
+    after = transformers.asked("bert", few, many)[:, 0] / many.step_s
     assert np.abs(before - 1).max() > 0.15
     assert np.abs(after - 1).max() < 0.05
 
@@ -238,7 +242,7 @@ def test_runs_that_are_far_off_are_met_and_not_passed() -> None:
     runs = [
         MeasuredLayout(
             problem=on.problem,
-            layout=layout_columns(pipeline.layout_of(run, on)),
+            layout=layout_columns(transformers.layout_of(run, on)),
             device=accelerator_devices()["V100-SXM2-16GB"],
             step_s=0.6 * step_s,
         )
@@ -258,5 +262,5 @@ def test_models_that_nobody_can_describe_are_left_out() -> None:
     few, many = small_runs(slower=1.0)
     frame = pd.concat([few, many]).assign(model="resnet152")
     with pytest.raises(ModelError, match="no described model"):
-        pipeline.halves(frame)
-    assert set(pipeline.halves(frame.assign(model="bert"))) == {"bert"}
+        transformers.halves(frame)
+    assert set(transformers.halves(frame.assign(model="bert"))) == {"bert"}

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
-from advisor.measurements import BLACKWELL, FINETUNE
+from advisor.lab import score
+from advisor.lab.data import BLACKWELL, FINETUNE
+from advisor.lab.score.asked import ask, memory_bytes
 from advisor.planners.memory.equations import MemoryConstants
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import columns_of, joined
 from advisor.train.layout_model import predicted_s
-from advisor.validation import blackwell, finetune
-from advisor.validation.asked_layouts import memory_bytes
-from advisor.validation.asked_runs import ask
 from advisor.ways.layout_model import load
 
 TUNED = {
@@ -125,14 +124,14 @@ def test_rows_of_two_sources_are_joined(tmp_path: Path) -> None:
 
 def test_the_protocols_score_tables_of_the_same_form(tmp_path: Path) -> None:
     folder = steps(tuned(tmp_path, {}, {"model_name": "granite-3.1-2b"}))
-    found = finetune.run(folder)
+    found = score.run("finetune", folder)
     assert found.overall.rows == 2
     assert {g.group for g in found.groups} >= {
         "model granite-3.1-2b",
         "accelerator A100-SXM4-80GB",
     }
     assert found.figures["runs that do not fit by the memory rule"] == 0
-    found = blackwell.run(folder)
+    found = score.run("blackwell", folder)
     assert found.overall.rows == 8
     assert [g.group for g in found.groups] == ["step after three rows", "memory, blind"]
     assert found.figures["memory, largest error"] < 0.05

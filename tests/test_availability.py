@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from advisor import data
 from advisor.cli import simulate
+from advisor.lab import score
+from advisor.lab.score import clusters
 from advisor.planners import PlanningError
 from advisor.planners.availability import ways
 from advisor.planners.availability.forecast import futures, learn
@@ -26,19 +28,10 @@ from advisor.planners.availability.sas import (
     groups,
     placement,
 )
-from advisor.planners.availability.ways import (
-    BEST,
-    CHOSEN,
-    RANDOM,
-    WAYS,
-    Arrival,
-    arrivals,
-    judge,
-)
+from advisor.planners.availability.ways import BEST, CHOSEN, RANDOM, WAYS, Arrival, arrivals, judge
 from advisor.records.node_shares import NodeShares, read_node_shares
 from advisor.records.traces import TraceError
 from advisor.simulation.nodes import nodes_answer
-from advisor.validation import availability as protocol
 
 share = st.floats(0.0, 1.0).map(lambda x: round(x, 3))
 possible = arrays.arrays(float, (3, 8, 5), elements=share)
@@ -263,10 +256,9 @@ def test_the_verb_names_nodes_of_the_users_own_record(tmp_path: Path) -> None:
 def test_the_protocol_plays_the_later_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "WORKERS", (2,))
-    monkeypatch.setattr(protocol, "WORK_H", (3.0,))
+    monkeypatch.setattr(clusters, "_KINDS", [(2, 3.0)])
     monkeypatch.setattr(ways, "MOST_ARRIVALS", 12)
-    found = protocol.run(data.measurements(None))
+    found = score.run("availability", data.measurements(None))
     assert found.overall.rows == 12
     name = "2 workers, 3 h"
     assert found.figures[f"{name}, {BEST}: mean h"] >= 3.0

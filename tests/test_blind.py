@@ -11,16 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from advisor.lab.data import LAMBDA
+from advisor.lab.score import described
+from advisor.lab.score.cells import CellTable, cell_table, left_out
 from advisor.machines.devices import suite_device
-from advisor.measurements import LAMBDA
 from advisor.train.described_columns import columns
 from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel
-from advisor.validation import (
-    described,
-)  # fmt: skip
-from advisor.validation.device_cells import CellTable, cell_table
-from advisor.validation.known_jobs import left_out
 
 GPUS = ("V100-32GB", "RTX-2080Ti", "RTX-3090", "A100-PCIe-40GB", "RTX-A6000", "H100-SXM-80GB")
 
@@ -81,7 +78,7 @@ def test_a_described_job_is_answered_without_its_device(tmp_path: Path) -> None:
         out = rows.device == suite_name(GPUS[3])
         assert out.any()
         folds = {"device": [(out, StepModel(rows).fit(~out))]}
-        found = described.left_out_answers(steps, rows, folds, None)
+        found = described.left_out_answers(described._rows(steps, steps), folds, None)
         answers.append([found[i].step_s for i in np.flatnonzero(out)])
     assert answers[0] == answers[1]
 

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from advisor import data
+from advisor.lab.score import runs as whole_runs
+from advisor.lab.score import scaling, spot, transformers
+from advisor.lab.score.harness import Questions
 from advisor.learned.choice import Runs, anchor_of, scores
 from advisor.planners.core.units import GIB
 from advisor.planners.links.scaling_fit import MeasuredPlacements
@@ -22,12 +25,6 @@ from advisor.planners.spot.forecast import ForecastParameters, finish_runner, li
 from advisor.train.campaigns import CampaignColumns
 from advisor.train.memory_model import MemoryRows, read_memory
 from advisor.train.scaling_runs import ClusterRuns
-from advisor.validation import (
-    campaigns,
-    oom,
-    scaling,
-    spot,
-)  # fmt: skip
 
 
 def shared() -> Path:
@@ -58,13 +55,18 @@ def a_cluster(beyond: float) -> ClusterRuns:
     )  # fmt: skip
 
 
-def test_large_placements_are_predicted_from_small_ones_alone() -> None:
-    work = scaling.work_of("bert")
-    assert work is not None
-    one, other = (
-        scaling._asked("aws", "bert", work, *scaling._halves(a_cluster(factor), 0)).predicted_s
-        for factor in (1.0, 2.0)
+def _said(known: MeasuredPlacements, wanted: MeasuredPlacements) -> np.ndarray:
+    asked = scaling.Application(
+        cluster="aws", name="bert", known=known, wanted=wanted, gradient_bytes=None
     )
+    rows = Questions(
+        questions=[""] * 6, truth=wanted.step_s, unseen=["more than four GPUs"] * 6, facts=[asked]
+    )
+    return scaling.SCALING.answer(rows).value
+
+
+def test_large_placements_are_predicted_from_small_ones_alone() -> None:
+    one, other = (_said(*scaling._halves(a_cluster(factor), 0)) for factor in (1.0, 2.0))
     assert one.size == 6
     assert np.array_equal(one, other)
 
@@ -126,7 +128,8 @@ def test_a_tables_memory_is_predicted_by_the_other_tables() -> None:
     spoilt: MemoryRows = replace(
         known, measured_bytes=np.where(out, known.measured_bytes + 9 * GIB, known.measured_bytes)
     )
-    for one, other in zip(oom._left_out(known), oom._left_out(spoilt), strict=True):
+    both = (transformers._memory_left_out(rows) for rows in (known, spoilt))
+    for one, other in zip(*both, strict=True):
         assert np.array_equal(one[out], other[out])
 
 
@@ -144,6 +147,6 @@ def test_a_family_of_training_runs_is_predicted_by_the_others() -> None:
     out = rows.family == "family 4"
     spoilt = replace(rows, published_h=np.where(out, 3 * rows.published_h, rows.published_h))
     for one, other in zip(
-        campaigns.predict(rows, rows), campaigns.predict(spoilt, spoilt), strict=True
+        whole_runs.predict(rows, rows), whole_runs.predict(spoilt, spoilt), strict=True
     ):
         assert np.array_equal(one[out], other[out])

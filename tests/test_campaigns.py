@@ -17,6 +17,10 @@ from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
 from advisor.jobs.job import Job
+from advisor.lab.score import run
+from advisor.lab.score.runs import predict
+from advisor.lab.score.scores import Validation
+from advisor.lab.score.tables import score_table
 from advisor.planners.goodput.campaign import MACHINE_DAY_H, STEPS_ALONE, CampaignLaw
 from advisor.predict import Predictor
 from advisor.predict import campaign as shipped
@@ -31,8 +35,6 @@ from advisor.records.campaigns import (
 )
 from advisor.train.campaign_question import divisible_batch
 from advisor.train.campaigns import CampaignColumns, fit, folds
-from advisor.validation.campaigns import predict, run, run_table
-from advisor.validation.scores import Validation
 
 LAW = CampaignLaw(growth=0.03, per_year=0.15, sd_per_root=0.2, sd_per_root_measured=0.05)
 sizes = st.floats(1e-3, 1e9)
@@ -224,7 +226,7 @@ def test_a_published_rate_of_steps_shows_the_spread_of_a_measured_job() -> None:
 @pytest.fixture(scope="module")
 def scored() -> Validation:
     """Return the packaged protocol's result."""
-    return run(data.root("datasets"))
+    return run("campaigns", data.root("datasets"))
 
 
 def test_published_gpu_hours_are_met(scored: Validation) -> None:
@@ -268,7 +270,7 @@ def test_a_table_of_known_runs_is_scored_as_if_they_were_unknown(
         for row in rows:
             if row.pop("family") == "TinyLlama":
                 writer.writerow(row)
-    found = run_table(table)
+    found = score_table(table, None)
     known = {group.group: group.scores for group in scored.groups}
     assert found.overall == known["TinyLlama"]
 
@@ -317,4 +319,4 @@ def test_a_table_that_cannot_be_read_says_where(tmp_path: Path) -> None:
         read_campaigns(table)
     table.write_text(head + "a,b,2023,A100,8,run,no,10\n")
     with pytest.raises(ModelError, match="no published run can be put"):
-        run_table(table)
+        score_table(table, None)

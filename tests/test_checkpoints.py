@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from advisor import data, measurements
+from advisor.lab.score import clusters, run
+from advisor.lab.score.scores import THE_PRODUCT
 from advisor.planners import PlanningError
 from advisor.planners.goodput.checkpoints import (
     BYTES_PER_PARAMETER,
@@ -15,8 +17,6 @@ from advisor.planners.goodput.checkpoints import (
     restart_after_removal_s,
     save_s,
 )
-from advisor.validation import failures as protocol
-from advisor.validation.scores import THE_PRODUCT
 
 # JF-D/Parcae @ efedee7 (MIT), V100, 10 Gb/s: nodes, seconds after a removal, after an addition.
 PARCAE = np.array([
@@ -73,7 +73,7 @@ def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
         "component,category,count,total_unexpected,gpus,days,source\n"
         "Faulty GPU,hardware,148,419,16384,54,table 5\n"
     )
-    found = protocol.run(tmp_path)
+    found = run("failures", tmp_path)
     by_name = {group.group: group.scores for group in found.groups}
     assert by_name["Parcae, restart after a removal"].mape_fraction < 0.07
     assert by_name["ResNet101, plateau after a fault"].mape_fraction < 0.03
@@ -87,14 +87,14 @@ def test_the_protocol_scores_the_restarts_that_the_product_takes(
     found = data.shared()
     if found is None:
         pytest.skip("the public measurements are not here")
-    usual = protocol.run(found / "data")
+    usual = run("failures", found / "data")
     assert usual.scores == THE_PRODUCT
     monkeypatch.setattr(
-        protocol, "restart_after_removal_s", lambda nodes: 2.0 * restart_after_removal_s(nodes)
+        clusters, "restart_after_removal_s", lambda nodes: 2.0 * restart_after_removal_s(nodes)
     )
-    doubled = protocol.run(found / "data")
+    doubled = run("failures", found / "data")
     groups = [
-        next(g.scores for g in result.groups if g.group == protocol.REMOVAL)
+        next(g.scores for g in result.groups if g.group == clusters.REMOVAL)
         for result in (usual, doubled)
     ]
     assert groups[1].bias == pytest.approx(2.0 * groups[0].bias, rel=1e-5)

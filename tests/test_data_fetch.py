@@ -19,9 +19,8 @@ from advisor import data, measurements
 from advisor.catalogue.update.download import DownloadLimits
 from advisor.cli import app
 from advisor.errors import ModelError, UsageError
-from advisor.measurements import remotes
-from advisor.measurements.download import Download
-from advisor.measurements.fetch import LOCK, Fetch
+from advisor.lab.data import fetch as remotes
+from advisor.lab.data.fetch import LOCK, Download, Fetch
 
 RUN = CliRunner()
 BODY = bytes(range(256)) * 300
@@ -167,7 +166,7 @@ def test_a_full_disk_leaves_no_table(
     def full(_handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("advisor.measurements.download.os.fsync", full)
+    monkeypatch.setattr("advisor.lab.data.fetch.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         downloads().get(f"{site.base}/a", tmp_path / "a", SHA)
     assert not (tmp_path / "a").exists()
@@ -266,7 +265,7 @@ def test_a_copy_of_the_tables_is_taken_by_its_checksum(
     with pytest.raises(ModelError, match="is not the expected file"):
         fetch.bring("lambda")
     checksum = hashlib.sha256(LAMBDA.encode()).hexdigest()
-    monkeypatch.setattr("advisor.measurements.fetch.CHECKSUMS", {place: checksum})
+    monkeypatch.setattr("advisor.lab.data.fetch.CHECKSUMS", {place: checksum})
     assert fetch.bring("lambda") == {"lambda/throughputs.csv": 1}
     found = measurements.LAMBDA.read("throughputs", tmp_path / "out")
     assert found["units_per_s"].tolist() == [50]

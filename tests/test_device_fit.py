@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from advisor import data
+from advisor.lab.data import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.machines import devices
-from advisor.measurements import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
@@ -28,11 +28,7 @@ from advisor.train.described_residuals import (
 from advisor.train.described_rows import read_steps
 from advisor.train.device_fit import residual_table, update
 from advisor.train.efficiencies import PRIORS, Fitted, StepModel
-from advisor.train.processor_rows import (
-    processor_log_sd,
-    processor_residuals,
-    processor_rows,
-)
+from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
 
 GPUS = ("RTX-3070", "RTX-3080", "RTX-2080Ti", "V100-16GB", "A100-PCIe-40GB", "RTX-A5500")
 
@@ -156,7 +152,7 @@ def test_the_residual_table_names_every_way_and_device(rows: DescribedRows) -> N
 
 
 def test_described_jobs_are_scored_with_intervals_from_other_devices(tmp_path: Path) -> None:
-    from advisor.validation import described
+    from advisor.lab import score
 
     rng = np.random.default_rng(1)
     cells = {
@@ -165,7 +161,7 @@ def test_described_jobs_are_scored_with_intervals_from_other_devices(tmp_path: P
         for p in ("fp16", "fp32")
     }
     models = ("bert_base_squad", "bert_large_squad")
-    found = described.run(_suite(tmp_path, cells, models))
+    found = score.run("described", _suite(tmp_path, cells, models))
     assert found.overall.rows == 2 * len(cells)
     assert {g.group for g in found.groups} == {"lambda bert fp16", "lambda bert fp32"}
     assert set(found.baselines) >= {"constant MFU", "plain roofline"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import ModelError
+from advisor.lab.data import LAYERS
 from advisor.machines.devices import accelerator_devices, device_parameters, suite_device
-from advisor.measurements import LAYERS
 from advisor.planners.step.device_rates import sustained_flop_per_s
 from advisor.train.layer_steps import layer_frame, layer_steps
 

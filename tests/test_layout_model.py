@@ -14,10 +14,11 @@ from scipy import stats
 
 from advisor import data
 from advisor.errors import ModelError
+from advisor.lab.score import layouts as protocol
+from advisor.lab.score import run
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.train.layout_model import fit, predicted_s, text, train, usable
 from advisor.train.layout_rows import LayoutRows, read
-from advisor.validation import layouts as protocol
 from advisor.ways.layout_model import LayoutModel, TableErrors, load, student_quantile
 
 COLUMNS = (
@@ -218,7 +219,7 @@ def test_rows_that_cannot_be_predicted_are_counted_not_guessed(tmp_path: Path) -
 
 def test_the_protocol_scores_any_table_of_the_same_form(tmp_path: Path) -> None:
     written(tmp_path / "planners" / "measured_layouts.csv", noise=0.02)
-    found = protocol.run(tmp_path)
+    found = run("layouts", tmp_path)
     assert found.overall.rows == 24
     assert {g.group for g in found.groups} == {"A100 first", "A100 second", "A100 third"}
     record = found.to_record()
@@ -251,7 +252,7 @@ def shared() -> Path:
 
 
 def test_published_tables_are_predicted_within_the_stated_errors() -> None:
-    found = protocol.run(shared())
+    found = run("layouts", shared())
     # The figures of docs/planners.md with a fifth of room.
     assert found.figures["A100 mean of tables, MAPE"] < 0.076
     assert found.figures["H100 pooled, MAPE"] < 0.075

@@ -18,12 +18,12 @@ from advisor.errors import UsageError
 from advisor.jobs.actuals import Actual, read_actuals
 from advisor.jobs.described import described_job
 from advisor.jobs.job import Job
+from advisor.lab.score import run, scaling
 from advisor.machines.cluster_text import read_cluster
 from advisor.planners.core.nouns import Work
 from advisor.predict import Predictor
 from advisor.ranking.given import PlanQuestion, plan
 from advisor.train import step_feedback
-from advisor.validation import scaling
 
 MakeJob = Callable[..., Job]
 LINKS = "T4:pcie@50Gbps"
@@ -132,7 +132,7 @@ def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(
 
 def test_the_published_clusters_are_told_better_than_by_any_simple_rule() -> None:
     """Issue 13, scaling: the shipped part of the tables, through the product."""
-    found = scaling.run(data.measurements(None))
+    found = run("scaling", data.measurements(None))
     assert found.overall.mape_fraction < 0.09
     for name, rule in found.baselines.items():
         assert found.beside[name].mape_fraction < 0.6 * rule.mape_fraction

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import data, measurements, validation
+from advisor import data
 from advisor.errors import ModelError
-from advisor.measurements import build, reads
-from advisor.measurements.dataset import roots
-from advisor.measurements.table import PublishedTable, standing_for, write_frame
-from advisor.validation.scores import Validation
+from advisor.lab import data as measurements
+from advisor.lab import score
+from advisor.lab.data import fetch as build
+from advisor.lab.data.dataset import PublishedTable, roots, standing_for, write_frame
+from advisor.lab.score.scores import Validation
+from advisor.records import reads
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [one for one in measurements.ALL if one.ships]
@@ -72,7 +74,7 @@ def outcome(result: Validation) -> dict[str, object]:
 @pytest.mark.parametrize("protocol", ["gpu-mlperf", "failures", "ranking", "queue"])
 def test_scores_are_equal_from_both_forms(protocol: str) -> None:
     """Protocols of whose tables nothing is left out for its licence."""
-    here, there = (validation.run(protocol, place) for place in (PACKAGED, published()))
+    here, there = (score.run(protocol, place) for place in (PACKAGED, published()))
     assert outcome(here) == outcome(there)
 
 
@@ -138,7 +140,7 @@ def test_a_named_folder_is_looked_through_alone(tmp_path: Path) -> None:
 def test_what_does_not_ship_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADVISOR_SHARED", "/nonexistent")
     with pytest.raises(ModelError, match="is not here") as raised:
-        validation.run("gpu", PACKAGED)
+        score.run("gpu", PACKAGED)
     assert raised.value.hint == "advisor data fetch lambda"
 
 

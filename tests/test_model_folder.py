@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from advisor import data
 from advisor.cli.train import app
 from advisor.errors import ModelError, UsageError
-from advisor.measurements import reads
+from advisor.records import reads
 from advisor.train import check, model_folder
 
 RUN = CliRunner()

@@ -68,7 +68,7 @@ def unsafe(tree: ast.AST) -> list[str]:
 
 
 def sources() -> list[Path]:
-    folders = ("advisor", "collectors", "planners", "benchmarks", "examples")
+    folders = ("advisor", "lab", "collectors", "planners", "benchmarks", "examples")
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -26,6 +26,7 @@ from advisor.jobs.layout_runs import (
     read_layout_runs,
     unread_layout_runs,
 )
+from advisor.lab.score.layouts import SEEDS, after_runs
 from advisor.machines.cluster_text import read_cluster
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import DEFAULT_SETUP, Layout, Transformer
@@ -43,7 +44,6 @@ from advisor.predict import Predictor
 from advisor.ranking.given import PlanQuestion, plan
 from advisor.train.layout_tables import read_all
 from advisor.train.step_feedback import note_layout_run
-from advisor.validation.own_layouts import SEEDS, after_runs
 from advisor.ways.answer import Choice
 from advisor.ways.layout_model import load
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LINKED = ["collectors", "planners", "datasets", "trained_models"]
+LINKED = ["lab", "collectors", "planners", "datasets", "trained_models"]
 # What a user sees at once must not wait for these (seconds each).
 HEAVY = ["torch", "xgboost", "sklearn", "scipy", "pandas", "joblib", "numpy", "rich", "matplotlib",
          "plotext", "plotly", "starlette", "uvicorn"]  # fmt: skip
@@ -43,7 +43,7 @@ def test_every_package_is_listed() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = {
         str(file.parent.relative_to(ROOT)).replace("/", ".")
-        for folder in ("advisor", "collectors", "planners")
+        for folder in ("advisor", "lab", "collectors", "planners")
         for file in (ROOT / folder).rglob("__init__.py")
     }
     mapped = {name if name.startswith("advisor") else f"advisor.{name}" for name in found}

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advisor import data, validation
+from advisor import data
 from advisor.cli import app
 from advisor.collectors.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
-from advisor.measurements import HIVEMIND
+from advisor.lab import score
+from advisor.lab.data import HIVEMIND
 from advisor.planners.links.peers import (
     FirstMinutes,
     PeerParameters,
@@ -32,7 +33,6 @@ from advisor.records.importers import hivemind
 from advisor.records.importers.hivemind_sites import sites_of, slowest_link_gbit_per_s
 from advisor.train.peer_rows import PeerRows
 from advisor.train.peers import constants_of, left_out
-from advisor.validation import cluster
 
 runner = CliRunner()
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -221,7 +221,7 @@ def test_the_slow_link_is_one_between_two_sites_whatever_the_machines_are() -> N
 
 def test_no_name_of_a_machine_is_read_where_rates_are_predicted() -> None:
     for module in ("planners/links/peers.py", "advisor/predict/peers.py",
-                   "advisor/train/peer_rows.py", "advisor/validation/cluster.py"):  # fmt: skip
+                   "advisor/train/peer_rows.py", "lab/score/scaling.py"):  # fmt: skip
         assert "V100" not in (Path(__file__).parents[1] / module).read_text()
 
 
@@ -334,7 +334,7 @@ def shared() -> Path:
 @needs_recordings
 def test_links_explain_what_the_name_of_a_machine_did_not() -> None:
     """17.8 % with trees and the name 8xV100, 18.4 by its formula alone; no worse on one site."""
-    result = cluster.run(shared())
+    result = score.run("cluster", shared())
     assert result.overall.rows == 174
     assert result.overall.mape_fraction < 0.165
     assert result.overall.median_ape_fraction < 0.085
@@ -345,7 +345,7 @@ def test_links_explain_what_the_name_of_a_machine_did_not() -> None:
 
 @needs_recordings
 def test_a_first_minute_is_worth_more_than_its_extrapolation() -> None:
-    result = validation.run("series", shared())
+    result = score.run("series", shared())
     assert result.overall.mape_fraction < 0.09
     assert result.overall.median_ape_fraction < 0.035
     assert result.baselines["extrapolate the minute"].mape_fraction > 0.13

@@ -22,6 +22,7 @@ from advisor.cli.verb_settings import leaves
 from advisor.domain import Recommendation
 from advisor.errors import AdvisorError, UsageError
 from advisor.jobs.job import Job
+from advisor.lab.score.scores import _record, score
 from advisor.predict import Predictor
 from advisor.ranking import Request, recommend
 from advisor.shown import picture, text_plot
@@ -29,7 +30,6 @@ from advisor.shown.agreement import compared_charts, scored_charts
 from advisor.shown.chart import TOGETHER
 from advisor.shown.front import front_chart
 from advisor.shown.plans import plan_charts
-from advisor.validation.scores import _record, score
 
 FAILURES = ["failures", "--hours", "240", "--devices", "512"]
 WORDS = st.sampled_from(

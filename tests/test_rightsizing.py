@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor import data, measurements
+from advisor import data
+from advisor.lab import data as measurements
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import (

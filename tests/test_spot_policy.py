@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor import data, validation
+from advisor import data
+from advisor.lab import score
+from advisor.lab.score import spot
 from advisor.planners.core.units import HOUR_S
 from advisor.planners.spot.availability import Spells, SpotJob
 from advisor.planners.spot.clairvoyant import clairvoyant_usd
@@ -19,7 +21,6 @@ from advisor.planners.spot.controlled import replay_policy
 from advisor.planners.spot.fallback import replay_with_fallback
 from advisor.planners.spot.policy import ON_DEMAND, ON_SPOT, SpotPolicy
 from advisor.planners.spot.spell_ages import BINS, SpellHazards
-from advisor.validation import spot_plan
 
 JOB = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=1800.0)
 PRICES: dict[str, Any] = {"spot_price_usd_per_h": 0.3, "price_usd_per_h": 1.0}
@@ -225,8 +226,8 @@ def test_on_recorded_traces_the_plan_beats_simpler_rules_and_is_never_late(
     found = data.shared()
     if found is None:
         pytest.skip("the public traces are not here")
-    monkeypatch.setattr(spot_plan, "STARTS", 4)
-    result = validation.run("spot-plan", found / "data")
+    monkeypatch.setattr(spot, "STARTS", 4)
+    result = score.run("spot-plan", found / "data")
     assert result.overall.rows == 16 * 4 * 4
     assert result.figures["deadlines missed"] == 0
     assert result.figures["deadlines missed, saved on notice"] == 0

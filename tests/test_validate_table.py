@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import AdvisorError, ModelError, UsageError
+from advisor.lab.score.tables import SUITES, score_table
 from advisor.machines.devices import suite_device
-from advisor.validation.tables import SUITES, score_table
 
 RUN = CliRunner()
 GPUS = ("V100-32GB", "RTX-3090", "RTX-A6000", "A100-SXM-40GB", "H100-SXM-80GB", "RTX-2080Ti")

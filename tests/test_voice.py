@@ -30,7 +30,7 @@ REFUSED = {
     r"\bLength of the job\b": "what is counted: epochs, steps, samples",
     r"\b(?:which run is it|what did it run on)\b": "say what is missing",
 }
-HOUSES = ("advisor", "collectors", "planners")
+HOUSES = ("advisor", "lab", "collectors", "planners")
 COMMANDS = tool("cli_reference").verbs()
 
 

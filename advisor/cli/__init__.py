@@ -21,7 +21,7 @@ from advisor import threads
 from advisor.collectors.system_errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
-# with verbs of its own) or a function ``command``.
+# with verbs of its own) or a function ``command``. Without a module it is brought by others.
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "profile": ("profile", "Record a training script for a short while."),
     "recommend": ("recommend", "Recommend what to rent for a job, by time and cost."),
@@ -34,10 +34,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "export": ("export", "Write a recommendation as a file that another tool runs."),
     "gate": ("gate", "Judge machines before they are submitted, by exit code."),
     "runs": ("runs", "List, show, recover and remove recorded runs."),
-    "validate": ("validate", "Score the models against published measurements."),
-    "data": ("data", "List the published measurements, and fetch those not included."),
-    "evaluate": ("evaluate", "Score the learned predictors on held-out jobs and machines."),
-    "collect": ("collect", "Train many small jobs on this machine to collect labelled runs."),
+    "validate": ("", "Score the models against published measurements."),
+    "data": ("", "List the published measurements, and fetch those not included."),
+    "evaluate": ("", "Score the learned predictors on held-out jobs and machines."),
+    "collect": ("", "Train many small jobs on this machine to collect labelled runs."),
     "simulate": ("simulate", "Simulate a job on spot nodes, clusters or elastic workers."),
     "train": ("train", "Refit the models from measurements."),
     "doctor": ("doctor", "Check this machine, and show which settings apply."),
@@ -80,7 +80,13 @@ def load_verb(name: str) -> Any:
     """Return a verb's command, imported now."""
     if name in _ON_ONE_THREAD:
         threads.use_one()
-    module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
+    module: Any
+    if VERBS[name][0]:
+        module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
+    else:
+        from advisor.cli import elsewhere
+
+        module = elsewhere.load(name)
     verb = getattr(module, "app", None)
     if verb is None:
         verb = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -37,8 +37,7 @@ def command(
     All workers wait for the slowest node. The forecast chooses for a job that arrives at the end
     of the record; other ways of choosing stand beside it, each with what past jobs took by it.
     """
-    from advisor.measurements.node_shares import published_node_shares
-    from advisor.records.node_shares import read_node_shares
+    from advisor.records.node_shares import published_node_shares, read_node_shares
     from advisor.simulation.nodes import nodes_answer
 
     with waiting("playing jobs on the record", is_quiet=as_json):

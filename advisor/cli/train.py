@@ -1,6 +1,7 @@
-"""``advisor train``: fit the constants and models again, one thing fitted a verb.
+"""``advisor train``: fit models again, one thing fitted a verb.
 
-Without a verb it fits the learned predictors: ``advisor train --data mine.jsonl``.
+Without a verb it fits the learned predictors: ``advisor train --data mine.jsonl``. The fits of the
+constants that ship are the laboratory's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from advisor.data import laboratory
 from advisor.train import model_folder, models
 
 _DEFAULT: Final = "models"
+_OF_THE_LABORATORY: Final = (
+    "device-model", "scaling", "memory", "layout-model", "campaigns", "peers", "check",
+)  # fmt: skip
 
 
 class DefaultVerb(TyperGroup):

@@ -119,7 +119,8 @@ def evaluate(
         folds = [folds[i] for i in np.linspace(0, len(folds) - 1, most_folds).astype(int)]
     tasks = [(problem, build(), train, test, coverage, has_intervals) for _, train, test in folds]
     bands = np.vstack(run(f"split {split}", _fold, tasks, n_jobs))
-    baselines = [_baselines(problem, train, test) for _, train, test in folds]
+    answers = [_baselines(problem, train, test) for _, train, test in folds]
+    simple = {name: np.concatenate([one[name] for one in answers]) for name in answers[0]}
     rows = np.concatenate([test for _, _, test in folds])
     predicted = bands[:, 1]
     bounds = bands[:, [0, 2]] if has_intervals else None
@@ -135,15 +136,14 @@ def evaluate(
         name=split,
         overall=scored(predicted, seen, bounds),
         groups=tuple((n, scored(predicted, k, bounds)) for n, k in grouped if k.any()),
-        baselines={
-            name: scored(np.concatenate([b[name] for b in baselines]), seen)
-            for name in baselines[0]
-        },
+        baselines={name: scored(values, seen) for name, values in simple.items()},
         top1_regret=regret(
             [problem.records[i] for i in rows], predicted, is_cost=problem.target in COSTS
         ),
         rows=rows,
         predicted=predicted,
+        bounds=bounds,
+        simple=simple,
     )
 
 

@@ -17,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor import data
+from advisor.errors import AbsentDataError
 from advisor.planners.core.units import HOUR_S
 from advisor.records.traces import (
     TIME_COLUMNS,
@@ -32,6 +34,9 @@ from advisor.records.traces import (
     time_at,
     trace_rows,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SLOT_S: Final = 1800.0
 _FREE: Final = "free_fraction"
@@ -121,4 +126,31 @@ def _in_slots(path: Path, series: Mapping[str, Series], slot_s: float) -> NodeSh
     ]
     return NodeShares(
         source=path.name, names=tuple(series), slot_s=slot_s, shares=np.stack(columns, axis=1)
+    )
+
+
+def published_node_shares() -> NodeShares:
+    """Return the packaged record: Helios' virtual clusters of Earth, May 2020.
+
+    Raises
+    ------
+    AbsentDataError
+        If it does not come with this installation.
+    """
+    import pandas as pd
+
+    path = data.root("datasets") / "measurements" / "helios" / "shares.csv.gz"
+    if not path.is_file():
+        raise AbsentDataError(f"{path} is not here", hint="name a record with --trace FILE")
+    return helios_shares(pd.read_csv(path, float_precision="round_trip"))
+
+
+def helios_shares(table: pd.DataFrame) -> NodeShares:
+    """Return a table of time, node and free_fraction as a record."""
+    wide = table.pivot(index="time", columns="node", values="free_fraction")
+    return NodeShares(
+        source="Helios' virtual clusters, May 2020",
+        names=tuple(map(str, wide.columns)),
+        slot_s=SLOT_S,
+        shares=wide.to_numpy(float),
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.measurements import BLACKWELL
+from advisor.lab.data import BLACKWELL
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Layout, TrainingSetup, Transformer
 from advisor.planners.core.units import GIB, bytes_per_s

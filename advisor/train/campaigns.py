@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from advisor.domain import QUANTILES
 from advisor.errors import ModelError
-from advisor.measurements import reads
 from advisor.planners.goodput.campaign import CampaignLaw, efolds
 from advisor.predict import Predictor
 from advisor.predict.campaign import CampaignModel, record
+from advisor.records import reads
 from advisor.records.campaigns import packaged_path, read_campaigns
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
 from advisor.train.few_groups import widening

@@ -23,7 +23,7 @@ import typer
 from advisor import data, threads
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
-from advisor.measurements import HIVEMIND
+from advisor.lab.data import HIVEMIND
 from advisor.train.fits import FITS
 from advisor.train.model_folder import ABOUT, METRICS
 

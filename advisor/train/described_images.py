@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from advisor.lab.data import GAVEL, NVIDIA_EXAMPLES, PROFET
 from advisor.machines.devices import suite_device
-from advisor.measurements import GAVEL, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import Device, Precision, TrainingSetup
 from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.train.measured_step import MeasuredStep, thinned

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from advisor.errors import ModelError
+from advisor.lab.data import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET
 from advisor.machines.devices import suite_device
-from advisor.measurements import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET
 from advisor.planners.core.nouns import (
     Device,
     Precision,

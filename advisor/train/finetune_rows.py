@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.errors import ModelError
-from advisor.measurements import FINETUNE
+from advisor.lab.data import FINETUNE
 from advisor.planners.core.columns import layer_parameters, shapes_of
 from advisor.planners.core.nouns import Layout, TrainingSetup, Transformer
 from advisor.planners.core.units import bytes_per_s

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from advisor.measurements import reads
+from advisor.records import reads
 from advisor.train import model_folder
 
 # Verb -> (folder of ``trained_models``, module with ``fitted``), in the order in which one uses

@@ -11,8 +11,7 @@ from advisor import data
 from advisor.collectors import bounded, store
 from advisor.errors import RunError, UsageError
 from advisor.jobs import journal
-from advisor.measurements import reads
-from advisor.records import RunRecord
+from advisor.records import RunRecord, reads
 from advisor.records.files import to_line
 from advisor.records.importers import formats
 

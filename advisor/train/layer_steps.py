@@ -10,8 +10,8 @@ from typing import Final
 import pandas as pd
 
 from advisor.errors import ModelError
+from advisor.lab.data import LAYERS
 from advisor.machines.devices import suite_device
-from advisor.measurements import LAYERS
 from advisor.planners.core.nouns import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 from advisor.planners.step.describe import block_operators, transformer_work
 from advisor.planners.step.describe_operators import Tally

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
+from advisor.lab.data import LAYOUTS
 from advisor.machines.parts import AcceleratorPart, part
-from advisor.measurements import LAYOUTS
 from advisor.planners.core.columns import (
     LOGIT_SCALES,
     Layouts,

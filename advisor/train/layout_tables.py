@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.measurements import BLACKWELL, FINETUNE
+from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import AskedRun, columns_of, joined
 from advisor.train.layout_rows import LayoutRows, read

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.measurements import LAYOUTS
+from advisor.lab.data import LAYOUTS
 from advisor.planners.core.units import GIB
 from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import memory_bytes

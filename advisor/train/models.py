@@ -13,9 +13,8 @@ import typer
 
 from advisor import data
 from advisor.errors import ModelError, UsageError
-from advisor.measurements import reads
 from advisor.predict.learned import COST, NAME
-from advisor.records import RunRecord
+from advisor.records import RunRecord, reads
 from advisor.train import model_folder
 from advisor.train.backends import workers
 from advisor.train.labelled import AUTO, default_paths, read_runs, run_files

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.measurements import HIVEMIND
+from advisor.lab.data import HIVEMIND
 from advisor.planners.links.peers import FirstMinutes, Peers
 from advisor.predict.peer_minutes import PeerSeries, minute_of, together
 from advisor.records import RunRecord

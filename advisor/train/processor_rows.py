@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from advisor.lab.data import MLPERF
 from advisor.machines.processors import cpu_device
-from advisor.measurements import MLPERF
 from advisor.planners.core.nouns import Precision, TrainingSetup, Transformer, Work
 from advisor.planners.core.units import GIB
 from advisor.planners.step.describe import transformer_work

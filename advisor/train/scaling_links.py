@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.measurements import COLLECTIVES
+from advisor.lab.data import COLLECTIVES
 from advisor.planners.core.units import bytes_per_s
 from advisor.planners.links.collectives import (
     RDMA_FROM_BYTES_PER_S,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.measurements import POLLUX, SIA
+from advisor.lab.data import POLLUX, SIA
 from advisor.planners.links.scaling_fit import MeasuredPlacements
 from advisor.planners.links.scaling_law import Placements
 

@@ -25,7 +25,7 @@ import torch
 
 from advisor import data
 from advisor.collectors import atomic
-from advisor.measurements import HELIOS
+from advisor.lab.data import HELIOS
 from advisor.planners.availability.forecast import NodeHistory, learn
 from advisor.planners.availability.sas import completion_slots
 from advisor.planners.availability.ways import RANDOM, Arrival, judge

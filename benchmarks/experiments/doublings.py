@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.domain import REACH_90
-from advisor.measurements import MLPERF
-from advisor.validation.series_mlperf import ask, read_pairs
+from advisor.lab.data import MLPERF
+from advisor.lab.score.scaling import ask, read_pairs
 from advisor.ways import anchors
 
 Floats = NDArray[np.float64]

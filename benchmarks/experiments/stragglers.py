@@ -25,10 +25,13 @@ from unittest import mock
 
 import numpy as np
 
-from advisor import data, measurements, validation
+from advisor import data
 from advisor.collectors.minicloud.limits import cpu_group
 from advisor.collectors.recording import Recording
 from advisor.collectors.store import read_recording
+from advisor.lab import data as measurements
+from advisor.lab import score
+from advisor.lab.score import scaling
 from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.planners.stragglers.mending import (
     UnlikeRanks,
@@ -38,7 +41,6 @@ from advisor.planners.stragglers.mending import (
     rebalanced,
 )
 from advisor.planners.stragglers.spread import measured_spread, own_times
-from advisor.validation import scaling_nominal
 from benchmarks.zoo import advisor
 
 SCRIPT = Path(__file__).with_name("unlike_ranks.py")
@@ -78,7 +80,7 @@ def published() -> None:
 
 def default() -> None:
     """Print the errors on clusters left out with other spreads than the fitted one."""
-    fitted = scaling_nominal.fit_without_each
+    fitted = scaling.fit_without_each
     for spread in (None, 0.0, 0.031, 0.086):
 
         def fit(*asked: Any, spread: float | None = spread) -> dict[str, ScalingParameters]:
@@ -87,8 +89,8 @@ def default() -> None:
                 return found
             return {k: replace(one, straggler_sd_fraction=spread) for k, one in found.items()}
 
-        with mock.patch.object(scaling_nominal, "fit_without_each", fit):
-            record = validation.run("scaling-nominal", data.root("datasets")).to_record()
+        with mock.patch.object(scaling, "fit_without_each", fit):
+            record = score.run("scaling-nominal", data.root("datasets")).to_record()
         errors = record["overall"]
         print(
             f"spread {'fitted' if spread is None else spread}: mean "

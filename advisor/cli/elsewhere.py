@@ -1,0 +1,51 @@
+"""Verbs that others bring: found by the entry points of ``advisor.verbs``, loaded when called.
+
+An entry point names a module like those of ``advisor.cli``, or one command of a verb of verbs
+(``train.scaling``). The laboratory brings its verbs so
+(``pip install "cloud-config-advisor[lab]"``): nothing of the product imports it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.errors import UsageError
+
+GROUP: Final = "advisor.verbs"
+_HINT: Final = 'pip install "cloud-config-advisor[lab]"'
+
+
+def load(name: str) -> Any:
+    """Return what an entry point names: a module, or a function of one.
+
+    Raises
+    ------
+    UsageError
+        If nobody brings it, or something that it needs is not installed.
+    """
+    found = _by_name().get(name)
+    if found is None:
+        raise UsageError(f"advisor {name.replace('.', ' ')} is not installed", hint=_HINT)
+    try:
+        return found.load()
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"advisor {name.replace('.', ' ')} needs {error.name}, which is not installed",
+            hint=_HINT,
+        ) from error
+
+
+@cache
+def _by_name() -> dict[str, EntryPoint]:
+    """Return the entry points by name: those of a checkout, else those of what is installed."""
+    checkout = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    told = {}
+    if checkout.is_file():
+        project = tomllib.loads(checkout.read_text(encoding="utf-8")).get("project", {})
+        told = project.get("entry-points", {}).get(GROUP, {})
+    own = [EntryPoint(name=name, value=value, group=GROUP) for name, value in told.items()]
+    return {one.name: one for one in (*entry_points(group=GROUP), *own)}

@@ -1,0 +1,1 @@
+"""The laboratory beside the product: questions with their truth, measurements and fits."""

@@ -1,0 +1,730 @@
+"""Protocols of whole runs: ``own``, ``minutes``, ``thesis``, ``ranking``, ``campaigns``.
+
+- ``own``: our own runs of seconds; every program in turn, every instance type, and both at once
+  are left out; the job is known by its partial run on the anchor. The predictor is of the kind
+  that ships (``advisor train models``): physics, a learned correction, physics alone outside what
+  was seen. Runs that the collector calls noisy are neither fitted nor scored.
+- ``minutes``: whole jobs of about a minute from at most 5 % of each, by the same, fitted to these
+  and to the runs of seconds.
+- ``thesis``: time and cost on a random fifth, as the Nazari thesis judged them: siblings of the
+  scored runs are fitted, which flatters. Its estimators are the baselines. The thesis's losses are
+  in its own units, hours and dollars with means of about 2.5 and 5.5; ours are given in units of
+  the same means.
+- ``ranking``: of each job one run is known (on the configuration that is best on average over the
+  other families; trainpred: on g5); what ``advisor runs choose`` says is tried in its order until
+  a run completes. Failures are paid for, by every rule, that of the known run too.
+- ``campaigns``: device-hours of published training runs, each described, on the machines that it
+  had, in the best layout that the search finds there; what a whole run adds, and its spread, come
+  from the law fitted on the other families, form and spread included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from advisor import data as packaged
+from advisor.collectors import bounded
+from advisor.domain import QUANTILES
+from advisor.errors import ModelError
+from advisor.lab.data import CAMPAIGNS, IBM, SCOUT, TRAINPRED
+from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.learned import features
+from advisor.learned.base import RunRegressor
+from advisor.learned.boosting import Boosting
+from advisor.learned.choice import (
+    anchor_of,
+    chosen_ratio,
+    penalty_for,
+    random_ratio,
+    scores,
+    walked_ratio,
+)
+from advisor.learned.course import SEQUENCE_CHANNELS, SEQUENCE_READINGS
+from advisor.learned.evaluation import Metrics, SplitScores, evaluate, metrics
+from advisor.learned.forest import Forest
+from advisor.learned.guarded import Guarded
+from advisor.learned.job_runs import matrices
+from advisor.learned.linear import Poisson, Ridge
+from advisor.learned.problem import Problem, problem
+from advisor.learned.regret import constant_answer
+from advisor.learned.sequence import SequenceNetwork
+from advisor.learned.splits import SplitName, left_out
+from advisor.learned.stack import Stack
+from advisor.predict import Predictor
+from advisor.records import RunRecord
+from advisor.records.campaigns import read_campaigns, read_packaged
+from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
+from advisor.train.campaigns import CampaignColumns, beyond_rate, columns, fit
+from advisor.train.labelled import read_runs
+from advisor.train.models import predictor
+from advisor.ways.constants import constants
+
+_SPLITS: Final[tuple[SplitName, ...]] = ("job", "instance", "both")
+_MOST_FOLDS: Final = 24  # of pairs of program and instance type: each fold fits everything anew
+
+
+# own, minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRuns:
+    """Labelled runs as a problem, and which of them are scored."""
+
+    asked: Problem
+    tested: Bools
+
+
+def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
+    """Return our own runs, of seconds or of ``minutes``: those under ``data``, else packaged."""
+    there = data / name
+    return read_runs([there if there.is_dir() else packaged.root("datasets") / name])
+
+
+def _run_rows(asked: Problem, tested: Bools) -> Questions:
+    records = asked.records
+    families = [r.job.family if is_tested else "" for r, is_tested in
+                zip(records, tested, strict=True)]  # fmt: skip
+    truth = np.where(tested & ~asked.is_censored, asked.truth, np.nan)
+    return Questions(
+        questions=[f"{r.job.job_id} on {r.instance_key}, after its partial run" for r in records],
+        truth=truth,
+        unseen=[f"runs of {r.job.family}" for r in records],
+        groups={name: mask for name, mask in by(families).items() if name},
+        facts=OwnRuns(asked=asked, tested=tested),
+    )
+
+
+def _read_seconds(data: Path) -> Questions:
+    asked = problem(read_own(data))
+    return _run_rows(asked, np.ones(len(asked.records), bool))
+
+
+def _read_minutes(data: Path) -> Questions:
+    seconds, minutes = read_own(data), read_own(data, "minutes")
+    names = {record.record_id for record in minutes}
+    asked = problem([*seconds, *minutes])
+    return _run_rows(asked, np.array([r.record_id in names for r in asked.records]))
+
+
+def shipped_choice() -> str:
+    """Return the estimator that answers in the product: the stack, or one of its members."""
+    metrics_file = packaged.root("trained_models") / "runs" / "metrics.json"
+    return str(bounded.read_json(metrics_file)["chosen"])
+
+
+def as_shipped(chosen: str) -> Guarded:
+    """Return an unfitted predictor of the kind that ships, with that estimator."""
+    guarded: Guarded = predictor(chosen, channels=0, folds=5)
+    return guarded
+
+
+def _placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
+    """Return a split's values in the order of the rows, nan where it has none."""
+    found = np.full(rows.truth.size, np.nan)
+    found[split.rows] = values
+    return found
+
+
+def _split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
+    assert split.bounds is not None
+    low, high = (_placed(split, rows, split.bounds[:, k]) for k in (0, 1))
+    others = {name: _placed(split, rows, values) for name, values in split.simple.items()}
+    return Answers(
+        value=_placed(split, rows, split.predicted), low=low, high=high,
+        others=more.pop("others", {}) | others | {"sequence network": _network(rows)}, **more,
+    )  # fmt: skip
+
+
+def _network(rows: Questions) -> Floats:
+    """Return what the thesis's kind of network says, the series among its inputs."""
+    asked = rows.facts.asked
+    seen = problem(asked.records, asked.target, has_series=True)
+
+    def build() -> SequenceNetwork:
+        return SequenceNetwork(
+            channels=seen.channels, readings=SEQUENCE_READINGS, calibration_folds=0
+        )
+
+    found = evaluate(seen, build, "job", has_intervals=False, tested=rows.facts.tested)
+    return _placed(found, rows, found.predicted)
+
+
+def _own_answers(rows: Questions) -> Answers:
+    asked = rows.facts.asked
+    build = partial(as_shipped, shipped_choice())
+    splits = [evaluate(asked, build, name, most_folds=_MOST_FOLDS) for name in _SPLITS]
+    figures = {key: value for split in splits for key, value in _split_figures(split).items()}
+    job = splits[0]
+    return _split_answers(
+        job, rows, figures=figures | _steady(asked, job) | _costs(asked, job, build)
+    )
+
+
+def _split_figures(split: SplitScores) -> dict[str, float]:
+    found = {
+        "mape_fraction": split.overall.mape_fraction,
+        "median_ape_fraction": split.overall.median_ape_fraction,
+        "coverage": split.overall.coverage or 0.0,
+        "width": split.overall.width or 0.0,
+    }
+    if (regret := split.top1_regret) is not None:
+        found |= {
+            "top1_regret": regret.top1,
+            "constant_regret": regret.constant,
+            "random_regret": regret.random,
+        }
+    return {f"{split.name}_{name}": value for name, value in found.items()}
+
+
+def _costs(asked: Problem, split: SplitScores, build: Callable[[], Guarded]) -> dict[str, float]:
+    """Return the errors of the cost, billed for the predicted time and predicted directly."""
+    direct = evaluate(problem(asked.records, "cost_over_anchor"), build, "job").overall
+    records = [asked.records[i] for i in split.rows]
+    priced = np.array([bool(r.cost_usd) and r.status == "ok" for r in records])
+    hourly = np.array([(r.price_usd_per_h or 0.0) / 3600.0 for r in records])
+    truth = np.array([r.cost_usd or 0.0 for r in records])
+    billed = metrics((split.predicted * hourly)[priced], truth[priced])
+    return {
+        f"cost_{how}_{name}": float(getattr(found, name))
+        for how, found in (("billed", billed), ("direct", direct))
+        for name in ("rows", "mape_fraction", "median_ape_fraction")
+    } | {"cost_direct_coverage": direct.coverage or 0.0}
+
+
+def _steady(asked: Problem, split: SplitScores) -> dict[str, float]:
+    """Return the error of runs of one thread, and what it would be on a machine without moods."""
+    ratio = np.array([asked.records[i].facts.get("cpu_ratio", np.nan) for i in split.rows], float)
+    known = np.isfinite(ratio) & ~asked.is_censored[split.rows]
+    if not known.any():
+        return {}
+    predicted, truth = split.predicted[known], asked.truth[split.rows][known]
+    return {
+        "one_thread_mape_fraction": metrics(predicted, truth).mape_fraction,
+        "one_thread_steady_mape_fraction": metrics(predicted * ratio[known], truth).mape_fraction,
+        "one_thread_drift_mape_fraction": metrics(
+            np.ones(int(known.sum())), ratio[known]
+        ).mape_fraction,
+    }
+
+
+OWN: Final = Protocol(
+    name="own",
+    description="Time of our own runs, each program left out in turn.",
+    rows=_read_seconds,
+    answer=_own_answers,
+    scores=lambda _: (
+        f"what recommend asks where it covers a job: physics corrected by guarded "
+        f"{shipped_choice()} (trained_models/runs), fitted anew for each split"
+    ),
+    seen=(
+        "features, members and sizes of the estimators: chosen on these runs; the weights of "
+        "members are fitted without the left-out group",
+    ),
+    notes=(
+        "the machine is not equally fast all the time: 'steady' is what the error of runs of "
+        "one thread would be had a step taken the CPU time that it took in the partial run",
+        "the sequence network does not ship: in 94 % of the partial runs, of 0.8 s of CPU "
+        "time, nothing was sent, and what their series say is in the trees' features",
+        "cost: as billed for the predicted time, and as a model of the cost itself has it "
+        "(trained_models/runs_cost), on the same rows",
+    ),
+)
+
+
+def _minutes_answers(rows: Questions) -> Answers:
+    asked, tested = rows.facts.asked, rows.facts.tested
+    build = partial(as_shipped, shipped_choice())
+    own = evaluate(asked, build, "job", coverage=0.9, tested=tested)
+    seconds = evaluate(asked, build, "job", tested=tested, fitted=~tested, has_intervals=False)
+    alone = _placed(seconds, rows, seconds.predicted)
+    return _split_answers(
+        own, rows, others={"fitted to jobs of seconds alone": alone},
+        figures=_minutes_figures(asked, own),
+    )  # fmt: skip
+
+
+def _minutes_figures(asked: Problem, own: SplitScores) -> dict[str, float]:
+    """Return how much of each job the partial run saw, and the error by where it ran."""
+    records = [asked.records[i] for i in own.rows]
+    seen = [_share_seen(record) for record in records]
+    figures = {"partial_run_share": float(np.median(seen)), "largest_partial_run_share": max(seen)}
+    is_alone = np.array([r.instances == 1 for r in records])
+    errors = np.abs(own.predicted / asked.truth[own.rows] - 1.0)
+    for name, some in (("alone", errors[is_alone]), ("together", errors[~is_alone])):
+        if some.size:
+            figures[f"{name}_rows"] = float(some.size)
+            figures[f"{name}_mape_fraction"] = float(np.mean(some))
+            figures[f"{name}_median_ape_fraction"] = float(np.median(some))
+    return figures
+
+
+def _share_seen(record: RunRecord) -> float:
+    """Return how long the partial run was, over the whole job at its pace."""
+    assert record.anchor is not None  # every collected run has one
+    course = record.anchor.series[0]
+    return course.readings * course.interval_s / record.anchor.time_s
+
+
+MINUTES: Final = Protocol(
+    name="minutes",
+    description="Time of jobs of about a minute, from a partial run of at most 5 %.",
+    rows=_read_minutes,
+    answer=_minutes_answers,
+    form="none chosen",
+    scores=lambda _: (
+        "what recommend asks where it covers a job: physics corrected by guarded "
+        f"{shipped_choice()}, fitted anew without the left-out program"
+    ),
+    seen=(
+        "features, members and sizes of the estimators: chosen on the runs of seconds, siblings "
+        "of these; nothing was chosen on these",
+    ),
+    notes=(
+        "the sequence network is given the partial run's course, which the trees are not",
+        "an instance type is a share of one machine; the price is that of the closest sold",
+    ),
+)
+
+
+# thesis
+
+Kind = Literal["time", "cost"]
+_MEANS: Final[dict[Kind, float]] = {"time": 2.5, "cost": 5.5}  # h and USD, implied by the thesis
+# The thesis's own validation R2 (systems.md 1.1): best of its table.
+_THESIS_R2: Final[dict[Kind, float]] = {"time": 0.9961, "cost": 0.9904}
+_COURSE: Final[dict[str, Any]] = {
+    "channels": len(SEQUENCE_CHANNELS), "readings": SEQUENCE_READINGS,
+}  # fmt: skip
+
+
+def _read_thesis(data: Path) -> Questions:
+    """Return the first random split of ``advisor evaluate``.
+
+    One run has no cost: every estimator is scored on the others, whatever it predicts.
+    """
+    asked = problem([r for r in read_own(data) if r.cost_usd])
+    _, _, test = next(left_out(asked.records, "random"))
+    tested = np.zeros(len(asked.records), bool)
+    tested[test] = True
+    rows = _run_rows(asked, tested)
+    # This protocol scores runs that were cut short, too.
+    return replace(rows, truth=np.where(tested, asked.truth, np.nan), groups={})
+
+
+def _estimators(kind: Kind) -> dict[str, Callable[[], RunRegressor]]:
+    quiet: dict[str, Any] = {"calibration_folds": 0}
+    return {
+        "linear": lambda: Ridge(**quiet) if kind == "cost" else Poisson(**quiet),
+        "forest": lambda: Forest(trees=200, **quiet),
+        "boosting": lambda: Boosting(**quiet),
+        "network": lambda: SequenceNetwork.thesis(kind, **_COURSE, **quiet),
+        "our network": lambda: SequenceNetwork(**_COURSE, **quiet),
+        "stack": lambda: Stack(
+            (
+                ("ridge", Ridge()),
+                ("forest", Forest(trees=100)),
+                ("boosting", Boosting(rounds=300)),
+            ),
+            folds=5,
+            static_columns=len(features.FEATURES),
+            **quiet,
+        ),
+    }
+
+
+def _thesis_answers(rows: Questions) -> Answers:
+    """Answer as what ships does: physics with a learned correction, cost as time by price."""
+    asked = rows.facts.asked
+    figures: dict[str, float] = {}
+    others: dict[str, Floats] = {}
+    test = np.flatnonzero(rows.facts.tested)
+    kinds: tuple[Kind, ...] = ("time", "cost")
+    for kind in kinds:
+        target = problem(asked.records, kind, has_series=True)
+        for name, build in _estimators(kind).items():
+            said = _estimated(target, build(), name, kind, rows.facts.tested)
+            figures |= _judged(kind, name, metrics(said, target.truth[test]))
+            if kind == "time":
+                others[name] = np.full(rows.truth.size, np.nan)
+                others[name][test] = said
+    found = evaluate(
+        asked, lambda: predictor("auto", channels=0, folds=5), "random",
+        has_intervals=False, most_folds=1,
+    )  # fmt: skip
+    cost = np.array([r.cost_usd or np.nan for r in asked.records])[found.rows]
+    truth, name = asked.truth[found.rows], "physics + correction"
+    priced = found.predicted * cost / truth  # the price per second is known
+    figures |= _judged("time", name, metrics(found.predicted, truth))
+    figures |= _judged("cost", name, metrics(priced, cost))
+    figures |= {f"thesis_{k}_r2": r2 for k, r2 in _THESIS_R2.items()}
+    value = _placed(found, rows, found.predicted)
+    return Answers(value=value, others=others, figures=figures)
+
+
+def _judged(kind: str, name: str, found: Metrics) -> dict[str, float]:
+    unit = "s" if kind == "time" else "usd"
+    r2 = float("nan") if found.r2 is None else found.r2
+    return {f"{name}_{kind}_r2": round(r2, 4), f"{name}_{kind}_rmse_{unit}": found.rmse}
+
+
+def _estimated(
+    asked: Problem, model: RunRegressor, name: str, kind: Kind, tested: Bools
+) -> Floats:
+    """Fit on the target itself in the thesis's unit, and answer in ours."""
+    train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
+    unit = float(np.mean(asked.truth[train])) / _MEANS[kind]
+    has_series = "network" in name or name == "stack"
+    told = asked.X if has_series else asked.X[:, : len(features.FEATURES)]
+    groups = asked.groups[train] if name != "our network" else np.arange(len(train))
+    model.fit(told[train], asked.truth[train] / unit, groups=groups)
+    said = unit * model.predict(told[test])
+    return np.maximum(said, 1e-3 * float(np.min(asked.truth[train])))
+
+
+THESIS: Final = Protocol(
+    name="thesis",
+    description="Time of a random fifth of our runs; R2 and RMSE of time and cost.",
+    rows=_read_thesis,
+    answer=_thesis_answers,
+    seen=(
+        "a random split: siblings of every scored run are fitted",
+        "sizes of our own estimators: chosen on these runs",
+    ),
+    notes=(
+        "a random split leaves siblings in training: see protocol own for unseen jobs",
+        "no interval: the thesis's estimators have none",
+    ),
+)
+
+
+# ranking
+
+# Table, and the instance of the one run that is known where it is not the best on average.
+_COLLECTIONS: Final = (
+    (SCOUT, "jobs", None), (IBM, "jobs", None), (TRAINPRED, "epochs", "g5.xlarge"),
+)  # fmt: skip
+_LEAST_CHOICES: Final = 2
+OURS: Final = "ours"
+CONSTANT: Final = "always the same"
+RANDOM: Final = "at random"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownJob:
+    """A job of a collection: what is known of it, and of those of other families."""
+
+    collection: str
+    name: str
+    matrices: Any  # of ``learned.job_runs``
+    job: int
+    others: Any
+    first: int
+    is_told: bool  # which run is known, by the collection and not by what is best on average
+    penalty: float | None
+
+    def paid(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return cost over the least cost by rule: as paid, and had failures been known."""
+        runs, spent, _, cells = self.matrices
+        known = runs.seen_by(self.job, np.arange(len(cells)) == self.first)
+        answer = scores(known, self.job, self.others, self.penalty)
+        usual = constant_answer(runs.ratios[self.others])
+        if not self.is_told and not np.isfinite(runs.prices[self.job, self.first]):
+            answer[self.first] = -np.inf  # the known run has failed: everybody has paid for it
+        return {
+            OURS: walked_ratio(runs, self.job, answer, spent, has_growth=True),
+            CONSTANT: walked_ratio(runs, self.job, usual, spent),
+            RANDOM: random_ratio(runs, self.job, spent),
+        }, {
+            OURS: chosen_ratio(runs, self.job, answer),
+            CONSTANT: chosen_ratio(runs, self.job, usual),
+            RANDOM: float(np.nanmean(runs.ratios[self.job])),
+        }
+
+
+def read_ranking(data: Path) -> Questions:
+    """Return every choice of the collections that are there; the truth is the best cost, 1."""
+    found: list[KnownJob] = []
+    for collection, table, anchor in _COLLECTIONS:
+        if collection.is_in(data):
+            found += choices(collection.name, collection.read_runs(table, data), anchor)
+    if not found:
+        raise ModelError(f"none of the collections is in {data}", hint="see shared/data")
+    names = [f"{c.collection} {c.name}" for c in found]
+    return Questions(
+        questions=[f"the cheapest configuration of {name}, known one run" for name in names],
+        truth=np.ones(len(found)),
+        unseen=[f"other runs of {c.name}, and runs of its family" for c in found],
+        groups={name: np.arange(len(names)) == i for i, name in enumerate(names)},
+        facts=found,
+    )
+
+
+def choices(name: str, records: Sequence[RunRecord], anchor: str | None = None) -> list[KnownJob]:
+    """Return a choice for every job, its family left out; ``anchor`` has its one run."""
+    runs, spent, jobs, cells = matrices(records)
+    found = []
+    penalties: dict[str, float | None] = {}
+    for job in range(len(jobs)):
+        others = np.flatnonzero(runs.families != runs.families[job])
+        family = str(runs.families[job])
+        if family not in penalties:
+            penalties[family] = penalty_for(runs, others)
+        first = anchor_of(runs, job, others) if anchor is None else _place(cells, anchor)
+        if np.isfinite(runs.prices[job]).sum() >= _LEAST_CHOICES and runs.has_run[job, first]:
+            found.append(
+                KnownJob(
+                    collection=name, name=str(jobs[job]), matrices=(runs, spent, jobs, cells),
+                    job=job, others=others, first=first, is_told=anchor is not None,
+                    penalty=penalties[family],
+                )
+            )  # fmt: skip
+    return found
+
+
+def _place(cells: Sequence[str], instance: str) -> int:
+    return next(i for i, name in enumerate(cells) if f"/{instance}x" in name)
+
+
+def _ranking_answers(rows: Questions) -> Answers:
+    both = [choice.paid() for choice in rows.facts]
+    figures: dict[str, list[float]] = {}
+    for choice, (paid, free) in zip(rows.facts, both, strict=True):
+        for rule in paid:
+            label = f"{choice.collection}, {rule}: cost over best"
+            figures.setdefault(label, []).append(paid[rule])
+            figures.setdefault(f"{label}, had failures been known", []).append(free[rule])
+    ratios = {rule: np.round([p[rule] for p, _ in both], 6) for rule in (OURS, CONSTANT, RANDOM)}
+    return Answers(
+        value=ratios.pop(OURS),
+        others=ratios,
+        figures={label: float(np.mean(found)) for label, found in figures.items()},
+    )
+
+
+RANKING: Final = Protocol(
+    name="ranking",
+    description="Cost of the choice over the best cost; MAPE is regret - 1.",
+    rows=read_ranking,
+    answer=_ranking_answers,
+    seen=(
+        "the form of the regression, and the gain below which the constant answer stays",
+        "candidates of its penalty; which of them is chosen on the other jobs",
+        "that the next try after a failure costs more than twice as much: doubling, of 1.5 to 4 "
+        "times",
+    ),
+    by_group=True,
+    notes=(
+        f"{CONSTANT}: the configuration that is best on average over the other families",
+        f"{RANDOM}: the mean over all orders of trying",
+        "failed runs that a rule chooses are paid for; trainpred has none; 'had failures been "
+        "known' chooses among completed runs, which nobody can who has not tried",
+        "no interval: a choice has none",
+    ),
+)
+
+
+# campaigns
+
+_Z: Final = QUANTILES[COVERAGE]
+# A family whose own steps are among those that the layout model is fitted on: (family, table).
+OWN_TABLE: Final = ("Megatron", "megatron_sc21")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaigns:
+    """Published runs with the estimate of each, and the runs that the law is fitted on."""
+
+    found: Sequence[CampaignAnswer]
+    rows: CampaignColumns
+    known: CampaignColumns
+
+    @property
+    def families(self) -> Any:
+        """The families that are left out in turn."""
+        return np.unique(self.rows.family)
+
+
+def read_published(path: Path, *, is_own: bool = True) -> Questions:
+    """Return published runs; a table of one's own is predicted from the packaged ones.
+
+    Raises
+    ------
+    UsageError
+        If the table is not there.
+    ModelError
+        If a number in it is none, or no run can be asked about.
+    """
+    asking = Predictor()
+    found, left_out = answers(read_campaigns(path, _families()), asking)
+    rows = columns(found)
+    known = rows if is_own else columns(answers(read_packaged(), asking)[0])
+    runs = [a.question.campaign for a in found]
+    kinds = ["whole runs" if c.is_whole_run else "steps alone" for c in runs]
+    labels = ([c.family for c in runs], [f"on {c.accelerator}" for c in runs], kinds)
+    return Questions(
+        questions=[f"device-hours of {c.campaign} on {c.accelerator}" for c in runs],
+        truth=rows.published_h,
+        unseen=[f"campaigns of {c.family}" for c in runs],
+        groups={n: m for some in labels for n, m in by(some, is_sorted=False).items()},
+        facts=Campaigns(found=found, rows=rows, known=known),
+        notes=_campaign_notes(found, left_out),
+    )
+
+
+def _families() -> dict[str, str]:
+    return {c.campaign: c.family for c in read_packaged()}
+
+
+def predict(rows: CampaignColumns, known: CampaignColumns) -> tuple[Floats, Floats]:
+    """Return ln(device-hours) and their deviation, each family by laws that never saw it."""
+    value, log_sd = np.log(rows.estimated_h), np.zeros(len(rows))
+    for family in np.unique(rows.family):
+        own = rows.family == family
+        law = fit(known.select(known.family != family))
+        left_out = rows.select(own)
+        value[own] += left_out.log_factor(law)
+        log_sd[own] = left_out.log_sd(law)
+    return value, log_sd
+
+
+def _band(value: Floats, log_sd: Floats, **more: Any) -> Answers:
+    low, high = np.exp(value - _Z * log_sd), np.exp(value + _Z * log_sd)
+    return Answers(value=np.exp(value), low=low, high=high, **more)
+
+
+def _campaign_answers(rows: Questions) -> Answers:
+    facts: Campaigns = rows.facts
+    value, log_sd = predict(facts.rows, facts.known)
+    return _band(value, log_sd, figures=_campaign_figures(facts, value, log_sd))
+
+
+def _blind_campaigns(rows: Questions) -> Blinded:
+    """Answer Megatron's with a layout model that never saw the steps of the same paper."""
+    facts: Campaigns = rows.facts
+    law = constants().layout
+    known = replace(constants(), layout=replace(law, parameters=law.without(OWN_TABLE[1])))
+    asking = Predictor(Predictor().catalogue, constants=known, learned=None)
+    published = [a.question.campaign for a in facts.found]
+    own, _ = answers([c for c in published if c.family == OWN_TABLE[0]], asking)
+    blinded = {a.question.campaign.campaign: a for a in own}
+    again = columns([blinded.get(a.question.campaign.campaign, a) for a in facts.found])
+    return Blinded(
+        answers=_band(*predict(again, again)),
+        changed=(f"{OWN_TABLE[0]}'s steps by constants fitted without {OWN_TABLE[1]}",),
+        still_seen=CAMPAIGN.seen[:2],
+        kept=(
+            "Megatron's steps of other papers: they are in three more tables, and a fit without "
+            "all four takes minutes (advisor train layout-model)",
+        ),
+    )
+
+
+def _by_other_families(target: Callable[[Campaigns, Bools], Floats | None]) -> Any:
+    """Return a rule that is told, family by family, what to say of that family's rows."""
+
+    def rule(rows: Questions, _answered: Bools) -> Floats | None:
+        found = np.full(rows.truth.size, np.nan)
+        for family in rows.facts.families:
+            own = rows.facts.rows.family == family
+            said = target(rows.facts, own)
+            if said is not None:
+                found[own] = said
+        return found
+
+    return rule
+
+
+def _same_factor(facts: Campaigns, own: Bools) -> Floats:
+    family = facts.rows.family[own][0]
+    factor = np.exp(np.median(facts.known.target[facts.known.family != family]))
+    return np.asarray(facts.rows.estimated_h[own] * factor)
+
+
+def _constant_mfu(facts: Campaigns, own: Bools) -> Floats | None:
+    if own.all():
+        return None
+    ideal_h = np.array([a.ideal_device_h for a in facts.found])
+    others = np.exp(np.median(np.log(facts.rows.published_h / ideal_h)[~own]))
+    return np.asarray(ideal_h[own] * others)
+
+
+def _steps_alone(rows: Questions, _answered: Bools) -> Answers:
+    told = rows.facts.rows
+    return _band(np.log(told.estimated_h), told.step_log_sd)
+
+
+def _campaign_figures(facts: Campaigns, value: Floats, log_sd: Floats) -> dict[str, float]:
+    rows = facts.rows
+    ratio = np.exp(value) / rows.published_h
+    is_stated = np.array(["accelerators" not in a.question.assumed for a in facts.found])
+    law = fit(facts.known)
+    figures = {
+        "mean ratio": float(np.mean(ratio)),
+        "standard deviation of ln ratio": float(np.std(np.log(ratio))),
+        "median half-width of 90 % intervals, log": float(np.median(_Z * log_sd)),
+        "median half-width of the step's alone, log": float(np.median(_Z * rows.step_log_sd)),
+        "law: growth an e-fold of device-hours": law.growth,
+        "law: growth a year of older software": law.per_year,
+        "law: log-sd a root of an e-fold": law.sd_per_root,
+        "law: log-sd a root of an e-fold, step measured": law.sd_per_root_measured,
+    }
+    size, beyond = beyond_rate(rows)
+    if size.size:
+        figures["hours / hours at the published rate of steps, geometric mean"] = float(
+            np.exp(np.mean(beyond))
+        )
+        figures["the same by the law"] = float(np.exp(np.mean(law.growth * size)))
+    if is_stated.any():
+        figures["median ratio where the accelerators are stated"] = float(
+            np.median(ratio[is_stated])
+        )
+    return figures
+
+
+def _campaign_notes(
+    found: Sequence[CampaignAnswer], left_out: Mapping[str, int]
+) -> tuple[str, ...]:
+    assumed = Counter(what for a in found for what in a.question.assumed)
+    words = {
+        "accelerators": "number of accelerators guessed (as many as end within a month)",
+        "batch": "batch guessed from the model's size",
+        "rounded batch": "batch rounded to one that the accelerators share",
+        "sequence": "sequence cut at 8,192",
+        "network": "network not stated: that of the accelerator's usual machine",
+    }
+    notes = [f"{count} rows: {words[what]}" for what, count in assumed.items()]
+    return (*notes, *(f"{count} rows left out: {why}" for why, count in left_out.items()))
+
+
+CAMPAIGN: Final = Protocol(
+    name="campaigns",
+    description="device-hours of published training runs, each family left out",
+    rows=lambda data: read_published(CAMPAIGNS.path("runs", data)),
+    answer=_campaign_answers,
+    seen=(
+        "the law's two ideas (size, age of software) and the root law of its spread; which of "
+        "them are used is nested",
+        "the year that software counts from, the noise of a row and the priors' width",
+        "the layout model behind a step: fitted on steps measured by some of the same "
+        "organisations (Megatron)",
+    ),
+    baselines={
+        "steps and goodput, no whole-run term": _steps_alone,
+        "the same factor for every run": _by_other_families(_same_factor),
+        "6 N D at the others' MFU": _by_other_families(_constant_mfu),
+    },
+    blind=_blind_campaigns,
+    notes=(
+        "median ratio: ours / published; layouts are the best that the search finds, not the "
+        "published ones; software of 2022 and before is taken without flash attention",
+        "steps alone: hours published as step time x steps, or without downtime; they get no "
+        "whole-run term, only that of their software's age",
+    ),
+)

@@ -1,0 +1,237 @@
+"""The metrics of every accuracy figure, and the record that ``validate`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Errors of predictions against measurements of positive quantities.
+
+    ``bias`` is the geometric mean of predicted / measured, ``median_ratio`` their median (None
+    where only summaries are known); ``coverage`` and ``width`` (mean half-width of the interval as
+    a fraction of the value) are None where no interval was given. ``pairs`` holds what was
+    predicted and what was measured, for ``--plot``; the record does not.
+    """
+
+    rows: int
+    mape_fraction: float
+    median_ape_fraction: float
+    p90_ape_fraction: float
+    bias: float
+    spearman: float | None
+    coverage: float | None = None
+    width: float | None = None
+    median_ratio: float | None = None
+    pairs: tuple[Column, Column] | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Scores of one left-out group, and of baselines on the same rows."""
+
+    group: str
+    scores: Scores
+    baselines: Mapping[str, Scores] = field(default_factory=dict)
+
+
+Form = Literal["chosen with these rows in sight", "nested", "none chosen"]
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+THE_PRODUCT: Final = "the product"
+STATISTICS: Final = ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blind:
+    """The same protocol with everything fitted or chosen again without the scored group.
+
+    ``changed`` is what was fitted or chosen again: empty where the protocol leaves the group out
+    of everything that is fitted, so that both are the same. ``still_seen`` had these rows in sight
+    all the same; ``kept`` could be fitted again, but not within a reasonable time.
+    """
+
+    overall: Scores
+    groups: Sequence[Group] = ()
+    changed: Sequence[str] = ()
+    still_seen: Sequence[str] = ()
+    kept: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """One protocol's result: overall, per left-out group, and the baselines of its row.
+
+    Attributes
+    ----------
+    form : str
+        How the form and hyper-parameters of what is scored were chosen: with these rows in sight,
+        by nested groups, or there was nothing to choose.
+    scores, seen, puts_in : str
+        As of ``harness.Protocol``.
+    beside : mapping of name to Scores
+        Our scores on the rows of a baseline that has no answer for all of them.
+    figures : mapping of name to float
+        What does not fit the common metrics (e.g. top-1 regret).
+
+    Raises
+    ------
+    ValueError
+        If a baseline is scored on other rows than we are.
+    """
+
+    protocol: str
+    description: str
+    overall: Scores
+    groups: Sequence[Group] = ()
+    form: Form
+    scores: str
+    seen: Sequence[str] = ()
+    baselines: Mapping[str, Scores] = field(default_factory=dict)
+    beside: Mapping[str, Scores] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    puts_in: str = ""
+    blind: Blind | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse baselines that were scored on other rows than ours."""
+        if self.form not in FORMS:
+            raise ValueError(f"form must be one of {FORMS}, got {self.form!r}")
+        for name, theirs in self.baselines.items():
+            if theirs.rows != self.ours(name).rows:
+                raise ValueError(
+                    f"{self.protocol}: baseline {name!r} has {theirs.rows} rows, "
+                    f"ours {self.ours(name).rows}: put our scores on its rows into beside"
+                )
+
+    def ours(self, baseline: str) -> Scores:
+        """Return our scores on the rows of a baseline."""
+        return self.beside.get(baseline, self.overall)
+
+    def losses(self) -> list[dict[str, Any]]:
+        """Return every statistic in which a baseline is better than we are, on the same rows.
+
+        Of all rows (``group`` is "ALL"), and of the groups whose baselines are known.
+        """
+        pairs = [("ALL", name, self.ours(name), s) for name, s in self.baselines.items()]
+        pairs += [(g.group, name, g.scores, s) for g in self.groups for name, s in
+                  g.baselines.items()]  # fmt: skip
+        return [
+            {"group": group, "baseline": name, "statistic": statistic, "ours": a, "theirs": b}
+            for group, name, ours, theirs in pairs
+            for statistic in STATISTICS
+            if (a := getattr(ours, statistic)) > (b := getattr(theirs, statistic))
+        ]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record of ``advisor validate --json``."""
+        record = {
+            "schema_version": 1,
+            "protocol": self.protocol,
+            "description": self.description,
+            "rows": self.overall.rows,
+            "form": self.form,
+            "scores": self.scores,
+            "seen": list(self.seen),
+            "overall": _record(self.overall),
+            "groups": [_group_record(g) for g in self.groups],
+            "baselines": {
+                name: {**_record(s), "ours": _record(self.ours(name))}
+                for name, s in self.baselines.items()
+            },
+            "losses": self.losses(),
+            "figures": dict(self.figures),
+            "notes": list(self.notes),
+            "puts_in": self.puts_in,
+        }
+        return record if self.blind is None else record | {"blind": self._blind_record(self.blind)}
+
+    def _blind_record(self, blind: Blind) -> dict[str, Any]:
+        return {
+            "changed": list(blind.changed),
+            "still_seen": list(blind.still_seen),
+            "kept": list(blind.kept),
+            "overall": _record(blind.overall),
+            "groups": [_group_record(g) for g in blind.groups],
+            "difference": {
+                name: round(getattr(blind.overall, name) - getattr(self.overall, name), 6)
+                for name in STATISTICS
+            },
+        }
+
+
+def _group_record(group: Group) -> dict[str, Any]:
+    """Return a group's scores, with its baselines where it has some."""
+    found = {"group": group.group, **_record(group.scores)}
+    simple = {name: _record(s) for name, s in group.baselines.items()}
+    return found | ({"baselines": simple} if simple else {})
+
+
+def _record(scores: Scores) -> dict[str, Any]:
+    return {name: getattr(scores, name) for name in Scores.__slots__ if name != "pairs"}
+
+
+def score(
+    predicted: ArrayLike,
+    measured: ArrayLike,
+    *,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+) -> Scores:
+    """Score predictions of positive quantities.
+
+    Parameters
+    ----------
+    predicted, measured : array-like of shape (n,)
+        In the same unit, positive.
+    low, high : array-like of shape (n,), optional
+        Bounds of the prediction intervals.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to score or the shapes differ.
+
+    Examples
+    --------
+    >>> score([1.1, 2.0], [1.0, 2.0]).mape_fraction
+    0.05
+    """
+    p, m = np.asarray(predicted, float), np.asarray(measured, float)
+    if p.shape != m.shape or p.ndim != 1 or p.size == 0:
+        raise ValueError(f"cannot score shapes {p.shape} and {m.shape}")
+    ape = np.abs(p / m - 1.0)
+    coverage = width = None
+    if low is not None and high is not None:
+        lo, hi = np.asarray(low, float), np.asarray(high, float)
+        coverage = float(np.mean((lo <= m) & (m <= hi)))
+        width = float(np.mean((hi - lo) / (2 * p)))
+    return Scores(
+        rows=p.size,
+        mape_fraction=round(float(np.mean(ape)), 6),
+        median_ape_fraction=round(float(np.median(ape)), 6),
+        p90_ape_fraction=round(float(np.quantile(ape, 0.9)), 6),
+        bias=round(float(np.exp(np.mean(np.log(p / m)))), 6),
+        spearman=_spearman(p, m),
+        median_ratio=round(float(np.median(p / m)), 6),
+        coverage=coverage,
+        width=width,
+        pairs=(p, m),
+    )
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Rank correlation; None where it is not defined (fewer than three rows, or no spread)."""
+    if a.size < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    from scipy.stats import spearmanr
+
+    return round(float(spearmanr(a, b).statistic), 6)

@@ -1,0 +1,128 @@
+"""The stored figures: what every protocol gave on the measurements, on which day, and why.
+
+``datasets/accuracy/PROTOCOL.json`` holds the record of ``advisor validate PROTOCOL --json`` with
+where it comes from. The README's table, the table on the documentation's first page and the gate
+(``gate``) read these files; nobody else writes figures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from advisor import data
+from advisor.collectors import atomic, bounded
+from advisor.errors import ModelError, UsageError
+
+SCHEMA_VERSION: Final = 1
+DECIMALS: Final = 6
+# Protocols that took no more CPU than this when they were stored are checked on every change.
+QUICK_S: Final = 25.0
+_HINT: Final = "store it again: python -m advisor.lab.score.accuracy store PROTOCOL --reason TEXT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The stored figures of one protocol: computed on a day (YYYY-MM-DD), for a reason.
+
+    ``command`` gives them again in ``cpu_s`` on one thread [s]; ``inputs`` are the tables that
+    were read, with the SHA-256 of their rows; ``record`` is that of ``Validation.to_record``.
+    """
+
+    protocol: str
+    day: str
+    reason: str
+    command: str
+    cpu_s: float
+    inputs: Mapping[str, str]
+    record: Mapping[str, Any]
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it is checked on every change."""
+        return self.cpu_s <= QUICK_S
+
+
+def folder() -> Path:
+    """Return where the stored figures lie."""
+    return data.root("datasets") / "accuracy"
+
+
+def path(protocol: str, within: Path | None = None) -> Path:
+    """Return the file of a protocol's figures."""
+    return (within or folder()) / f"{protocol}.json"
+
+
+def read(protocol: str, within: Path | None = None) -> Stored:
+    """Read the stored figures of a protocol.
+
+    Raises
+    ------
+    ModelError
+        If there are none, or the file is not of this form.
+    """
+    file = path(protocol, within)
+    try:
+        return parsed(bounded.read_json(file))
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"no stored figures of {protocol}: {file} is missing", hint=_HINT
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"cannot read the stored figures {file}: {error}", hint=_HINT) from error
+
+
+def parsed(record: Any) -> Stored:
+    """Return what the JSON of a file says.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If it is not of this form.
+    """
+    if record["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"schema version {record['schema_version']}, not {SCHEMA_VERSION}")
+    return Stored(
+        **{name: record[name] for name in Stored.__slots__ if name != "cpu_s"},
+        cpu_s=float(record["cpu_s"]),
+    )
+
+
+def read_all(within: Path | None = None) -> dict[str, Stored]:
+    """Read all stored figures by protocol, in the order of the files' names."""
+    found = sorted((within or folder()).glob("*.json"))
+    return {file.stem: read(file.stem, within) for file in found}
+
+
+def text(stored: Stored) -> str:
+    """Return the file's content: numbers to ``DECIMALS`` decimals, the record last.
+
+    Raises
+    ------
+    UsageError
+        If there is no reason.
+    """
+    if not stored.reason.strip():
+        raise UsageError(
+            "stored figures need a reason", hint="say with --reason what changed them"
+        )
+    fields = {name: _rounded(getattr(stored, name)) for name in Stored.__slots__}
+    return json.dumps({"schema_version": SCHEMA_VERSION} | fields, indent=1) + "\n"
+
+
+def write(stored: Stored, within: Path | None = None) -> Path:
+    """Write the figures of a protocol; returns the file."""
+    file = path(stored.protocol, within)
+    atomic.write_text(file, text(stored))
+    return file
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return round(value, DECIMALS) if isinstance(value, float) else value

@@ -1,0 +1,553 @@
+"""Protocols of transformers on given machines: ``finetune``, ``blackwell``, ``pipeline``, ``oom``.
+
+- ``finetune``: IBM's fine-tuning runs, as flags say them: this model, bf16 weights, eager kernels,
+  full recomputation, FSDP over these GPUs; constants fitted on published layouts and on the runs
+  of the other models (or accelerators).
+- ``blackwell``: Megatron on eight B200s, by constants fitted without this table; after three rows
+  (smallest, middle and largest by step) as after a user's own runs (``advisor runs actual``).
+  Memory is PyTorch's largest allocation: the model's tensors without context and slack.
+- ``pipeline``: Parcae's dp x pp on V100s at 10 Gb/s. Runs on few GPUs are noted as ``advisor runs
+  actual --model ... --cluster ...`` notes them; the larger are asked in the layout that ran. Where
+  the model fits no GPU otherwise, it recomputes: nobody says so, the product decides.
+- ``oom``: memory, one source table left out at a time; context and slack are fitted on the others.
+  A run is called infeasible where the prediction exceeds a share of the device's memory, or all of
+  it but a reserve; the figures are these two curves, with the product's own rule on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import ModelError
+from advisor.jobs.described import described_job
+from advisor.jobs.layout_runs import LayoutRun
+from advisor.lab.data import PARCAE
+from advisor.lab.score import baselines
+from advisor.lab.score.asked import PUTS_IN, ask, measured_layouts, memory_bytes, predictor
+from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.layouts import asked_after, calibrated
+from advisor.lab.score.scores import Group, Scores, score
+from advisor.machines.cluster_text import one_group
+from advisor.machines.own_nodes import own_fleet
+from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
+from advisor.planners.core.units import GIB
+from advisor.planners.layouts.runnable import layout_columns
+from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.step.describe import transformer_work
+from advisor.train import blackwell_rows, finetune_rows
+from advisor.train.asked_rows import AskedRun, columns_of
+from advisor.train.layout_rows import LayoutRows
+from advisor.train.memory_model import MemoryRows, fit_constants, read_memory
+from advisor.ways.constants import constants
+from advisor.ways.fitting import kept_free_bytes
+from advisor.ways.layout_model import load
+from advisor.ways.model_parallel import OnMachine, on_machine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from advisor.ways.case import StepCase
+
+_PRIORS: Final = "the centres and widths of the layout model's priors: chosen on other tables"
+
+
+def _asked_rows(runs: list[AskedRun], unseen: list[str], **more: Any) -> Questions:
+    return Questions(
+        questions=[
+            f"seconds of a step of {r.row_id} on {r.layout.devices} x {r.gpu}, by flags"
+            for r in runs
+        ],
+        truth=np.array([r.measured_s for r in runs]),
+        unseen=unseen,
+        **more,
+    )
+
+
+# finetune
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    runs: list[AskedRun]
+    left_out: int
+
+
+def read_finetune(data: Path) -> Questions:
+    """Return the fine-tuning runs, grouped by the model that is left out."""
+    runs, left_out = finetune_rows.read(data)
+    return _asked_rows(
+        runs,
+        [finetune_rows.fold("model", r.model) for r in runs],
+        groups=by((r.model for r in runs), prefix="model ", is_sorted=False),
+        facts=_Runs(runs=runs, left_out=left_out),
+    )
+
+
+def _without(runs: list[AskedRun], kind: str) -> Answers:
+    """Ask every run with constants that never saw its model or accelerator."""
+    names, model = [getattr(r, kind) for r in runs], load()
+    found = np.full((3, len(runs)), np.nan)
+    for name, mask in by(names, is_sorted=False).items():
+        here = np.flatnonzero(mask)
+        said = ask([runs[i] for i in here], model.without(finetune_rows.fold(kind, name)))
+        found[:, here] = said.step_s, said.low_s, said.high_s
+    return Answers(value=found[0], low=found[1], high=found[2])
+
+
+def _finetune_answers(rows: Questions) -> Answers:
+    runs = rows.facts.runs
+    by_model, by_gpu = _without(runs, "model"), _without(runs, "gpu")
+    full = by_model.scores(rows.truth, np.array([not r.setup.has_adapters for r in runs]))
+    unseen_gpu = by_gpu.scores(rows.truth)
+    # The accelerators come after the models: groups of other answers to the same questions.
+    groups = [
+        Group(group=f"{kind} {name}", scores=answers.scores(rows.truth, mask))
+        for kind, answers, labels in (
+            ("model", by_model, [r.model for r in runs]),
+            ("accelerator", by_gpu, [r.gpu for r in runs]),
+        )
+        for name, mask in by(labels, is_sorted=False).items()
+        if (mask & np.isfinite(answers.value)).any()
+    ]
+    return replace(
+        by_model,
+        groups=groups[sum(g.group.startswith("model ") for g in groups) :],
+        figures=_of("model left out, full fine-tuning", full)
+        | _of("accelerator left out, all", unseen_gpu)
+        | {
+            "runs that do not fit by the memory rule": float(np.isnan(by_model.value).sum()),
+            "runs left out": float(rows.facts.left_out),
+        },
+    )
+
+
+def _of(name: str, scores: Scores) -> dict[str, float]:
+    return {
+        f"{name}: MAPE": scores.mape_fraction,
+        f"{name}: median error": scores.median_ape_fraction,
+        f"{name}: coverage of 90 %": scores.coverage or 0.0,
+    }
+
+
+FINETUNE: Final = Protocol(
+    name="finetune",
+    description="steps of fine-tuning runs on Hugging Face's trainer, the model left out",
+    rows=read_finetune,
+    answer=_finetune_answers,
+    seen=("the form of the eager stack's terms, and what its defaults are taken to be", _PRIORS),
+    baselines={
+        "constant efficiency of the other models": lambda rows, _: (
+            baselines.efficiency_of_other_models(columns_of(rows.facts.runs))
+        )
+    },
+    notes=(
+        "what the table does not state (recomputation, adapters, the network between machines) is "
+        "read off the stack's defaults (train/finetune_rows.py); it and the form of the eager "
+        "stack's terms were chosen with these rows in sight",
+        "a run that does not fit by the product's memory rule has no answer: counted, not scored",
+    ),
+)
+
+
+# blackwell
+
+# PyTorch's own count of tensors: no context, no fragments, no second process.
+_TENSORS: Final = MemoryConstants(context_bytes=0.0, slack=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _B200:
+    runs: list[AskedRun]
+    allocated: Floats
+    left_out: int
+
+
+def read_blackwell(data: Path) -> Questions:
+    """Return SimuMax's steps on eight B200s, and the memory that each allocated."""
+    runs, allocated, left_out = blackwell_rows.read(data)
+    facts = _B200(runs=runs, allocated=allocated, left_out=left_out)
+    return _asked_rows(runs, [f"layouts/{blackwell_rows.TABLE}"] * len(runs), facts=facts)
+
+
+def _blackwell_answers(rows: Questions) -> Answers:
+    facts: _B200 = rows.facts
+    parameters, table = load().without(blackwell_rows.TABLE), columns_of(facts.runs)
+    said = ask(facts.runs, parameters)
+    order = np.argsort(rows.truth, kind="stable")
+    known = order[[0, order.size // 2, -1]]
+    rest = np.setdiff1d(np.arange(order.size), known)
+    asked = measured_layouts(table, parameters)
+    own = calibrated([asked[i] for i in known], load())
+    after = np.array([asked_after(asked[i], own)[0] for i in rest])
+    tensors = memory_bytes(table, _TENSORS)
+    bound = baselines.bound_s(table)
+    efficiency = np.exp(np.mean(np.log(rows.truth[known] / bound[known])))
+    return Answers(
+        value=said.step_s,
+        low=said.low_s,
+        high=said.high_s,
+        groups=[
+            Group(group="step after three rows", scores=score(after, rows.truth[rest])),
+            Group(group="memory, blind", scores=score(tensors, facts.allocated)),
+        ],
+        others={
+            "one efficiency from three rows": Answers(
+                value=efficiency * bound[rest], rows=rest, ours=after
+            )
+        },
+        figures={
+            "memory, largest error": float(np.max(np.abs(tensors / facts.allocated - 1))),
+            "rows with latent attention, not asked": float(facts.left_out),
+        },
+    )
+
+
+BLACKWELL: Final = Protocol(
+    name="blackwell",
+    description="Megatron steps on eight B200s, the table left out, and their memory",
+    rows=read_blackwell,
+    answer=_blackwell_answers,
+    seen=(
+        "how Megatron keeps rotated queries and logits: counted from its source with these "
+        "readings in sight",
+        _PRIORS,
+    ),
+    notes=(
+        "blind: constants fitted without this table; how Megatron keeps rotated queries and "
+        "logits was counted from its source with these readings in sight",
+        "three rows: the shortest, the middle and the longest step are a user's own runs "
+        "(advisor runs actual), the others are scored",
+        "SimuMax measured this machine's operators first; its figures are its own",
+    ),
+)
+
+
+# pipeline
+
+MOST_GPUS: Final = 16
+LEAST_RUNS: Final = 3  # of a model, on few GPUs
+MACHINE: Final = "1xV100-SXM2-16GB@10Gbps"  # p3.2xlarge
+# Dimensions by the parameters of their layers, which Parcae states: BERT-large's embedding has 512
+# positions. Its ResNet-152 and VGG-19 have none that anybody could describe.
+MODELS: Final = {
+    "bert": Transformer(layers=24, hidden=1024, heads=16, sequence=512, vocabulary=30_522),
+    "gpt-1.5b": Transformer(layers=48, hidden=1600, heads=25, sequence=1024, vocabulary=50_257),
+}
+PRECISION: Final[Precision] = "fp16"
+SETUP: Final = TrainingSetup(attention="unfused")  # no fused attention runs on a V100
+_COLUMNS: Final = ("dp", "pp", "micro_batch", "global_batch")
+Halves = Mapping[str, tuple["pd.DataFrame", "pd.DataFrame"]]
+
+
+def halves(frame: pd.DataFrame) -> Halves:
+    """Return the runs on at most ``MOST_GPUS`` and on more of each model that can be described.
+
+    Raises
+    ------
+    ModelError
+        If none has both.
+    """
+    found = {}
+    for name, rows in frame.groupby("model"):
+        few, many = rows[rows.accelerators <= MOST_GPUS], rows[rows.accelerators > MOST_GPUS]
+        if name in MODELS and len(few) >= LEAST_RUNS and len(many):
+            found[str(name)] = (few, many)
+    if not found:
+        raise ModelError(
+            f"no described model of {PARCAE.title} has runs on both sides of {MOST_GPUS} GPUs",
+            hint=f"described are: {', '.join(MODELS)}",
+        )
+    return found
+
+
+def read_pipeline(data: Path) -> Questions:
+    """Return Parcae's runs on more GPUs, those on fewer known."""
+    cut = halves(PARCAE.read("steps", data))
+    names = [name for name, (_, many) in cut.items() for _ in range(len(many))]
+    larger = [row for _, many in cut.values() for row in many.itertuples()]
+    return Questions(
+        questions=[
+            f"seconds of a step of {name} on {row.accelerators} x {MACHINE}, dp {row.dp}, "
+            f"pp {row.pp}, known its runs on at most {MOST_GPUS}"
+            for name, row in zip(names, larger, strict=True)
+        ],
+        truth=np.concatenate([many.step_s.to_numpy(float) for _, many in cut.values()]),
+        unseen=[f"{name} on more than {MOST_GPUS} GPUs" for name in names],
+        groups=by(names),
+        facts=cut,
+    )
+
+
+def asked(name: str, known: pd.DataFrame, wanted: pd.DataFrame) -> Floats:
+    """Return the product's step [s] and its deviation of logarithms, shape (n, 2).
+
+    ``known`` is what the user measured of the model of ``MODELS``, ``wanted`` what is asked.
+    """
+    work = transformer_work(MODELS[name], micro_batch=1, precision=PRECISION, setup=SETUP)
+    asking = predictor()
+    group = one_group(f"2x{MACHINE}", asking.catalogue)
+    fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
+    job = described_job(work, name=name)
+    bare = asking.case(job, fleet=fleet)
+    on = on_machine(bare, row)
+    runs = tuple(_noted(name, run, on) for run in known.itertuples())
+    case = asking.case(replace(job, layout_runs=runs), fleet=fleet) if runs else bare
+    on = on_machine(case, row)
+    return np.array([_answer(case, on, layout_of(one, on)) for one in wanted.itertuples()])
+
+
+def layout_of(run: object, on: OnMachine) -> Layout:
+    """Return the layout of a run; recomputed where nothing fits otherwise."""
+    dp, pp, micro, batch = (int(getattr(run, name)) for name in _COLUMNS)
+    steps = math.ceil(batch / micro / dp - 1e-9)
+    plain = Layout(dp=dp, pp=pp, micro_batch=micro, accumulation_steps=steps)
+    used = float(on.problem.used_bytes(layout_columns(plain)))
+    return plain if used <= on.problem.capacity_bytes else replace(plain, recompute="full")
+
+
+def _noted(name: str, run: object, on: OnMachine) -> LayoutRun:
+    layout = layout_of(run, on)
+    return LayoutRun(
+        name=name, transformer=MODELS[name], setup=SETUP, precision=PRECISION,
+        machines=f"{layout.devices}x{MACHINE}", layout=layout,
+        step_s=float(getattr(run, "step_s")),  # noqa: B009
+    )  # fmt: skip
+
+
+def _answer(case: StepCase, on: OnMachine, layout: Layout) -> tuple[float, float]:
+    columns = layout_columns(layout)
+    step_s = float(on.problem.times(columns).step_s)
+    if case.own is None:
+        return step_s, on.log_sd
+    device = case.fleet.devices[int(case.fleet.device[0])]
+    return step_s, case.own.log_sd(on.problem, columns, device, on.log_sd)
+
+
+def _pipeline_answers(rows: Questions) -> Answers:
+    cut: Halves = rows.facts
+    said = np.concatenate([asked(name, *both) for name, both in cut.items()])
+    bare = [asked(name, few.iloc[:0], many)[:, 0] for name, (few, many) in cut.items()]
+    return Answers.spread(said[:, 0], said[:, 1], others={"no runs": np.concatenate(bare)})
+
+
+PIPELINE: Final = Protocol(
+    name="pipeline",
+    description=f"step of a transformer on more than {MOST_GPUS} GPUs, known runs on fewer",
+    rows=read_pipeline,
+    answer=_pipeline_answers,
+    seen=(
+        "how far a user's network may be from the published ones (ways.own_layouts): the prior's "
+        "width of its efficiency, looked at on these rows",
+        "the sequence of bert, by the size of its embedding",
+    ),
+    baselines={
+        "linear scaling from the largest small run": baselines.from_small_runs("linear"),
+        "log-linear in dp and pp, small runs": baselines.from_small_runs("log-linear"),
+        "nearest small run": baselines.from_small_runs("nearest"),
+    },
+    notes=(
+        f"runs on at most {MOST_GPUS} GPUs are known, the rest is scored; in the layout that ran",
+        "bert on 18 and 20 GPUs took up to twice as long as its neighbours: no function of the "
+        "layout",
+        "left out: resnet152, whose dimensions no flag says",
+    ),
+)
+
+
+# oom
+
+NO_BUFFERS: Final = "by flags alone: no framework's buffers"
+THRESHOLDS: Final = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+# Memory that is kept free instead of a share: communication buffers, workspaces and what the
+# allocator cannot hand out do not grow with the device.
+RESERVES_GIB: Final = (1, 2, 3, 4, 5, 6, 8)
+COVERAGE: Final = 0.9
+
+
+def read_oom(data: Path) -> Questions:
+    """Return every run whose memory is printed or that ran out of it; truth is what was read.
+
+    Raises
+    ------
+    ModelError
+        If the table is missing or prints no memory.
+    """
+    known = read_memory(data)
+    if not known.is_reading.any():
+        raise ModelError("no row prints memory", hint="see shared/reference/protocols.md, oom")
+    table = known.rows.table
+    return Questions(
+        questions=[
+            f"bytes of the fullest device of {r} on {g}"
+            for r, g in zip(known.rows.row_id, known.rows.gpu, strict=True)
+        ],
+        truth=np.where(known.is_reading, known.measured_bytes, np.nan),
+        unseen=[f"layouts/{t}" for t in table],
+        groups=by(table, is_sorted=False),
+        facts=known,
+    )
+
+
+def _memory_left_out(known: MemoryRows) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Predict each table's readings by the others; half-widths from the others' own errors.
+
+    The third is what the product says where nothing is known of the framework; the last two are
+    what it says of the fullest device with and without.
+    """
+    predicted, half, bare, fullest, bare_fullest = np.zeros((5, len(known.rows)))
+    unknown = known.rows.without_framework_buffers()
+    logit_bytes = constants().memory.logit_bytes
+    for table in np.unique(known.rows.table):
+        out = known.rows.table == table
+        others = known.is_reading & ~out
+        told = replace(fit_constants(known, ~out), logit_bytes=logit_bytes)
+        values = _read_bytes(known, known.rows, told)
+        bare[out] = _read_bytes(known, unknown, told)[out]
+        fullest[out] = memory_bytes(known.rows, told)[out]
+        bare_fullest[out] = memory_bytes(unknown, told)[out]
+        predicted[out] = values[out]
+        if others.any():
+            error = np.abs(np.log(values[others] / known.measured_bytes[others]))
+            half[out] = np.quantile(error, COVERAGE)
+    return predicted, half, bare, fullest, bare_fullest
+
+
+def _read_bytes(known: MemoryRows, rows: LayoutRows, told: MemoryConstants) -> Floats:
+    """Return what the product says of what was read."""
+    first, fullest = memory_bytes(rows, told, "first"), memory_bytes(rows, told)
+    stage = np.where(known.is_of_first_stage, first, fullest)
+    return np.asarray(stage - told.context_bytes * ~known.has_context)
+
+
+def _oom_answers(rows: Questions) -> Answers:
+    known: MemoryRows = rows.facts
+    predicted, half, bare, fullest, _ = _memory_left_out(known)
+    answers = Answers(
+        value=predicted, low=predicted * np.exp(-half), high=predicted * np.exp(half)
+    )
+    read = known.is_reading & (np.asarray(known.rows.layouts.zero_stage) == 3)
+    least = float(np.min(predicted[read] / rows.truth[read])) if read.any() else 0.0
+    tables = [mask for mask in rows.groups.values() if (mask & known.is_reading).any()]
+    means = {
+        name: np.mean([Answers(value=v).scores(rows.truth, m).mape_fraction for m in tables])
+        for name, v in (("ours", predicted), (NO_BUFFERS, bare))
+    }
+    return replace(
+        answers,
+        others={NO_BUFFERS: bare},
+        figures={f"{n}, mean of tables, MAPE": round(float(v), 6) for n, v in means.items()}
+        | ({"ZeRO-3, least of predicted over measured": round(least, 4)} if read.any() else {})
+        | _curve(rows, answers, fullest),
+        notes=(
+            "readings are of what was looked at: BigScience's V100 pipelines on the first stage, "
+            "torchtitan's without the device's context; failures are of the fullest device",
+            "failures and false alarms are of every run whose table says what failed: "
+            + ", ".join(_with_failures(known)),
+            "false alarms: successful runs called infeasible, of the same tables",
+        ),
+    )
+
+
+def _with_failures(known: MemoryRows) -> list[str]:
+    """Return the tables that say which runs failed: only there is a success a success."""
+    return [
+        name
+        for name, mask in by(known.rows.table, is_sorted=False).items()
+        if known.is_out_of_memory[mask].any()
+    ]
+
+
+def _curve(rows: Questions, answers: Answers, fullest: Floats) -> dict[str, float]:
+    """Failures found and false alarms at each share of the memory, and at each reserve."""
+    known: MemoryRows = rows.facts
+    told = np.isin(known.rows.table, _with_failures(known))
+    failed, fine = told & known.is_out_of_memory, told & ~known.is_out_of_memory
+    figures = {"failures": float(failed.sum()), "successful runs": float(fine.sum())}
+    if (printed := told & known.is_reading).any():
+        figures["readings of these tables"] = float(printed.sum())
+        figures["readings of these tables, MAPE"] = answers.scores(
+            rows.truth, printed
+        ).mape_fraction
+    rules = _rules(known, fullest)
+    free = kept_free_bytes(known.capacity_bytes, np.ones(len(known.rows), bool))
+    rules["the product's rule"] = fullest + free > known.capacity_bytes
+    for rule, called in rules.items():
+        figures[f"{rule}: failures found"] = float((called & failed).sum())
+        if fine.any():
+            figures[f"{rule}: false alarms"] = round(float(called[fine].mean()), 4)
+    return figures
+
+
+def _rules(known: MemoryRows, predicted: Floats) -> dict[str, Bools]:
+    """Return which rows each rule calls infeasible."""
+    # A reading above the sheet's capacity would be a contradiction: printed GiB round up.
+    share = predicted / np.maximum(known.capacity_bytes, GIB)
+    return {f"at {threshold:.0%}": share > threshold for threshold in THRESHOLDS} | {
+        f"{reserve} GiB kept free": predicted + reserve * GIB > known.capacity_bytes
+        for reserve in RESERVES_GIB
+    }
+
+
+def _blind_oom(rows: Questions) -> Blinded:
+    """Score what is asked where nothing is known of the framework, and a nested memory rule.
+
+    What the frameworks keep was read off these rows, so that without it nothing of a table is
+    known but what its flags say. The rule of what is kept free is chosen for each table on the
+    other tables with failures.
+    """
+    _, _, bare, _, fullest = _memory_left_out(rows.facts)
+    found, alarms = _nested_rule(rows.facts, fullest)
+    return Blinded(
+        answers=Answers(value=bare),
+        changed=(
+            "nothing of a framework's buffers is known",
+            "the memory kept free: for each table the rule that the other tables choose finds "
+            f"{found} failures at {alarms:.1%} false alarms",
+        ),
+        still_seen=("the form of the memory model, and the priors of context and slack",),
+    )
+
+
+def _nested_rule(known: MemoryRows, predicted: Floats) -> tuple[str, float]:
+    """Return failures found, as "k of n", and the share of false alarms, by nested tables.
+
+    The best rule calls the most runs right, a failure counting as much as a successful run of the
+    same number of rows: found share less false alarms.
+    """
+    rules, tables = _rules(known, predicted), _with_failures(known)
+    told = np.isin(known.rows.table, tables)
+    failed, fine = told & known.is_out_of_memory, told & ~known.is_out_of_memory
+    called = np.zeros(len(known.rows), bool)
+    for table in tables:
+        out = known.rows.table == table
+
+        def share(rule: str, of: NDArray[np.bool_]) -> float:
+            said = rules[rule][of]
+            return float(said.mean() if said.size else 0.0)
+
+        merits = {rule: share(rule, failed & ~out) - share(rule, fine & ~out) for rule in rules}
+        called[out] = rules[max(merits, key=lambda rule: merits[rule])][out]
+    alarms = float(called[fine].mean()) if fine.any() else 0.0
+    return f"{int((called & failed).sum())} of {int(failed.sum())}", alarms
+
+
+OOM: Final = Protocol(
+    name="oom",
+    description="memory of transformer runs, one source table left out; failures as a curve",
+    rows=read_oom,
+    answer=_oom_answers,
+    puts_in=PUTS_IN,
+    seen=(
+        "what DeepSpeed keeps besides: read off these rows, and no flag says it",
+        "the memory that the product keeps free: tried on the curve over these rows",
+    ),
+    baselines={"Megatron's formula": lambda rows, _: baselines.megatron_bytes(rows.facts.rows)},
+    blind=_blind_oom,
+)

@@ -1,0 +1,1 @@
+"""The laboratory's verbs of the command line; ``advisor`` finds them by their entry points."""

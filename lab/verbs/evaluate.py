@@ -1,0 +1,101 @@
+"""``advisor evaluate``: how wrong the predictors are on each split, beside the baselines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from advisor.errors import ModelError, UsageError
+from advisor.train.backends import workers
+from advisor.train.labelled import AUTO, read_runs
+from advisor.train.models import MODELS, predictor
+from advisor.train.progress import progress
+
+_SPLITS = ("random", "job", "instance", "both")
+
+
+def command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
+        ),
+    ] = None,
+    fmt: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
+        ),
+    ] = AUTO,
+    model: Annotated[str, typer.Option(help=f"Predictor to score: {', '.join(MODELS)}.")] = "auto",
+    target: Annotated[
+        str, typer.Option(help="What is predicted: over_analytic, over_anchor, time or cost.")
+    ] = "over_analytic",
+    split: Annotated[
+        str, typer.Option(help=f"What is left out: all, or one of {', '.join(_SPLITS)}.")
+    ] = "all",
+    backend: Annotated[
+        str, typer.Option(help="Where the work runs: loky (this machine), dask or ray.")
+    ] = "loky",
+    address: Annotated[
+        str | None,
+        typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of folds to compute in parallel.")] = 1,
+    folds: Annotated[
+        int, typer.Option(help="Maximum number of groups to leave out in turn, chosen evenly.")
+    ] = 24,
+    seed: Annotated[int, typer.Option(help="Seed of the models and of the random split.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Score the predictors and baselines on groups of runs left out of the fit."""
+    if split != "all" and split not in _SPLITS:
+        raise UsageError(f"no split named {split!r}", hint=f"one of: all, {', '.join(_SPLITS)}")
+    if folds < 1:
+        raise UsageError(f"not a number of folds: {folds}", hint="give 1 or more")
+    if model not in MODELS:
+        raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
+    records = read_runs(runs, fmt)
+    wanted = _SPLITS if split == "all" else (split,)
+    with workers(backend, address), progress(is_quiet=quiet or as_json):
+        results = [
+            r for s in wanted if (r := _scored(records, model, target, s, jobs, seed, folds))
+        ]
+    if not results:
+        raise ModelError("no split can be made of these runs", hint="add jobs or instance types")
+    from advisor.learned.evaluation import report_lines
+
+    record = {
+        "schema_version": 1,
+        "model": model,
+        "target": target,
+        "rows": max(r.overall.rows for r in results),
+        "splits": {r.name: r.to_record() for r in results},
+    }
+    typer.echo(json.dumps(record, indent=2) if as_json else "\n".join(report_lines(results)))
+
+
+def _scored(
+    records: list[Any], model: str, target: str, split: str, jobs: int, seed: int, folds: int
+) -> Any | None:
+    """Score one split; None where the runs do not allow it and others are wanted too."""
+    from advisor.learned.evaluation import evaluate
+    from advisor.learned.problem import problem
+
+    has_series = model in ("sequence", "all")
+    asked = problem(records, cast(Any, target), has_series=has_series)
+
+    def build() -> Any:
+        return predictor(model, channels=asked.channels, seed=seed, folds=5)
+
+    try:
+        result = evaluate(asked, build, cast(Any, split), seed=seed, n_jobs=jobs, most_folds=folds)
+    except ModelError as error:
+        sys.stderr.write(f"note: split {split} left out: {error}\n")
+        return None
+    return result

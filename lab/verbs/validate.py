@@ -1,0 +1,205 @@
+"""``advisor validate``: score the models against published measurements."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from advisor import data
+from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, show_plot
+from advisor.cli.waiting import waiting
+from advisor.errors import UsageError
+from advisor.lab import score
+from advisor.lab.score.scores import Scores, Validation
+
+settings: Final[dict[str, Any]] = {"cls": PlotCommand}
+
+
+def command(
+    protocol: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROTOCOL|TABLE]",
+            help="A protocol (omit it to list them), or a CSV table in the form of a published "
+            "suite.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
+    ] = None,
+    is_blind: Annotated[
+        bool,
+        typer.Option(
+            "--blind",
+            help="Also refit and reselect everything without the scored group, and print both.",
+        ),
+    ] = False,
+    questions: Annotated[
+        Path | None,
+        typer.Option(help="Write the rows (question, truth, group, unseen) as CSV; ask nobody."),
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Score another predictor's answers to these rows (CSV: row, value, low, high)."
+        ),
+    ] = None,
+    plot: Plot = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Score the models on published measurements, or your own, with whole groups left out."""
+    if protocol is None:
+        for name, (_, question) in score.PROTOCOLS.items():
+            typer.echo(f"{name:14} {question}")
+        return
+    is_table = protocol not in score.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists())
+    if is_table and is_blind:
+        raise UsageError(
+            "--blind scores a protocol, not a table of your own",
+            hint="what had the published rows in sight is printed below the table's scores",
+        )
+    if protocol not in score.PROTOCOLS and not is_table:
+        raise UsageError(
+            f"no protocol named {protocol!r}", hint=f"one of: {', '.join(score.PROTOCOLS)}"
+        )
+    measured = data.measurements(folder)
+    if questions is not None or answers is not None:
+        _for_others(protocol, measured, questions, answers, plot, as_json, is_table=is_table)
+        return
+    with waiting(f"scoring {'the table' if is_table else protocol}", is_quiet=as_json):
+        if is_table:
+            from advisor.lab.score.tables import score_table
+
+            result = score_table(Path(protocol), measured)
+        else:
+            result = score.run(protocol, measured, is_blind=is_blind)
+    _print(result, plot, as_json)
+
+
+def _for_others(
+    name: str, measured: Path, questions: Path | None, answers: Path | None, plot: str | None,
+    as_json: bool, *, is_table: bool,
+) -> None:  # fmt: skip
+    """Write the rows for another predictor, or score what it answered."""
+    from advisor.lab.score import harness, tables
+
+    if is_table:
+        protocol, rows = tables.asked_table(Path(name), measured)
+    else:
+        protocol = score.load(name)
+        rows = protocol.rows(measured)
+    if questions is not None:
+        typer.echo(f"{harness.write_questions(rows, questions):,} rows in {questions}", err=True)
+    if answers is not None:
+        theirs = replace(protocol, scores=f"answers of {answers.name}", figures=None)
+        _print(harness.evaluate(theirs, rows, harness.read_answers(answers, rows)), plot, as_json)
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".csv") or "/" in name
+
+
+def _print(result: Validation, plot: str | None, as_json: bool) -> None:
+    typer.echo(json.dumps(result.to_record(), indent=2) if as_json else _text(result))
+    if plot is not None:
+        from advisor.shown.agreement import scored_charts
+
+        charts = scored_charts(f"Predicted against measured: {result.protocol}",
+                               *(result.overall.pairs or ((), ())))  # fmt: skip
+        check_drawable(
+            charts, plot, hint="of this protocol only its scores are known, not its rows"
+        )
+        show_plot(charts, plot)
+
+
+def _text(result: Validation) -> str:
+    lines = [f"{result.protocol}: {result.description}"]
+    lines += _wrapped("scores", result.scores)
+    lines += _wrapped("form", result.form)
+    lines.append(_HEADER)
+    lines += [_line(group.group, group.scores) for group in result.groups]
+    lines.append(_line("ALL", result.overall))
+    lines += _baseline_lines(result)
+    lines += [f"{name}: {value:.4g}" for name, value in result.figures.items()]
+    lines += _blind_lines(result) if result.blind else []
+    if result.puts_in:
+        lines += _wrapped("put in, which no flag says", result.puts_in)
+    for what in result.seen:
+        lines += _wrapped("seen", what)
+    for note in result.notes:
+        lines += _wrapped("note", note)
+    return "\n".join(lines)
+
+
+def _wrapped(word: str, text: str) -> list[str]:
+    return textwrap.wrap(f"{word}: {text}", width=_WIDTH, subsequent_indent=" " * len(word) + "  ")
+
+
+def _baseline_lines(result: Validation) -> list[str]:
+    if not result.baselines:
+        return []
+    lines = ["baselines"]
+    for name, theirs in result.baselines.items():
+        lines.append(_line(f"  {name}", theirs))
+        if result.ours(name).rows != result.overall.rows:
+            lines.append(_line("    ours on the same rows", result.ours(name)))
+    words = {"mape_fraction": "mean", "median_ape_fraction": "median", "p90_ape_fraction": "p90"}
+    return lines + [
+        f"we lose, {loss['group']}: {words[loss['statistic']]} {100 * loss['ours']:.1f} % against "
+        f"{100 * loss['theirs']:.1f} % ({loss['baseline']})"
+        for loss in result.losses()
+    ]
+
+
+def _blind_lines(result: Validation) -> list[str]:
+    """Show the scores as shipped and blind, and their difference, by group."""
+    blind = result.blind
+    if blind is None:
+        return []
+    shipped = {group.group: group.scores for group in result.groups}
+    lines = [f"{'MAPE %':32}{'shipped':>10}{'blind':>10}{'difference':>12}"]
+    lines += [
+        _pair(group.group, shipped[group.group], group.scores, "mape_fraction")
+        for group in blind.groups
+        if blind.changed and group.group in shipped
+    ]
+    for word, name in (
+        ("mean", "mape_fraction"), ("p50", "median_ape_fraction"), ("p90", "p90_ape_fraction"),
+    ):  # fmt: skip
+        lines.append(_pair(f"ALL {word}", result.overall, blind.overall, name))
+    if not blind.changed:
+        lines.append("blind: nothing to fit again, the group is left out of every fit as shipped")
+    for word, texts in (
+        ("blind", blind.changed),
+        ("blind, but seen", blind.still_seen if blind.still_seen != result.seen else ()),
+        ("not fitted again", blind.kept),
+    ):  # fmt: skip
+        for text in texts:
+            lines += _wrapped(word, text)
+    return lines
+
+
+def _pair(name: str, shipped: Scores, blind: Scores, statistic: str) -> str:
+    values = [100 * getattr(s, statistic) for s in (shipped, blind)]
+    return f"{name[:31]:32}{values[0]:10.1f}{values[1]:10.1f}{values[1] - values[0]:+12.1f}"
+
+
+_WIDTH = 80
+_HEADER = (
+    f"{'group':32}{'rows':>6}{'MAPE %':>7}{'p50':>7}{'p90':>7}{'bias':>6}{'rank r':>7}{'cover':>7}"
+)
+
+
+def _line(name: str, s: Scores) -> str:
+    rank = "" if s.spearman is None else f"{s.spearman:.2f}"
+    cover = "" if s.coverage is None else f"{s.coverage:.2f}"
+    percent = (
+        100 * value for value in (s.mape_fraction, s.median_ape_fraction, s.p90_ape_fraction)
+    )
+    errors = "".join(f"{value:7.1f}" if value < 1e4 else f"{value:7.0f}" for value in percent)
+    return f"{name[:31]:32}{s.rows:6d}{errors}{s.bias:6.2f}{rank:>7}{cover:>7}".rstrip()
