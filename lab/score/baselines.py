@@ -285,7 +285,8 @@ def efficiency_of_other_tables(rows: LayoutRows, family: NDArray[np.str_]) -> Fl
 
 def efficiency_of_other_models(rows: LayoutRows) -> Floats:
     """Return the step by one efficiency: the geometric mean of the other models' [s]."""
-    log_ratio = np.log(rows.measured_s / bound_s(rows))
+    peak = np.asarray(rows.machines.flop_per_s)
+    log_ratio = np.log(rows.measured_s * peak / hardware_flop(rows))
     predicted = np.zeros(len(rows))
     for name in dict.fromkeys(rows.model):
         here = rows.model == name
