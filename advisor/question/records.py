@@ -187,8 +187,9 @@ class Constraints:
         Of all machines together.
     saves_checkpoints : bool
         Whether the job can go on from a checkpoint; spot machines make no sense otherwise.
-    mixed : bool
-        Admit two types of machines rented together in one region.
+    mixed : bool or None
+        Admit several types of machines rented together in one region; None where equal machines
+        do not keep the constraints, or there are not enough of a type.
     known_network : bool
         Leave out machines whose network bandwidth is assumed, not known.
     coverage : float
@@ -219,7 +220,7 @@ class Constraints:
     max_price_usd_per_h: float | None = None
     max_hourly_usd: float | None = None
     saves_checkpoints: bool = True
-    mixed: bool = False
+    mixed: bool | None = None
     known_network: bool = False
     coverage: float = 0.9
     confidence: float | None = None

@@ -22,12 +22,12 @@ from advisor.machines.parts import part
 from advisor.planners.core.columns import RECOMPUTES
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.tables import put, select
-from advisor.planners.step.device import step_time
 from advisor.planners.swapping.atom import AVERAGE_EVERY
-from advisor.ways.case import StepCase, is_laid_out_by_shape
+from advisor.ways.case import StepCase
 from advisor.ways.columns import CODE, SWAPPING, WAITS, TimeColumns, integer_layouts, shares_of
+from advisor.ways.group_columns import is_extrapolating
 from advisor.ways.layer_swapping import UNRELEASED, averaging_notes
-from advisor.ways.model_parallel import machine_key, on_machine
+from advisor.ways.model_parallel import machine_key
 from advisor.ways.places import Place
 from advisor.ways.swap_peers import PeersOn, SwapQuestion, SwapStep, least_step_s, swap_step
 from advisor.ways.unit_models import model_at
@@ -176,15 +176,5 @@ def _columns(case: StepCase, before: TimeColumns, found: list[SwapStep]) -> Time
         ),
         memory_bytes=np.array([step.memory_bytes for step in found]),
         host_bytes=np.array([plan.host_bytes for plan in plans]) * devices,
-        is_extrapolating=np.array(
-            [_is_extrapolating(case, int(row)) for row in before.type_index]
-        ),
+        is_extrapolating=np.array([is_extrapolating(case, int(row)) for row in before.type_index]),
     )
-
-
-def _is_extrapolating(case: StepCase, row: int) -> bool:
-    if is_laid_out_by_shape(case, np.array([row])).all():
-        return on_machine(case, row).is_extrapolating
-    device = case.fleet.devices[case.fleet.device[row]]
-    timed = step_time(case.work, [device], [1.0], case.constants.device)
-    return bool(timed.is_extrapolating[0])
