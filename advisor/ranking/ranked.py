@@ -48,7 +48,7 @@ def ranked_rows(
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
     mixed: MixedRows | None = None
-    if _may_mix(request, rejected, feasible):
+    if _may_mix(request, offers, feasible):
         steady = rows.time_h[feasible], rows.cost_usd[feasible]
         mixed = mixed_rows(job, request, predictor, offers, side, steady)
     considered = len(rows.offer) + rejected["no_price"]
@@ -63,7 +63,7 @@ def ranked_rows(
     return ranked, rejected, considered
 
 
-def _may_mix(request: Request, rejected: Counter[str], feasible: Integers) -> bool:
+def _may_mix(request: Request, offers: OfferColumns, feasible: Integers) -> bool:
     """Whether unlike machines are looked at: as asked for, else where equal ones fall short.
 
     Equal machines fall short where none of them keeps the constraints, or where there are not
@@ -71,7 +71,7 @@ def _may_mix(request: Request, rejected: Counter[str], feasible: Integers) -> bo
     """
     if request.mixed is not None:
         return request.mixed
-    return feasible.size == 0 or rejected["over_quota"] > 0
+    return feasible.size == 0 or bool((offers.max_instances < request.max_nodes).any())
 
 
 class Ranked:

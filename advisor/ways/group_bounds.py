@@ -23,9 +23,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import Layouts
+from advisor.planners.core.columns import RECOMPUTES, Layouts
+from advisor.planners.layouts.grid import divisors
 from advisor.planners.layouts.layout_time import calibrated, data_parallel_s, fixed_s
+from advisor.planners.layouts.mixed_search import MOST_MICRO_BATCH
 from advisor.planners.layouts.problem import LayoutProblem
+from advisor.planners.links.tensor_parallel import tensor_parallel_s
+from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.step.transformer_step import head_s, launch_s, layer_times
 from advisor.ways.case import StepCase, is_laid_out_by_shape
 from advisor.ways.model_parallel import on_machine
@@ -97,9 +101,7 @@ def _of_shapes(case: StepCase, used: Integers, place: Integers, devices: Integer
     return np.where(holds, np.maximum(least_s, min(started)), np.inf)
 
 
-def refined_step_s(
-    case: StepCase, types: Integers, counts: Integers, least_s: Floats
-) -> Floats:
+def refined_step_s(case: StepCase, types: Integers, counts: Integers, least_s: Floats) -> Floats:
     """Return the bounds of ``least_group_step_s`` raised by what the links take; for few rows [s].
 
     A transformer's step is that of uneven batches, whose reduction hides behind computing at most,
@@ -112,15 +114,23 @@ def refined_step_s(
     place = np.searchsorted(used, np.where(is_there, types, used[0]))
     devices = case.fleet.per_node[used][place] * counts
     problems = [on_machine(case, row).problem for row in used.tolist()]
-    return np.asarray(
-        np.maximum(
-            least_s,
-            np.minimum(
-                _least_uneven_s(case, problems, place, counts, devices),
-                least_s + _least_sent_s(case, problems, place, counts),
-            ),
-        )
-    )
+    layers = np.array([1.0 / _least_layers_s(p) for p in problems])
+    in_stages = case.job.global_batch / (layers[place] * devices).sum(axis=1)
+    in_stages = in_stages + _least_sent_s(case, problems, place, counts)
+    uneven = _least_uneven_s(case, problems, place, counts, devices)
+    return np.asarray(np.maximum(least_s, np.minimum(uneven, in_stages)))
+
+
+def _least_layers_s(problem: LayoutProblem) -> float:
+    """Return a sample's least device-seconds in all layers, in stages of one width [s]."""
+    per_node, shape = int(problem.machines.devices_per_node), problem.transformer
+    degrees = np.array([d for d in divisors(per_node) if shape.heads % d == 0])
+    tp, micro = (x.ravel() for x in np.meshgrid(degrees, np.arange(1, MOST_MICRO_BATCH + 1)))
+    case = problem.case(replace(_ONE, tp=tp, pp=2, micro_batch=micro, is_sequence_parallel=tp > 1))
+    layer = calibrated(layer_times(case), problem.device_factor)
+    busy = layer.forward_s + layer.backward_s + tensor_parallel_s(case)
+    each = np.maximum(busy, launch_s(case) * problem.device_factor)
+    return float((shape.layers * each * tp / micro).min())
 
 
 def _least_uneven_s(
@@ -132,22 +142,27 @@ def _least_uneven_s(
     computed = batch / (rate[place] * devices).sum(axis=1)
     workers, nodes = devices.sum(axis=1), counts.sum(axis=1)
 
-    def least(name: str) -> Floats:
+    def slowest(name: str) -> Floats:
         column = np.array([float(getattr(p.machines, name)) for p in problems])
         return np.asarray(np.where(counts > 0, column[place], np.inf).min(axis=1))
 
     machines = replace(
         one.machines,
-        intra_bytes_per_s=least("intra_bytes_per_s"),
-        network_bytes_per_s=least("network_bytes_per_s"),
-        domain_machines=least("domain_machines"),
+        intra_bytes_per_s=slowest("intra_bytes_per_s"),
+        network_bytes_per_s=slowest("network_bytes_per_s"),
+        domain_machines=slowest("domain_machines"),
         devices_per_node=workers / nodes,
     )
     exposed = np.full(computed.shape, np.inf)
+    capacity = np.array([p.capacity_bytes for p in problems])
+    room = np.where(counts > 0, capacity[place], np.inf).min(axis=1)
     for zero in case.space.zero_stages:
         layouts = replace(_ONE, dp=workers, shard_group=workers, zero_stage=zero)
         ring = replace(one.case(layouts), machines=machines)
-        exposed = np.minimum(exposed, data_parallel_s(ring, computed, computed))
+        least = replace(layouts, recompute=RECOMPUTES.index("full"))
+        fits = memory_bytes(one.shapes, least, one.software, one.memory) <= room
+        found = data_parallel_s(ring, computed, computed)
+        exposed = np.minimum(exposed, np.where(fits, found, np.inf))
     has_table = one.layer_table is not None
     whole = computed + exposed + float(fixed_s(one.software, one.parameters, has_table=has_table))
     return np.asarray(whole * (1.0 + one.parameters.straggler * np.log2(nodes)))
@@ -158,9 +173,7 @@ def _least_whole_s(problem: LayoutProblem, batch: int) -> float:
     micro = np.array([float(2**k) for k in range(17) if 2**k < 2 * batch])
     case = problem.case(replace(_ONE, micro_batch=micro))
     layer = calibrated(layer_times(case), problem.device_factor)
-    busy = np.maximum(
-        layer.forward_s + layer.backward_s, launch_s(case) * problem.device_factor
-    )
+    busy = np.maximum(layer.forward_s + layer.backward_s, launch_s(case) * problem.device_factor)
     head = head_s(case) * problem.device_factor
     return float(((problem.transformer.layers * busy + head) / micro).min())
 

@@ -41,7 +41,7 @@ from advisor.planners.layouts.search import check_sizes
 from advisor.planners.step.transformer_step import head_s
 
 _EVERYTHING: Final = SearchSpace()
-_MOST_MICRO_BATCH: Final = 64
+MOST_MICRO_BATCH: Final = 64
 # Groups in every order up to here (24 orders); more kinds of machine stay in the order given.
 _MOST_PERMUTED: Final = 4
 
@@ -168,7 +168,7 @@ def _candidates(
 ) -> MixedColumns:
     modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
     stages = [zero for zero in (0, 1) if zero in space.zero_stages]
-    most_micro = min(_MOST_MICRO_BATCH, space.max_micro_batch)
+    most_micro = min(MOST_MICRO_BATCH, space.max_micro_batch)
     if (
         space.cp not in (None, 1)
         or space.ep not in (None, 1)
