@@ -13,7 +13,7 @@ from advisor.domain import QUANTILES, Candidate, Offer, ProposedChange, Recommen
 from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
 from advisor.report.explained import REJECTED, alternatives_words, waits_words
 from advisor.shown.words import PICKS
-from advisor.ways.columns import SWAPPING, WAYS
+from advisor.ways.beside import shown_name
 from advisor.ways.words import degrees
 
 # Lines of the smallest terminal in use.
@@ -164,8 +164,8 @@ def _row(
     left = [" + ".join(_machine(offer, n) for offer, n in one.configuration.parts) + mark]
     left += [_inside(offer, one) for offer, _ in one.configuration.parts]
     shared = degrees(one.layout)
-    if one.way == WAYS[SWAPPING]:
-        shared = f"{shared}, {one.way}"
+    if said := shown_name(one.way):
+        shared = f"{shared}, {said}"
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"mostly {one.bottleneck}"] if names_wait else []

@@ -24,9 +24,9 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.tables import put, select
 from advisor.planners.swapping.atom import AVERAGE_EVERY
 from advisor.ways.case import StepCase
-from advisor.ways.columns import CODE, SWAPPING, WAITS, TimeColumns, integer_layouts, shares_of
+from advisor.ways.columns import CODE, WAITS, WAYS, TimeColumns, integer_layouts, shares_of
 from advisor.ways.group_columns import is_extrapolating
-from advisor.ways.layer_swapping import UNRELEASED, averaging_notes
+from advisor.ways.layer_swapping import NAME, UNRELEASED, averaging_notes
 from advisor.ways.model_parallel import machine_key
 from advisor.ways.places import Place
 from advisor.ways.swap_peers import PeersOn, SwapQuestion, SwapStep, least_step_s, swap_step
@@ -36,6 +36,7 @@ from advisor.ways.units import node_of
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+SWAPPING: Final = WAYS.index(NAME)
 # Rows that other ways leave without an answer, and that peers with the whole model each may have.
 _OPEN: Final = ("ok", "does_not_fit_in_memory", "excluded_by_layout", "batch_does_not_divide")
 # Sums in another order differ in the last digits.
@@ -178,3 +179,32 @@ def _columns(case: StepCase, before: TimeColumns, found: list[SwapStep]) -> Time
         host_bytes=np.array([plan.host_bytes for plan in plans]) * devices,
         is_extrapolating=np.array([is_extrapolating(case, int(row)) for row in before.type_index]),
     )
+
+
+class LayerSwapping:
+    """Layer swapping as one of the ways beside the layouts (``ways.beside``)."""
+
+    name: Final = NAME
+
+    def applies(self, case: StepCase) -> bool:
+        """Whether it is asked for."""
+        return case.space.swaps
+
+    def columns(self, case: StepCase, columns: TimeColumns) -> TimeColumns:
+        """Return the best of the other ways' rows and its own."""
+        return with_swapping(case, columns)
+
+    def could_win(self, case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
+        """Return the rows that it may do better, or alone."""
+        return could_swap(case, columns)
+
+    def bound(self, case: StepCase, type_index: Integers, count: Integers) -> Floats:
+        """Return a bound from below on its step [s]."""
+        return least_swap_s(case, type_index, count)
+
+    def words(self, columns: TimeColumns, row: int) -> tuple[str, ...]:
+        """Return what a reader must know of one of its rows."""
+        return swapping_reasons(columns, row)
+
+
+LAYER_SWAPPING: Final = LayerSwapping()
