@@ -22,7 +22,6 @@ from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.heterogeneous.uneven_data_parallel import (
     MicroBatchCurve,
     balance,
-    balance_pairs,
 )
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.pipeline import replay_s
@@ -292,25 +291,6 @@ def test_no_split_over_kinds_is_better(
         if (np.array(b) * n).sum() >= batch
     )
     assert float(curve.step_s(kinds, found, most).max()) == pytest.approx(best)
-
-
-@given(
-    st.lists(RISING, min_size=2, max_size=2), st.integers(1, 5), st.integers(1, 5),
-    st.integers(1, 40), st.integers(1, 40), st.integers(10, 200),
-)  # fmt: skip
-def test_pairs_are_split_as_any_number_of_kinds(
-    lines: list[list[float]], n: int, m: int, most: int, other: int, batch: int
-) -> None:
-    curve = curve_of(lines)
-    one = balance(curve, [0, 1], [n, m], [most, other], batch)
-    ones = np.array([0]), np.array([1])
-    two = balance_pairs(
-        curve, ones, (np.array([n]), np.array([m])), (np.array([most]), np.array([other])), batch
-    )
-    both = [
-        float(curve.step_s([0, 1], b, [most, other]).max()) for b in (one, np.concatenate(two))
-    ]
-    assert both[0] == pytest.approx(both[1])
 
 
 def test_fewer_samples_than_devices_are_refused() -> None:

@@ -31,10 +31,10 @@ from advisor.ranking import Request, recommend
 from advisor.ranking.given import PlanQuestion, plan
 from advisor.ways.best import best_columns
 from advisor.ways.case import SPACE
-from advisor.ways.columns import CODE, STATUSES, SWAPPING, WAYS
+from advisor.ways.columns import CODE, STATUSES, WAYS
 from advisor.ways.layer_swapping import NAME
 from advisor.ways.model_parallel import nothing
-from advisor.ways.swapping_columns import could_swap, least_swap_s, with_swapping
+from advisor.ways.swapping_columns import SWAPPING, could_swap, least_swap_s, with_swapping
 
 MakeJob = Callable[..., Job]
 Integers = NDArray[np.int64]

@@ -144,7 +144,7 @@ def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType 
         except CatalogueError as error:
             unknown = error
         else:
-            return _of_type(found, _count(named["count"] or "1", item), catalogue), found
+            return group_of_type(found, _count(named["count"] or "1", item), catalogue), found
     explicit = _GPUS.match(item)
     if explicit:
         try:
@@ -177,7 +177,14 @@ def _count(digits: str, item: str) -> int:
     return count
 
 
-def _of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGroup:
+def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGroup:
+    """Return machines of a type of the catalogue, without a price.
+
+    Raises
+    ------
+    CatalogueError
+        If the type has no whole accelerator.
+    """
     row = catalogue.accelerators.get(found.accelerator)
     devices = int(found.accelerator_count)
     if row is None or devices < 1:

@@ -29,9 +29,9 @@ from advisor.predict.many import Terms, estimates
 from advisor.predict.physics import Physics
 from advisor.predict.rental import completed
 from advisor.ways.anchors import host_core_speed
-from advisor.ways.columns import STATUSES, SWAPPING, TimeColumns
+from advisor.ways.beside import beside_words
+from advisor.ways.columns import STATUSES, TimeColumns
 from advisor.ways.constants import Constants
-from advisor.ways.swapping_columns import swapping_reasons
 from advisor.ways.why import reasons
 
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
@@ -309,8 +309,8 @@ class Predictor(Physics):
         """Say why the layout of one row was chosen."""
         if job.work is None:
             return ()
-        if columns.way[column] == SWAPPING:
-            return swapping_reasons(columns, column)
+        if said := beside_words(columns, column):
+            return said
         return reasons(
             self.case(job),
             int(columns.type_index[column]),

@@ -19,8 +19,7 @@ from advisor.planners.step.device_rates import (
 )
 from advisor.predict import Predictor, TimeColumns
 from advisor.quantities import digits
-from advisor.ways.columns import SWAPPING
-from advisor.ways.swapping_columns import swapping_reasons
+from advisor.ways.beside import beside_words
 
 
 class StepFacts:
@@ -123,8 +122,8 @@ class StepFacts:
             what="work of a sample", source="computed", value=f"{digits(flop / 1e9)} Gflop, "
             f"{digits(moved / 1e9)} GB moved", note=f"{len(work.operators)} operators, {traced}",
         )  # fmt: skip
-        if self.columns.way[0] == SWAPPING:
-            way, *limits = swapping_reasons(self.columns, 0)
+        if said := beside_words(self.columns, 0):
+            way, *limits = said
             name, _, meaning = way.partition(": ")
             yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
         yield Fact(

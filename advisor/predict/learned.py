@@ -31,7 +31,8 @@ from advisor.learned.hull import LEAST_ROWS, Hull
 from advisor.records import Instances, RunRecord
 from advisor.records.catalogued import machines_of
 from advisor.records.importers.profiled import Profile, profile, record
-from advisor.ways.columns import SWAPPING, TimeColumns
+from advisor.ways.beside import is_beside
+from advisor.ways.columns import TimeColumns
 
 if TYPE_CHECKING:
     from advisor.learned.trained import TrainedModel
@@ -146,8 +147,7 @@ class Learned:
                 ("accelerators", np.nan_to_num(types.accelerator_count)[at] * columns.count),
             ):
                 rows[:, features.NAMES.index(name)] = values
-        # No run that was seen swapped layers.
-        is_known = (columns.status == 0) & (columns.way != SWAPPING)
+        is_known = (columns.status == 0) & ~is_beside(columns)
         return np.flatnonzero(is_known & ~self.hull.is_outside(rows))
 
     def _covers_job(self, known: Profile) -> bool:

@@ -1,16 +1,14 @@
-"""One row of the mixed columns as an object that is shown, with its split in words."""
+"""A way of training on several groups of machines as an object that is shown."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import cast
 
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, Offer, to_record
+from advisor.domain import Bottleneck, Candidate, Configuration, Estimate, to_record
 from advisor.jobs.job import Job
 from advisor.jobs.units import transformer_units
-from advisor.planners.core.nouns import Layout
 from advisor.planners.core.units import GIB
 from advisor.predict.candidates import (
     beside_steps,
@@ -22,94 +20,71 @@ from advisor.predict.candidates import (
 )
 from advisor.predict.completion import Completion
 from advisor.predict.data_costs import SideCosts
-from advisor.ways.pairs import PairColumns
+from advisor.ways.answer import Choice
+from advisor.ways.columns import TimeColumns
+from advisor.ways.group_columns import layout_of_groups
+from advisor.ways.unlike import words_of
+from advisor.ways.words import assumed_network
 from advisor.words import units_words
 
 
-def pair_candidate(
-    job: Job, catalogue: Catalogue, columns: PairColumns, completion: Completion,
-    offers: OfferColumns, side: SideCosts, *, row: int, offer_rows: tuple[int, int],
+def group_candidate(
+    job: Job, catalogue: Catalogue, choice: Choice, columns: TimeColumns, completion: Completion,
+    offers: OfferColumns, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
     coverage: float, rank: int = 1,
 ) -> Candidate:  # fmt: skip
-    """Make the candidate of two offers, one row of the columns and of the completions."""
-    times = columns.times
-    parts = [
-        (offer_of(catalogue, offers, offer), int(count[row]))
-        for offer, count in zip(offer_rows, columns.counts, strict=True)
-    ]
-    configuration = Configuration(parts=tuple(parts))
-    storage = sum(
-        float(side.storage_usd_per_h[offer]) * count
-        for offer, (_, count) in zip(offer_rows, parts, strict=True)
-    )
-    egress = [float(side.egress_usd[offer]) for offer in offer_rows]
-    once = max((e for e in egress if not math.isnan(e)), default=math.nan)
+    """Make the candidate of several offers, ``parts`` being their rows and machines of each.
+
+    ``columns`` and ``completion`` have one row.
+    """
+    rented = [(offer_of(catalogue, offers, offer), count) for offer, count in parts]
+    configuration = Configuration(parts=tuple(rented))
+    stored = [(float(side.storage_usd_per_h[offer]), count) for offer, count in parts]
+    egress = [e for offer, _ in parts if not math.isnan(e := float(side.egress_usd[offer]))]
+    once = max(egress, default=math.nan)
     price = configuration.price_usd_per_h
     # Storage as it is priced: of the machines for which the catalogue has a price.
-    stored = sum(
-        0.0 if math.isnan(s := float(side.storage_usd_per_h[offer])) else s * count
-        for offer, (_, count) in zip(offer_rows, parts, strict=True)
-    )
-    billing = side.billing(*offer_rows)
+    hourly = price + sum(each * count for each, count in stored if not math.isnan(each))
+    billing = side.billing(*(offer for offer, _ in parts))
     time_h, cost = completion.estimates(
-        row, price + stored, coverage, once_usd=0.0 if math.isnan(once) else once, billing=billing
+        0, hourly, coverage, once_usd=0.0 if math.isnan(once) else once, billing=billing
     )
-    breakdown = completion.breakdown(row, price, storage, once, billing)
-    step = Estimate.lognormal(float(times.step_s[row]), float(times.log_sd[row]), coverage)
-    shares: dict[str, float] = {name: float(values[row]) for name, values in times.shares.items()}
-    # Devices of two kinds have no common peak.
+    storage = sum(each * count for each, count in stored)
+    breakdown = completion.breakdown(0, price, storage, once, billing)
+    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
+    shares: dict[str, float] = {
+        name: float(values[0]) for name, values in columns.shares.items()
+    }
+    names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
+    # Devices of several kinds have no common peak.
     units = transformer_units(
-        job, step.value, sum(n * max(int(offer.accelerators), 1) for offer, n in parts), None,
-        hours=float(completion.spot_h[row] + completion.on_demand_h[row]),
+        job, step.value, choice.devices, None,
+        hours=float(completion.spot_h[0] + completion.on_demand_h[0]),
     )  # fmt: skip
     return Candidate(
         rank=rank,
         configuration=configuration,
-        devices=sum(n * max(int(offer.accelerators), 1) for offer, n in parts),
-        layout=_layout(columns, row),
+        devices=choice.devices,
+        layout=layout_of_groups(choice),
         step_time_s=step,
         throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
-        memory_gib=float(times.memory_bytes[row]) / GIB,
+        memory_gib=float(columns.memory_bytes[0]) / GIB,
         bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
         shares=shares,
         reasons=(
-            _split(columns, row, [offer for offer, _ in parts]),
+            words_of(choice, names),
             waits(shares),
             *units_words(to_record(units)),
-            *interruptions(completion, row, sum(n for _, n in parts)),
-            *whole_run(completion, row),
+            *((assumed_network(shares["network"]),) if columns.is_network_assumed[0] else ()),
+            *interruptions(completion, 0, sum(n for _, n in parts)),
+            *whole_run(completion, 0),
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
-        is_extrapolating=bool(times.is_extrapolating[row]),
-        way="pipeline over groups" if columns.cut[row] else "uneven batches",
+        is_extrapolating=bool(columns.is_extrapolating[0]),
+        way=choice.name,
         breakdown=breakdown,
-        completion=completion.way_of(row),
+        completion=completion.way_of(0),
         units=units,
     )
-
-
-def _layout(columns: PairColumns, row: int) -> Layout:
-    """Return the layout of the first type's ranks; the reasons say how the second's differ."""
-    layout = columns.times.layout(row)
-    return replace(layout, dp=1, pp=2) if columns.cut[row] else layout
-
-
-def _split(columns: PairColumns, row: int, offers: list[Offer]) -> str:
-    names = [offer.accelerator or offer.instance_type for offer in offers]
-    if cut := int(columns.cut[row]):
-        first, last = (1, 0) if columns.is_second_first[row] else (0, 1)
-        return (
-            f"pipeline: the first {cut} units of layers on {names[first]}, the rest on "
-            f"{names[last]}, micro-batches of {int(columns.times.micro_batch[row])}"
-        )
-    shares = [
-        f"{int(b[row])} samples a step on each {name}"
-        for b, name in zip(columns.samples, names, strict=True)
-    ]
-    zero = int(columns.times.zero_stage[row])
-    sharded = f", ZeRO stage {zero}" if zero else ""
-    if columns.times.layout(row).recompute != "none":
-        sharded += ", activations computed again"
-    return f"uneven batches: {', '.join(shares)}{sharded} (examples/uneven_ddp.py)"

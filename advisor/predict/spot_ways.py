@@ -27,7 +27,8 @@ from advisor.predict.completion import (
     whole_run,
 )
 from advisor.records.traces import packaged_spot_history
-from advisor.ways.columns import SWAPPING, TimeColumns
+from advisor.ways.beside import is_beside
+from advisor.ways.columns import TimeColumns
 from advisor.ways.elastic_spot import Workers, counts_below, elastic_spot
 from advisor.ways.spot_fallback import spot_with_fallback
 
@@ -118,7 +119,7 @@ def _steps_s(columns: TimeColumns) -> dict[tuple[int, int], float]:
     """Return the step times of the rows with data parallelism alone, by type and count [s]."""
     layouts = columns.layouts
     ways = np.asarray(layouts.tp) * layouts.pp * layouts.cp * layouts.ep
-    is_plain = (ways == 1) & (columns.way != SWAPPING)
+    is_plain = (ways == 1) & ~is_beside(columns)
     at = np.flatnonzero((columns.status == 0) & is_plain)
     keys = zip(columns.type_index[at].tolist(), columns.count[at].tolist(), strict=True)
     return dict(zip(keys, columns.step_s[at].tolist(), strict=True))

@@ -106,7 +106,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
                    "per hour."),
     "spot": ("pricings", kinds.SPOT, "Consider spot prices as well as on-demand ones.",
              ("--spot/--on-demand",)),
-    "mixed": ("mixed", kinds.FLAG, "Consider two types of machines together, in one region."),
+    "mixed": ("mixed", kinds.FLAG, "Consider several types of machines together, in one "
+              "region (default: where equal machines fall short)."),
     "checkpoints": ("saves_checkpoints", kinds.FLAG, "Whether the job can resume from a "
                     "checkpoint, which spot machines need (default: it can)."),
     "known_network": ("known_network", kinds.FLAG, "Leave out machines whose network bandwidth is "

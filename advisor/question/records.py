@@ -159,7 +159,9 @@ class Constraints:
     max_hourly_usd: float | None = None
     # whether the job can go on from a checkpoint; spot machines make no sense otherwise
     saves_checkpoints: bool = True
-    mixed: bool = False  # admit two types of machines rented together in one region
+    # admit several types of machines rented together in one region; None where equal machines do
+    # not keep the constraints, or there are not enough of a type
+    mixed: bool | None = None
     known_network: bool = False  # leave out machines whose network bandwidth is assumed, not known
     coverage: float = 0.9  # probability that an interval shown holds the true value
     # probability with which budget and deadline are to be kept; None asks it of the expected cost

@@ -1,9 +1,16 @@
-"""Mixed clusters among the candidates: two types of machines rented together in one region."""
+"""Clusters of unlike machines among the candidates: several types rented together in one region.
+
+The estimate of each is what ``plan`` answers for it (``ways.unlike``), so that the front of
+``recommend`` is never worse than ``plan`` on machines that it looks at. Clusters whose bounds from
+below (``ways.group_bounds``) are beaten by what is known are not asked; the best bounds are asked
+first, since what they turn out to take beats most others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,64 +19,94 @@ from advisor.catalogue import OfferColumns
 from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
 from advisor.domain import Candidate
 from advisor.jobs.job import Job
+from advisor.machines.cluster import ClusterGroup, NamedCluster
+from advisor.machines.cluster_text import group_of_type
+from advisor.planners.core.tables import concatenate
 from advisor.planners.core.units import HOUR_S
 from advisor.predict import STATUSES, Predictor
 from advisor.predict.completion import Completion, on_demand, on_spot
 from advisor.predict.data_costs import SideCosts
-from advisor.predict.pair_candidates import pair_candidate
-from advisor.ranking.front import pareto_front
-from advisor.ranking.mixed_pairs import MixedOffers, bounds_s, count_pairs, mixed_offers
+from advisor.predict.pair_candidates import group_candidate
+from advisor.ranking.front import bar_of, pareto_front
+from advisor.ranking.group_offers import MixedOffers, mixed_offers
 from advisor.ranking.request import Request
-from advisor.ways.data_parallel import admits
-from advisor.ways.pairs import Pair, PairCase, PairColumns, pair_case
-from advisor.ways.two_types import two_types
+from advisor.ranking.rows import kept_factor
+from advisor.ways.answer import Choice
+from advisor.ways.case import StepCase
+from advisor.ways.columns import TimeColumns
+from advisor.ways.group_bounds import least_group_step_s, refined_step_s
+from advisor.ways.group_columns import group_columns
+from advisor.ways.unit_models import model_on
+from advisor.ways.unlike import best_released
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Machines = tuple[tuple[int, int], ...]
+
+# Clusters asked before the others' bounds are held against what they take.
+_AT_ONCE: Final = 8
+# A band above all that are known.
+_UNKNOWN: Final = 9.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedRow:
+    """A mixed cluster with what it takes, in one row of columns.
+
+    Attributes
+    ----------
+    time_h, cost_usd : float
+    parts : tuple of (int, int)
+        Rows of the offers, and machines of each.
+    choice : Choice
+    columns : TimeColumns
+    completion : Completion
+    """
+
+    time_h: float
+    cost_usd: float
+    parts: tuple[tuple[int, int], ...]
+    choice: Choice
+    columns: TimeColumns
+    completion: Completion
+
+    def candidate(
+        self, job: Job, predictor: Predictor, offers: OfferColumns, side: SideCosts, *,
+        coverage: float, rank: int,
+    ) -> Candidate:  # fmt: skip
+        """Make the object that is shown."""
+        return group_candidate(
+            job, predictor.catalogue, self.choice, self.columns, self.completion, offers, side,
+            parts=self.parts, coverage=coverage, rank=rank,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedRows:
-    """Mixed clusters that may be on the front, one row a pair of offers with counts.
+    """Mixed clusters that keep the constraints, and how many others there are.
 
     Attributes
     ----------
-    time_h, cost_usd : arrays of shape (n,)
-    clusters : MixedOffers
-    columns : PairColumns
-        One row a row.
-    completion : Completion
+    rows : tuple of MixedRow
     considered : int
         Mixed clusters in all, those left out by bounds among them.
     rejected : Counter of str
         By the first reason; ``"dominated"`` holds what was left out by bounds.
     """
 
-    time_h: Floats
-    cost_usd: Floats
-    clusters: MixedOffers
-    columns: PairColumns
-    completion: Completion
+    rows: tuple[MixedRow, ...]
     considered: int
     rejected: Counter[str]
 
-    def candidate(
-        self, row: int, job: Job, predictor: Predictor, offers: OfferColumns, side: SideCosts,
-        *, coverage: float, rank: int,
-    ) -> Candidate:  # fmt: skip
-        """Make the object of one row."""
-        return pair_candidate(
-            job,
-            predictor.catalogue,
-            self.columns,
-            self.completion,
-            offers,
-            side,
-            row=row,
-            offer_rows=(int(self.clusters.offers[0][row]), int(self.clusters.offers[1][row])),
-            coverage=coverage,
-            rank=rank,
-        )
+    @property
+    def time_h(self) -> Floats:
+        """Of every row [h]."""
+        return np.array([row.time_h for row in self.rows])
+
+    @property
+    def cost_usd(self) -> Floats:
+        """Of every row [USD]."""
+        return np.array([row.cost_usd for row in self.rows])
 
 
 def mixed_rows(
@@ -95,126 +132,203 @@ def mixed_rows(
     beaten_by : pair of arrays
         Time [h] and cost [USD] of the clusters of equal machines that satisfy the constraints.
     is_pruned : bool, default True
-        Leave out what bounds allow to (``mixed_pairs``).
+        Leave out what bounds allow to.
 
     Returns
     -------
     MixedRows or None
         None where the job has no steps, or no two offers can be rented together.
     """
-    counts = count_pairs(request.counts, request.max_nodes)
-    if job.work is None or counts[0].size == 0 or len(offers) == 0:
+    if job.work is None or len(offers) == 0:
         return None
     case = predictor.case(job, space=request.space, known_network=request.known_network)
-    if not admits(case):
-        return None  # neither uneven batches nor two stages have other degrees
-    pairs = pair_case(case)
-    types = predictor.catalogue.types
-    clusters = mixed_offers(pairs, offers, side, types, counts, is_pruned=is_pruned)
+    clusters = mixed_offers(
+        case, offers, side, predictor.catalogue.types, request.counts, request.max_nodes,
+        is_pruned=is_pruned,
+    )  # fmt: skip
     if clusters.considered == 0:
         return None
-    front: tuple[Floats, Floats] | None = None
-    if is_pruned:
-        best = pareto_front(*beaten_by)
-        front = beaten_by[0][best], beaten_by[1][best]
-        step_s = bounds_s(pairs, _types(offers, clusters), clusters.counts)
-        time_h = step_s * job.paid_steps / HOUR_S
-        cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
-        keeps = time_h <= (request.deadline_h or np.inf)
-        keeps &= cost <= (request.budget_usd or np.inf)
-        clusters = clusters.select(keeps & ~_is_beaten(time_h, cost, front))
-    return _evaluated(pairs, request, offers, clusters, front)
+    search = _Search(case, request, predictor, offers, clusters, beaten_by)
+    search.run(is_pruned=is_pruned)
+    return search.found()
 
 
-def _is_beaten(time_h: Floats, cost: Floats, front: tuple[Floats, Floats]) -> NDArray[np.bool_]:
-    """Whether one of a front (rising times, falling costs) is as fast and costs no more."""
-    times, costs = front
-    if times.size == 0:
-        return np.zeros(time_h.size, dtype=bool)
-    place = np.searchsorted(times, time_h, side="right") - 1
-    return np.asarray((place >= 0) & (cost >= costs[np.maximum(place, 0)]))
+@dataclass(slots=True)
+class _Groups:
+    """What ``plan`` answers for groups of machines, asked once whatever they cost."""
+
+    case: StepCase
+    predictor: Predictor
+    of_type: dict[int, ClusterGroup] = field(default_factory=dict)
+    known: dict[Machines, tuple[Choice | None, TimeColumns]] = field(default_factory=dict)
+
+    def ask(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
+        if machines not in self.known:
+            cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
+            model = model_on(self.case, self.predictor.catalogue, cluster.groups)
+            batch = self.case.job.global_batch
+            choice = best_released(model, cluster, global_batch=batch)
+            self.known[machines] = choice, group_columns(choice, model.places)
+        return self.known[machines]
+
+    def _group(self, row: int, count: int) -> ClusterGroup:
+        if row not in self.of_type:
+            types = self.predictor.catalogue.types
+            name = f"{types.provider[row]}:{types.name[row]}"
+            found = self.predictor.catalogue.instance_type(name)
+            self.of_type[row] = group_of_type(found, 1, self.predictor.catalogue)
+        return replace(self.of_type[row], count=count)
 
 
-def _types(offers: OfferColumns, clusters: MixedOffers) -> Pair:
-    return offers.type_index[clusters.offers[0]], offers.type_index[clusters.offers[1]]
+class _Search:
+    """Clusters asked so far, what is known to be possible, and the bounds of the others."""
 
+    def __init__(
+        self, case: StepCase, request: Request, predictor: Predictor, offers: OfferColumns,
+        clusters: MixedOffers, beaten_by: tuple[Floats, Floats],
+    ) -> None:  # fmt: skip
+        self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
+        self.groups = _Groups(case, predictor)
+        self.types = offers.type_index[clusters.offers]
+        self.is_spot = np.asarray(offers.pricing == "spot")[clusters.offers[:, 0]]
+        self.kept: list[MixedRow] = []
+        self.rejected: Counter[str] = Counter()
+        front = pareto_front(*beaten_by)
+        self.front = beaten_by[0][front], beaten_by[1][front]
+        before = np.where(
+            clusters.counts > 0,
+            (case.startup_s(np.arange(len(case.fleet.device)))
+             + case.data_in_s(np.arange(len(case.fleet.device))))[self.types],
+            0.0,
+        ).max(axis=1, initial=0.0)  # fmt: skip
+        self.before_s = before
+        self.least_s = least_group_step_s(case, self.types, clusters.counts)
+        self.is_refined = False
+        self._bound()
+        self.is_open = np.ones(self.time_h.size, dtype=bool)
 
-def _evaluated(
-    pairs: PairCase, request: Request, offers: OfferColumns, clusters: MixedOffers,
-    front: tuple[Floats, Floats] | None,
-) -> MixedRows:  # fmt: skip
-    """Return the clusters with time and cost, those that cannot be chosen counted.
+    def run(self, *, is_pruned: bool) -> None:
+        """Ask clusters until no bound of an open one is below all that is known."""
+        request, clusters = self.request, self.clusters
+        enough = np.nan_to_num(clusters.of(self.offers.max_instances), nan=np.inf)
+        for reason, holds in (
+            ("does_not_fit_in_memory", ~np.isfinite(self.time_h)),
+            ("over_quota", (clusters.counts > enough).any(axis=1)),
+            ("over_hourly", clusters.usd_per_h > request.most_usd_per_h),
+            ("no_checkpoints", self.is_spot & (not request.saves_checkpoints)),
+        ):
+            self._close(reason, holds)
+        if not is_pruned and self.is_open.any():
+            self._ask(np.flatnonzero(self.is_open))
+        gain = 1.0 + request.least_gain_fraction
+        while self.is_open.any():
+            self._close("over_deadline", self.time_h > (request.deadline_h or np.inf))
+            self._close("over_budget", self.cost_usd > (request.budget_usd or np.inf))
+            beaten = np.zeros(self.is_open.size, dtype=bool)
+            rows = np.flatnonzero(self.is_open)
+            # Nothing is gained by less than what two lines differ by.
+            cost = self.cost_usd[rows] * gain
+            beaten[rows] = cost >= bar_of(*self.front, self.time_h[rows] * gain)
+            self._close("dominated", beaten)
+            rows = np.flatnonzero(self.is_open)
+            if not self.is_refined:
+                self._refine(rows)
+            elif rows.size:
+                best = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
+                if best.size > _AT_ONCE:
+                    at = np.linspace(0, best.size - 1, _AT_ONCE).round().astype(np.int64)
+                    best = best[np.unique(at)]
+                self._ask(best)
 
-    Spot clusters that ``front`` beats even if nothing is ever taken away are not replayed.
-    """
-    job = pairs.case.job
-    columns = two_types(pairs, _types(offers, clusters), clusters.counts)
-    completion = on_demand(job, columns.times, request.coverage)
-    is_spot = offers.pricing[clusters.offers[0]] == "spot"
-    if front is not None and is_spot.any():
-        time_h, cost = _undisturbed(job, columns, clusters)
-        keeps = ~is_spot | (columns.times.status != 0) | ~_is_beaten(time_h, cost, front)
-        rows = np.flatnonzero(keeps)
-        clusters, columns = clusters.select(rows), columns.select(rows)
-        completion, is_spot = completion.taken(rows), is_spot[rows]
-    if request.saves_checkpoints:
-        spot = np.flatnonzero(is_spot & (columns.times.status == 0))
-        if spot.size:
-            bands = _worse_band(offers, clusters.offers, spot)
-            replayed = on_spot(job, columns.times, spot, bands, request.coverage)
-            completion = completion.with_rows(spot, replayed)
-    time_h = completion.finish_h[:, 1]
-    bills = (offers.shortest_bill_h, offers.bill_step_h)
-    charges = (np.maximum(*(column[rows] for rows in clusters.offers)) for column in bills)
-    billed_h = charged_h(completion.billed_h[:, 1], *charges)
-    cost = billed_h * clusters.usd_per_h + clusters.once_usd
-    rejected: Counter[str] = Counter(dominated=clusters.considered - time_h.size)
-    rows = _left(request, offers, clusters, columns, time_h, cost, rejected)
-    return MixedRows(
-        time_h=time_h[rows],
-        cost_usd=cost[rows],
-        clusters=clusters.select(rows),
-        columns=columns.select(rows),
-        completion=completion.taken(rows),
-        considered=clusters.considered,
-        rejected=rejected,
-    )
+    def _bound(self) -> None:
+        """Set the bounds of times and costs from those of the steps."""
+        clusters = self.clusters
+        self.time_h = (self.least_s * self.case.job.paid_steps + self.before_s) / HOUR_S
+        billed = np.maximum(self.time_h, SHORTEST_BILL_H)
+        self.cost_usd = billed * clusters.usd_per_h + clusters.once_usd
 
+    def _refine(self, rows: Integers) -> None:
+        """Raise the bounds of the few that are left, once."""
+        types, counts = self.types[rows], self.clusters.counts[rows]
+        self.least_s[rows] = refined_step_s(self.case, types, counts, self.least_s[rows])
+        self._bound()
+        self.is_refined = True
 
-def _undisturbed(job: Job, columns: PairColumns, clusters: MixedOffers) -> tuple[Floats, Floats]:
-    """Return bounds from below on a spot cluster: its steps alone, [h] and [USD]."""
-    time_h = columns.times.step_s * job.paid_steps / HOUR_S
-    cost = np.maximum(time_h, SHORTEST_BILL_H) * clusters.usd_per_h + clusters.once_usd
-    return np.nan_to_num(time_h, nan=np.inf), np.nan_to_num(cost, nan=np.inf)
+    def found(self) -> MixedRows:
+        """Return the clusters asked that keep the constraints; the others are counted."""
+        self.rejected["dominated"] += self.clusters.considered - self.time_h.size
+        return MixedRows(
+            rows=tuple(self.kept), considered=self.clusters.considered, rejected=self.rejected
+        )
 
+    def _close(self, reason: str, rows: NDArray[np.bool_]) -> None:
+        closed = self.is_open & rows
+        self.rejected[reason] += int(np.count_nonzero(closed))
+        self.is_open &= ~closed
 
-def _worse_band(offers: OfferColumns, pair: Pair, rows: Integers) -> Floats:
-    """Return the more often removed type's interruption band: one machine less stops the job."""
-    bands = [offers.spot_interruption_band[p[rows]] for p in pair]
-    return np.asarray(np.maximum(*bands))  # nan, the worst, wins
+    def _ask(self, rows: Integers) -> None:
+        """Find what the job takes on some clusters; keep those that satisfy the constraints."""
+        self.is_open[rows] = False
+        machines = [self._machines(row) for row in rows.tolist()]
+        asked = [self.groups.ask(one) for one in machines]
+        columns = concatenate([found for _, found in asked])
+        completion = self._completion(rows, columns)
+        time_h = completion.finish_h[:, 1]
+        bills = (self.offers.shortest_bill_h, self.offers.bill_step_h)
+        charges = (np.nanmax(self.clusters.of(one)[rows], axis=1) for one in bills)
+        billed_h = charged_h(completion.billed_h[:, 1], *charges)
+        clusters, request = self.clusters, self.request
+        cost = billed_h * clusters.usd_per_h[rows] + clusters.once_usd[rows]
+        late, dear = (
+            values * kept_factor(bounds, request.confidence, request.coverage)
+            for values, bounds in ((time_h, completion.finish_h), (cost, completion.billed_h))
+        )
+        left = np.ones(rows.size, dtype=bool)
+        for reason, holds in (
+            *(
+                (STATUSES[code], columns.status == code)
+                for code in np.unique(columns.status)
+                if code
+            ),
+            ("over_deadline", late > (request.deadline_h or np.inf)),
+            ("over_budget", dear > (request.budget_usd or np.inf)),
+        ):
+            self.rejected[reason] += int(np.count_nonzero(left & holds))
+            left &= ~holds
+        for at in np.flatnonzero(left).tolist():
+            choice, found = asked[at]
+            assert choice is not None
+            self.kept.append(
+                MixedRow(
+                    time_h=float(time_h[at]),
+                    cost_usd=float(cost[at]),
+                    parts=self._parts(int(rows[at])),
+                    choice=choice,
+                    columns=found,
+                    completion=completion.taken(np.array([at])),
+                )
+            )
+        times = np.concatenate([self.front[0], time_h[left]])
+        costs = np.concatenate([self.front[1], cost[left]])
+        front = pareto_front(times, costs)
+        self.front = times[front], costs[front]
 
+    def _completion(self, rows: Integers, columns: TimeColumns) -> Completion:
+        """Return completions on machines that stay, and of spot machines their replays."""
+        job, coverage = self.case.job, self.request.coverage
+        found = on_demand(job, columns, coverage)
+        spot = np.flatnonzero(self.is_spot[rows] & (columns.status == 0))
+        if not spot.size:
+            return found
+        # The more often removed type's band: one machine less stops the job. Unknown is worst.
+        bands = self.clusters.of(np.nan_to_num(self.offers.spot_interruption_band, nan=_UNKNOWN))
+        worst = np.nanmax(bands[rows[spot]], axis=1)
+        worst[worst == _UNKNOWN] = np.nan
+        return found.with_rows(spot, on_spot(job, columns, spot, worst, coverage))
 
-def _left(
-    request: Request, offers: OfferColumns, clusters: MixedOffers, columns: PairColumns,
-    time_h: Floats, cost: Floats, rejected: Counter[str],
-) -> Integers:  # fmt: skip
-    """Return the rows that satisfy the constraints; count the others by the first reason."""
-    status = columns.times.status
-    for code, reason in enumerate(STATUSES):
-        if code:
-            rejected[reason] += int(np.count_nonzero(status == code))
-    left = status == 0
-    quota = np.ones(status.size, dtype=bool)
-    for rows, n in zip(clusters.offers, clusters.counts, strict=True):
-        quota &= n <= offers.max_instances[rows]
-    is_spot = offers.pricing[clusters.offers[0]] == "spot"
-    for reason, holds in (
-        ("over_quota", ~quota),
-        ("over_hourly", clusters.usd_per_h > request.most_usd_per_h),
-        ("no_checkpoints", is_spot & (not request.saves_checkpoints)),
-        ("over_deadline", time_h > (request.deadline_h or np.inf)),
-        ("over_budget", cost > (request.budget_usd or np.inf)),
-    ):
-        rejected[reason] += int(np.count_nonzero(left & holds))
-        left &= ~holds
-    return np.flatnonzero(left)
+    def _parts(self, row: int) -> tuple[tuple[int, int], ...]:
+        offers, counts = self.clusters.offers[row].tolist(), self.clusters.counts[row].tolist()
+        return tuple((o, n) for o, n in zip(offers, counts, strict=True) if n)
+
+    def _machines(self, row: int) -> Machines:
+        return tuple((int(self.offers.type_index[o]), n) for o, n in self._parts(row))

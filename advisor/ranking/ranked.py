@@ -48,19 +48,30 @@ def ranked_rows(
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
     mixed: MixedRows | None = None
-    if request.mixed:
+    if _may_mix(request, offers, feasible):
         steady = rows.time_h[feasible], rows.cost_usd[feasible]
         mixed = mixed_rows(job, request, predictor, offers, side, steady)
     considered = len(rows.offer) + rejected["no_price"]
     if mixed is not None:
         considered += mixed.considered
         # Mixed clusters are numbered behind those of equal machines.
-        feasible = np.concatenate([feasible, len(rows.offer) + np.arange(len(mixed.time_h))])
+        feasible = np.concatenate([feasible, len(rows.offer) + np.arange(len(mixed.rows))])
         rejected.update(mixed.rejected)
     ranked = Ranked(job, request, predictor, offers, side, columns, rows, mixed, feasible)
     rejected["dominated"] += int(feasible.size - ranked.front.size)
     rejected["too_little_gain"] += int(ranked.front.size - ranked.kept.size)
     return ranked, rejected, considered
+
+
+def _may_mix(request: Request, offers: OfferColumns, feasible: Integers) -> bool:
+    """Whether unlike machines are looked at: as asked for, else where equal ones fall short.
+
+    Equal machines fall short where none of them keeps the constraints, or where there are not
+    enough of a type: a quota, or the user's own.
+    """
+    if request.mixed is not None:
+        return request.mixed
+    return feasible.size == 0 or bool((offers.max_instances < request.max_nodes).any())
 
 
 class Ranked:
@@ -114,10 +125,14 @@ class Ranked:
     def _candidate(self, row: int, rank: int) -> Candidate:
         rows, request = self.rows, self.request
         if self.mixed is not None and row >= len(rows.offer):
-            return self.mixed.candidate(
-                row - len(rows.offer), self.job, self.predictor, self.offers, self.side,
-                coverage=request.coverage, rank=rank,
-            )  # fmt: skip
+            return self.mixed.rows[row - len(rows.offer)].candidate(
+                self.job,
+                self.predictor,
+                self.offers,
+                self.side,
+                coverage=request.coverage,
+                rank=rank,
+            )
         found = self.predictor.candidate(
             self.job, self.columns, rows.completion_of(row), self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]),
@@ -152,12 +167,13 @@ class Ranked:
 
 
 def _offers_of(rows: Rows, mixed: MixedRows | None, places: Integers) -> Integers:
-    """Return the offers that candidates are made of, both of a mixed one."""
+    """Return the offers that candidates are made of, all of a mixed one."""
     equal = places[places < len(rows.offer)]
     if mixed is None:
         return rows.offer[equal]
-    others = places[places >= len(rows.offer)] - len(rows.offer)
-    return np.concatenate([rows.offer[equal], *(x[others] for x in mixed.clusters.offers)])
+    others = (places[places >= len(rows.offer)] - len(rows.offer)).tolist()
+    parts = [offer for at in others for offer, _ in mixed.rows[at].parts]
+    return np.concatenate([rows.offer[equal], np.array(parts, np.int64)])
 
 
 def _filter(request: Request) -> OfferFilter:

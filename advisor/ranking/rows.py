@@ -78,17 +78,13 @@ class Rows:
         """
         if confidence is None:
             return self.time_h, self.cost_usd
-        from statistics import NormalDist
-
-        reach = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.5 + coverage / 2)
         factors = []
         for bounds in ("finish_h", "billed_h"):
             factor = np.ones(self.time_h.shape)
             for number, completion in enumerate(self.completions):
                 mine = np.flatnonzero(self.completed_by == number)
                 found = getattr(completion, bounds)[self.completed_at[mine]]
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    factor[mine] = (found[:, 2] / found[:, 1]) ** reach
+                factor[mine] = kept_factor(found, confidence, coverage)
             factors.append(np.nan_to_num(factor, nan=1.0))
         return self.time_h * factors[0], self.cost_usd * factors[1]
 
@@ -135,6 +131,17 @@ class Rows:
             **{name: np.concatenate(parts) for name, parts in columns.items()},
             completions=(*self.completions, *(one.completion for one in further)),
         )
+
+
+def kept_factor(bounds: Floats, confidence: float | None, coverage: float) -> Floats:
+    """Return the factor on the middle of (low, expected, high) that is kept with a probability."""
+    if confidence is None:
+        return np.ones(len(bounds))
+    from statistics import NormalDist
+
+    reach = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.5 + coverage / 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((bounds[:, 2] / bounds[:, 1]) ** reach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,14 +61,14 @@ class Beliefs:
         )
         if mixed is None:
             return found
-        own_kinds = -1 - np.arange(len(mixed.time_h))
+        own_kinds = -1 - np.arange(len(mixed.rows))
         return cls(
             time_h=np.concatenate([found.time_h, mixed.time_h]),
             cost_usd=np.concatenate([found.cost_usd, mixed.cost_usd]),
-            log_sd=np.concatenate([found.log_sd, mixed.columns.times.log_sd]),
+            log_sd=np.concatenate([found.log_sd, *(one.columns.log_sd for one in mixed.rows)]),
             kind=np.concatenate([found.kind, own_kinds]),
             is_extrapolating=np.concatenate(
-                [found.is_extrapolating, mixed.columns.times.is_extrapolating]
+                [found.is_extrapolating, *(one.columns.is_extrapolating for one in mixed.rows)]
             ),
         )
 

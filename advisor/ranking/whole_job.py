@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from advisor.domain import QUANTILES
 from advisor.jobs.described import NO_LENGTH
 from advisor.planners.core.tables import select
 from advisor.predict import TimeColumns
 from advisor.predict.completion import on_demand
 from advisor.ranking.plan_question import PlanQuestion
 from advisor.ways.answer import Choice
-from advisor.ways.columns import integer_layouts
+from advisor.ways.group_columns import group_columns
 from advisor.ways.places import Place
 
 
@@ -67,29 +66,8 @@ def _beside(question: PlanQuestion, machines: Mapping[str, int]) -> tuple[float,
 
 
 def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Place]) -> Choice:
-    """Return a way over several groups with the whole job's time and cost.
-
-    Its state is taken to be saved by one machine; the slowest machine to start is waited for.
-    """
-    step, one = choice.step_time_s, np.ones(1)
-    starts = [p.case.startup_s(np.array([p.row])) for p in places]
-    arrivals = [p.case.data_in_s(np.array([p.row])) for p in places]
-    columns = TimeColumns(
-        type_index=np.zeros(1, dtype=np.int64),
-        count=np.array([sum(choice.machines.values())]),
-        status=np.zeros(1, dtype=np.int64),
-        way=np.zeros(1, dtype=np.int64),
-        step_s=step.value * one,
-        log_sd=math.log(step.high / step.value) / QUANTILES[step.coverage] * one,
-        shares={},
-        layouts=integer_layouts(1, dp=choice.devices),
-        memory_bytes=np.zeros(1),
-        host_bytes=np.zeros(1),
-        startup_s=np.max(starts, axis=0),
-        data_in_s=np.max(arrivals, axis=0),
-        is_extrapolating=np.zeros(1, dtype=bool),
-        is_network_assumed=np.zeros(1, dtype=bool),
-    )
+    """Return a way over several groups with the whole job's time and cost."""
+    columns = group_columns(choice, places)
     price = choice.configuration.price_usd_per_h
     found = whole_job(question, columns, 0, None if math.isnan(price) else price, choice.machines)
     return replace(choice, **found)

@@ -13,6 +13,7 @@ from rich.text import Text
 from advisor import words
 from advisor.quantities import REACH_90, digits, hours_text, usd_text
 from advisor.report.explained import REJECTED, alternatives_words, waits_words
+from advisor.ways.beside import shown_name
 from advisor.words import wrapped
 
 Record = Mapping[str, Any]
@@ -160,8 +161,8 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
     parts = one["configuration"]
     left = [" + ".join(map(words.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
     shared = words.degrees(one["layout"])
-    if one["way"] == "layer swapping":
-        shared = f"{shared}, {one['way']}"
+    if said := shown_name(one["way"]):
+        shared = f"{shared}, {said}"
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"mostly {one['bottleneck']}"] if names_wait else []

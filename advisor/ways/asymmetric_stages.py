@@ -17,7 +17,7 @@ from advisor.planners.core.units import GIB
 from advisor.planners.heterogeneous.cephalo import Worker
 from advisor.ways.answer import Choice
 from advisor.ways.model_on import ModelOn
-from advisor.ways.on_groups import Machines, OnGroups, slowest_networks
+from advisor.ways.on_groups import ALONE, Machines, OnGroups, slowest_networks
 from advisor.ways.pipeline_over_groups import partitions
 
 NAME: Final = "asymmetric pipeline"
@@ -29,8 +29,12 @@ def asymmetric_stages(case: OnGroups) -> Choice:
     Raises
     ------
     PlanningError
-        If the layers are unlike, or no grouping fits.
+        If the layers are unlike, no grouping fits, or degrees are asked for.
     """
+    case.refuse(
+        **(ALONE | {"pp": ()}), micro_batch=(), accumulation_steps=(), zero_stages=(3,),
+        recomputes=("full",),
+    )  # fmt: skip
     if case.model.blocks < 2:
         raise PlanningError("no block of layers is repeated: ministages need equal ones")
     best: AsymmetricPlan | None = None
@@ -136,6 +140,7 @@ def _described(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) 
         found.step_s + case.model.law.fixed_s,
         case.model.log_sd(case.groups),
         memory_bytes={f"group {i + 1}": m for i, m in enumerate(found.memory_bytes)},
+        parts_s={},
         details={
             "groups": [" + ".join(m.label for m in part) for part in held],
             "layers_by_stage": list(found.layers),

@@ -12,11 +12,11 @@ from advisor.machines.fleet import assumed_network_log_sd
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.tables import put
 from advisor.planners.step.device import step_time
+from advisor.ways.beside import WAYS
 from advisor.ways.case import StepCase, is_laid_out_by_shape
 from advisor.ways.columns import TimeColumns
 from advisor.ways.data_parallel import data_parallel
 from advisor.ways.model_parallel import model_parallel, nothing, on_machine
-from advisor.ways.swapping_columns import could_swap, least_swap_s, with_swapping
 from advisor.ways.units import could_gain, improved, unit_model
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ def best_columns(case: StepCase, type_index: Integers, count: Integers) -> TimeC
 
     A transformer on accelerators is laid out by its dimensions (``model_parallel``); everything
     else trains data parallel, or cut at its recorded units where that fits or is faster. Where the
-    question admits it, peers that swap layers take the place of what they beat.
+    question admits them, the ways beside the layouts take the rows that they do better.
 
     Parameters
     ----------
@@ -39,8 +39,9 @@ def best_columns(case: StepCase, type_index: Integers, count: Integers) -> TimeC
     type_index, count : integer arrays of shape (n,)
     """
     columns = _best(case, type_index, count)
-    if case.swaps:
-        columns = with_swapping(case, columns)
+    for way in WAYS:
+        if way.applies(case):
+            columns = way.columns(case, columns)
     return _with_assumed_networks(case, columns)
 
 
@@ -88,7 +89,10 @@ def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     if by_shape.any():
         return np.asarray(by_shape & (columns.status == 0))
     is_open = could_gain(case, columns)
-    return is_open | could_swap(case, columns) if case.swaps else is_open
+    for way in WAYS:
+        if way.applies(case):
+            is_open |= way.could_win(case, columns)
+    return is_open
 
 
 def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats:
@@ -107,9 +111,10 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
     """
     type_index, count = columns.type_index[rows], columns.count[rows]
     least_s = _least_step_s(case, type_index, count)
-    if case.swaps:
-        # Swapping peers keep nothing on the device, so that what bounds the others may not hold.
-        least_s = np.minimum(least_s, least_swap_s(case, type_index, count))
+    for way in WAYS:
+        if way.applies(case):
+            # What bounds the layouts need not hold for it.
+            least_s = np.minimum(least_s, way.bound(case, type_index, count))
     return least_s
 
 

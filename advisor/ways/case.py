@@ -71,11 +71,6 @@ class StepCase:
     clusters: Mapping[Key, ScalingFit] = field(default_factory=dict)
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def swaps(self) -> bool:
-        """Whether peers that swap layers are among the ways to train the job."""
-        return self.space.swaps
-
     def status(self, type_index: Integers, count: Integers) -> Integers:
         """Return why a row cannot be estimated in any layout, 0 where it may be."""
         fleet = self.fleet

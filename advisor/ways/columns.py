@@ -39,7 +39,6 @@ STATUSES: Final = (
 CODE: Final = {status: code for code, status in enumerate(STATUSES)}
 # How the ways are called in answers; ``TimeColumns.way`` is an index into it.
 WAYS: Final = ("program", "data parallel", "model parallel", "recorded units", "layer swapping")
-SWAPPING: Final = WAYS.index("layer swapping")
 WAITS: Final[tuple[Bottleneck, ...]] = (
     "compute", "memory", "launch", "network", "pipeline", "offload", "input",
 )  # fmt: skip

@@ -22,11 +22,10 @@ from advisor.planners.core.units import GIB
 from advisor.planners.swapping import atom
 from advisor.planners.swapping.atom import SwapPlan
 from advisor.ways.answer import Choice
-from advisor.ways.columns import SWAPPING, WAYS
 from advisor.ways.on_groups import OnGroups
 from advisor.ways.swap_peers import PeersOn, SwapQuestion, SwapStep, swap_step
 
-NAME: Final = WAYS[SWAPPING]
+NAME: Final = "layer swapping"
 # GeForce cards: no NVLink, machines joined by Ethernet. ATOM was made for these.
 _CONSUMER: Final = re.compile(r"^(GTX|RTX)-\d\d[5-9]0|^TITAN")
 UNRELEASED: Final = "no released framework swaps layers this way (ATOM's code is not published)"
@@ -106,6 +105,7 @@ def _described(case: OnGroups, found: SwapStep) -> Choice:
         found.step_s,
         _log_sd(case, found),
         memory_bytes={found.on.place.group.label: found.memory_bytes},
+        parts_s=found.parts_s,
         details={
             "layers_by_piece": list(plan.layers),
             "micro_batch": u,

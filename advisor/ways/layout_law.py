@@ -15,13 +15,12 @@ from advisor.planners.core.columns import RECOMPUTES, Layouts, Machines
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.core.nouns import Transformer
-from advisor.planners.layouts.layout_time import calibrated, data_parallel_s, fixed_s
+from advisor.planners.layouts.layout_time import calibrated, data_parallel_s, fixed_s, step_times
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.unit_memory import Kept, UnitTable
 from advisor.planners.step.transformer_step import head_s, launch_s, layer_times
 from advisor.planners.step.unit_times import UnitTimes
-from advisor.ways.layout_pairs import update_s
 from advisor.ways.model_on import TABULATED, ReducedStep, Stage
 from advisor.ways.model_parallel import OnMachine
 
@@ -102,7 +101,7 @@ class LayoutLaw:
             micro_batches=micro,
             forward_s=forward,
             backward_s=backward,
-            optimizer_s=update_s(on),
+            optimizer_s=_update_s(on),
             log_sd=on.log_sd,
         )
 
@@ -217,3 +216,17 @@ class LayoutLaw:
         network = min(float(m.network_bytes_per_s) for m in self._on(groups))
         sent = np.asarray(sent_bytes) / (self.parameters.pp_efficiency * network)
         return np.asarray(sent + self.parameters.pp_latency_s)
+
+
+def _update_s(on: OnMachine) -> float:
+    """Return the optimizer's update of the whole model on one device [s]."""
+    alone = step_times(
+        on.problem.case(
+            Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
+        )
+    )
+    known = on.problem
+    has_table = known.layer_table is not None
+    return float(
+        alone.optimizer_s - fixed_s(known.software, known.parameters, has_table=has_table)
+    )

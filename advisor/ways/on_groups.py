@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from advisor.domain import Estimate
 from advisor.machines.cluster import ClusterGroup, NamedCluster
+from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.grid import SearchSpace
 from advisor.ways.answer import Choice, Command, way_on
 from advisor.ways.layout_law import LayoutLaw
 from advisor.ways.model_on import ModelOn
 from advisor.ways.words import assumed_network
 
 Machines = list[ClusterGroup]
+# Options by the names of what may be chosen.
+_CALLED: Final = {
+    "tp": "tensor-parallel degree", "pp": "number of stages", "cp": "context-parallel degree",
+    "ep": "expert-parallel degree", "zero_stages": "ZeRO stage", "recomputes": "recomputation",
+    "micro_batch": "micro-batch", "accumulation_steps": "number of micro-batches",
+}  # fmt: skip
+# Degrees of a way in which every rank holds the whole model.
+ALONE: Final[dict[str, Collection[object]]] = dict.fromkeys(("tp", "pp", "cp", "ep"), (1,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +44,8 @@ class OnGroups:
         Probability that an interval holds the true value.
     command : tuple of str
         The recorded command line; empty for a described model.
+    only_released : bool
+        Leave out what no released framework runs.
     """
 
     model: ModelOn
@@ -41,6 +53,39 @@ class OnGroups:
     global_batch: int
     coverage: float = 0.9
     command: tuple[str, ...] = ()
+    only_released: bool = False
+
+    @property
+    def space(self) -> SearchSpace:
+        """What a layout may be."""
+        return self.model.places[0].case.space
+
+    def refuse(self, **only: Collection[object]) -> None:
+        """Refuse a search space that asks for what a way has not.
+
+        Parameters
+        ----------
+        **only : collections
+            What the way can take, by the name of what may be chosen.
+
+        Raises
+        ------
+        PlanningError
+            If nothing that may be chosen is among them; the message names the option.
+        """
+        space = self.space
+        for name, able in only.items():
+            asked = getattr(space, name)
+            wanted = asked if isinstance(asked, tuple) else (asked,)
+            least = getattr(space, f"min_{name}", 1)
+            if any(one is None or one in able for one in wanted) and least in {1, *able}:
+                continue
+            words = ", ".join(map(str, wanted))
+            raise PlanningError(
+                f"it has no {_CALLED.get(name, name)} of {words}",
+                hint="leave the option open, or plan on machines of one type",
+                exit_code=3,
+            )
 
     @property
     def groups(self) -> tuple[ClusterGroup, ...]:
@@ -59,12 +104,18 @@ class OnGroups:
         log_sd: float,
         *,
         memory_bytes: dict[str, float],
+        parts_s: Mapping[str, float],
         details: Mapping[str, Any],
         layouts: Mapping[str, Layout] | None = None,
         commands: tuple[Command, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Choice:
-        """Return a way that uses all machines of the cluster."""
+        """Return a way that uses all machines of the cluster.
+
+        ``parts_s`` are what a step waits for; what they do not hold is computing.
+        """
+        waits = {name: part for name, part in parts_s.items() if part > 0}
+        waits = {"compute": max(step_s - sum(waits.values()), 0.0), **waits}
         return way_on(
             self.cluster,
             {g.label: g.count for g in self.groups},
@@ -74,7 +125,7 @@ class OnGroups:
             devices=self.cluster.devices,
             memory_bytes=memory_bytes,
             layouts=layouts,
-            details={**details, "layer_times": self.model.law.name},
+            details={**details, "parts_s": waits, "layer_times": self.model.law.name},
             commands=commands,
             notes=(
                 *notes,

@@ -10,7 +10,7 @@ Two forms, the better one counts (one that a released framework runs before one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from advisor.ways.answer import Choice, Command
 from advisor.ways.launch.launcher import torchrun
 from advisor.ways.launch.recorded import parallel_file, script_of
 from advisor.ways.model_on import ReducedStep, Stage
-from advisor.ways.on_groups import Machines, OnGroups, fullest, network_weights
+from advisor.ways.on_groups import ALONE, Machines, OnGroups, fullest, network_weights
 from advisor.ways.stages_of_one_width import stages_of_one_width
 
 NAME: Final = "pipeline over groups"
@@ -47,19 +47,41 @@ def pipeline_over_groups(case: OnGroups) -> Choice:
     Raises
     ------
     PlanningError
-        If there are fewer units than groups, nothing divides, or nothing fits.
+        If there are fewer units than groups, nothing divides, nothing fits, or other degrees are
+        asked for.
     """
     found: list[Choice] = []
     problems: list[PlanningError] = []
-    forms = (stages_of_one_width, _grouped) if case.is_laid_out else (_grouped,)
+    forms: list[Callable[[OnGroups], Choice]] = [stages_of_one_width] if case.is_laid_out else []
+    if not (case.only_released and _has_no_framework(case)):
+        forms.append(_grouped)
     for form in forms:
         try:
             found.append(form(case))
         except PlanningError as error:
             problems.append(error)
     if not found:
-        raise problems[0]
+        raise problems[0] if problems else PlanningError(_NOT_RELEASED)
     return min(found, key=lambda c: (not c.commands, c.step_time_s.value))
+
+
+def words(choice: Choice, names: Mapping[str, str]) -> str:
+    """Say which groups hold which stages, groups by ``names``."""
+    details = choice.details
+    order = [
+        " + ".join(names.get(label, label) for label in group.split(" + "))
+        for group in details.get("order") or details["groups"]
+    ]
+    cut = "+".join(map(str, details["layers_by_stage"]))
+    return (
+        f"pipeline over {', then '.join(order)}: {cut} layers by stage, micro-batches of "
+        f"{details['micro_batch']}"
+    )
+
+
+def _has_no_framework(case: OnGroups) -> bool:
+    """Whether stages of groups have no framework: described layers, or machines of several."""
+    return case.model.work.transformer is not None or any(g.node.devices > 1 for g in case.groups)
 
 
 def partitions(case: OnGroups) -> list[list[Machines]]:
@@ -75,7 +97,13 @@ def partitions(case: OnGroups) -> list[list[Machines]]:
 def _grouped(case: OnGroups) -> Choice:
     best: tuple[ReducedStep, GroupedPipeline, list[Machines]] | None = None
     problem: PlanningError | None = None
+    stages = range(2, _MOST_GROUPS + 1)
+    case.refuse(
+        **(ALONE | {"pp": stages}), accumulation_steps=(), zero_stages=(0, 1), recomputes=("none",)
+    )
     for held in partitions(case):
+        if case.space.pp not in (None, len(held)):
+            continue
         groups = [_stage_group(case, part) for part in held]
         for u in _micro_batches(case, held):
             try:
@@ -104,7 +132,9 @@ def _grouped(case: OnGroups) -> Choice:
 def _micro_batches(case: OnGroups, held: Sequence[Machines]) -> list[int]:
     """Return micro-batches that leave every worker of every stage at least one."""
     widest = max(sum(m.node.devices for m in part) for part in held)
-    most = case.global_batch // widest
+    most, asked = case.global_batch // widest, case.space.micro_batch
+    if asked is not None:
+        return [asked] if asked <= most else []
     return [2**k for k in range(most.bit_length()) if 2**k <= most]
 
 
@@ -176,6 +206,10 @@ def _described(
         whole.step_s,
         case.model.log_sd(case.groups, whole.log_sd),
         memory_bytes=fullest(labels, used),
+        parts_s={
+            "network": whole.exposed_s + whole.straggler_s,
+            "pipeline": cut.fill_s,
+        },
         details={
             "groups": [" + ".join(m.label for m in part) for part in ordered],
             "layers_by_stage": list(cut.layers),
@@ -195,8 +229,7 @@ def _commands(
     case: OnGroups, cut: GroupedPipeline, ordered: Sequence[Machines]
 ) -> tuple[Command, ...]:
     """One device a stage runs with PyTorch's pipelines; unequal groups have no framework."""
-    is_described = case.model.work.transformer is not None
-    if is_described or any(sum(m.node.devices for m in part) > 1 for part in ordered):
+    if _has_no_framework(case) or any(len(part) > 1 for part in ordered):
         return ()
     count = sum(cut.counts[0])
     layout = Layout(pp=len(cut.layers), micro_batch=cut.micro_batch, accumulation_steps=count)

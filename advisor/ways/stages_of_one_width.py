@@ -26,7 +26,7 @@ def stages_of_one_width(case: OnGroups) -> Choice:
     groups = [
         MachineGroup(problem=law.machines[g.label].problem, nodes=g.count) for g in case.groups
     ]
-    found = search_mixed(groups, case.global_batch, same_tp=True)
+    found = search_mixed(groups, case.global_batch, same_tp=True, space=case.space)
     ordered = [case.groups[i] for i in found.order]
     return case.choice(
         "pipeline over groups",
@@ -34,15 +34,25 @@ def stages_of_one_width(case: OnGroups) -> Choice:
         case.model.log_sd(case.groups),
         memory_bytes={g.label: b for g, b in zip(ordered, found.memory_bytes, strict=True)},
         layouts={g.label: layout for g, layout in zip(ordered, found.layouts, strict=True)},
+        parts_s=_waits(found),
         details={
             "order": [g.label for g in ordered],
             "layers_by_stage": list(found.layers),
             "stage_s": list(found.stage_s),
+            "micro_batch": found.layouts[0].micro_batch,
             "considered": found.considered,
         },
         commands=_commands(case, law, found),
         notes=("machines are ranked in this order, so that each group holds consecutive stages",),
     )
+
+
+def _waits(found: MixedPlan) -> dict[str, float]:
+    """Return what a stage waits for: others' filling and draining, and links (with the update)."""
+    many = found.layouts[0].accumulation_steps
+    line_s = sum(found.stage_s) + (many - 1) * max(found.stage_s)
+    computing_s = many * sum(found.stage_s) / len(found.stage_s)
+    return {"network": found.step_s - line_s, "pipeline": line_s - computing_s}
 
 
 def _commands(case: OnGroups, law: LayoutLaw, found: MixedPlan) -> tuple[Command, ...]:

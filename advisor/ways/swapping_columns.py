@@ -22,12 +22,12 @@ from advisor.machines.parts import part
 from advisor.planners.core.columns import RECOMPUTES
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.tables import put, select
-from advisor.planners.step.device import step_time
 from advisor.planners.swapping.atom import AVERAGE_EVERY
-from advisor.ways.case import StepCase, is_laid_out_by_shape
-from advisor.ways.columns import CODE, SWAPPING, WAITS, TimeColumns, integer_layouts, shares_of
-from advisor.ways.layer_swapping import UNRELEASED, averaging_notes
-from advisor.ways.model_parallel import machine_key, on_machine
+from advisor.ways.case import StepCase
+from advisor.ways.columns import CODE, WAITS, WAYS, TimeColumns, integer_layouts, shares_of
+from advisor.ways.group_columns import is_extrapolating
+from advisor.ways.layer_swapping import NAME, UNRELEASED, averaging_notes
+from advisor.ways.model_parallel import machine_key
 from advisor.ways.places import Place
 from advisor.ways.swap_peers import PeersOn, SwapQuestion, SwapStep, least_step_s, swap_step
 from advisor.ways.unit_models import model_at
@@ -36,6 +36,7 @@ from advisor.ways.units import node_of
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+SWAPPING: Final = WAYS.index(NAME)
 # Rows that other ways leave without an answer, and that peers with the whole model each may have.
 _OPEN: Final = ("ok", "does_not_fit_in_memory", "excluded_by_layout", "batch_does_not_divide")
 # Sums in another order differ in the last digits.
@@ -176,15 +177,34 @@ def _columns(case: StepCase, before: TimeColumns, found: list[SwapStep]) -> Time
         ),
         memory_bytes=np.array([step.memory_bytes for step in found]),
         host_bytes=np.array([plan.host_bytes for plan in plans]) * devices,
-        is_extrapolating=np.array(
-            [_is_extrapolating(case, int(row)) for row in before.type_index]
-        ),
+        is_extrapolating=np.array([is_extrapolating(case, int(row)) for row in before.type_index]),
     )
 
 
-def _is_extrapolating(case: StepCase, row: int) -> bool:
-    if is_laid_out_by_shape(case, np.array([row])).all():
-        return on_machine(case, row).is_extrapolating
-    device = case.fleet.devices[case.fleet.device[row]]
-    timed = step_time(case.work, [device], [1.0], case.constants.device)
-    return bool(timed.is_extrapolating[0])
+class LayerSwapping:
+    """Layer swapping as one of the ways beside the layouts (``ways.beside``)."""
+
+    name: Final = NAME
+
+    def applies(self, case: StepCase) -> bool:
+        """Whether it is asked for."""
+        return case.space.swaps
+
+    def columns(self, case: StepCase, columns: TimeColumns) -> TimeColumns:
+        """Return the best of the other ways' rows and its own."""
+        return with_swapping(case, columns)
+
+    def could_win(self, case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
+        """Return the rows that it may do better, or alone."""
+        return could_swap(case, columns)
+
+    def bound(self, case: StepCase, type_index: Integers, count: Integers) -> Floats:
+        """Return a bound from below on its step [s]."""
+        return least_swap_s(case, type_index, count)
+
+    def words(self, columns: TimeColumns, row: int) -> tuple[str, ...]:
+        """Return what a reader must know of one of its rows."""
+        return swapping_reasons(columns, row)
+
+
+LAYER_SWAPPING: Final = LayerSwapping()

@@ -8,6 +8,7 @@ weighted by each rank's share of the batch. Uneven shards beside uneven batches 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,11 +24,13 @@ from advisor.ways.answer import Choice, Command
 from advisor.ways.launch.launcher import torchrun
 from advisor.ways.launch.recorded import script_of
 from advisor.ways.model_on import ReducedStep, Stage
-from advisor.ways.on_groups import OnGroups
+from advisor.ways.on_groups import ALONE, OnGroups
 
 Ints = NDArray[np.int64]
 
 NAME: Final = "uneven batches"
+# Keep activations, or compute them again.
+_RECOMPUTES: Final = ("none", "full")
 NOTE: Final = "gradients are weighted by the rank's share of the batch: examples/uneven_ddp.py"
 
 
@@ -50,9 +53,10 @@ def uneven_batches(case: OnGroups) -> Choice:
     Raises
     ------
     PlanningError
-        If the model does not fit on some device even in shards, or there are fewer samples than
-        devices.
+        If the model does not fit on some device even in shards, there are fewer samples than
+        devices, or other degrees are asked for.
     """
+    case.refuse(**ALONE, recomputes=_RECOMPUTES)
     groups, model = case.groups, case.model
     found = _best(case)
     loaded = model.loading_s([int(b) for b in found.samples], found.whole.step_s)
@@ -66,11 +70,12 @@ def uneven_batches(case: OnGroups) -> Choice:
             g.label: model.replica_bytes(int(u), workers, zero, recomputes=found.recomputes)
             for g, u in zip(groups, -(-samples // steps), strict=True)
         },
+        parts_s={"network": found.whole.exposed_s + found.whole.straggler_s, "input": loaded},
         details={
             "samples_by_device": {g.label: int(b) for g, b in zip(groups, samples, strict=True)},
             "accumulation_steps": {g.label: int(a) for g, a in zip(groups, steps, strict=True)},
             "zero_stage": zero,
-            "recompute": "full" if found.recomputes else "none",
+            "recompute": _RECOMPUTES[found.recomputes],
             "compute_s": {g.label: float(t) for g, t in zip(groups, found.compute_s, strict=True)},
             "reduction_s": found.whole.exposed_s,
             "input_s": loaded,
@@ -79,6 +84,19 @@ def uneven_batches(case: OnGroups) -> Choice:
         commands=_commands(case, samples, steps),
         notes=(NOTE, *_how(found)),
     )
+
+
+def words(choice: Choice, names: Mapping[str, str]) -> str:
+    """Say how the batch is split, groups by ``names``."""
+    details = choice.details
+    each = (f"{b} samples a step on each {names[g]}"
+            for g, b in details["samples_by_device"].items())  # fmt: skip
+    said = f"{NAME}: {', '.join(each)}"
+    if details["zero_stage"]:
+        said += f", ZeRO stage {details['zero_stage']}"
+    if details["recompute"] != "none":
+        said += ", activations computed again"
+    return f"{said} (examples/uneven_ddp.py)"
 
 
 def _how(found: _Split) -> tuple[str, ...]:
@@ -96,13 +114,14 @@ def _best(case: OnGroups) -> _Split:
     found: list[_Split] = []
     problem: PlanningError | None = None
     for recomputes in (False, True) if len(case.model.parts) > 1 else (False,):
+        if _RECOMPUTES[recomputes] not in case.space.recomputes:
+            continue
         try:
             found.append(_split(case, recomputes))
         except PlanningError as error:
             problem = error
     if not found:
-        assert problem is not None
-        raise problem
+        raise problem or PlanningError("the model is one unit: it is not computed again")
     return min(found, key=lambda x: x.whole.step_s)
 
 
@@ -113,6 +132,14 @@ def _split(case: OnGroups, recomputes: bool) -> _Split:
     curve = MicroBatchCurve(np.stack([f.sum(axis=1) + b.sum(axis=1) for f, b in passes]))
     kinds, count = np.arange(len(groups)), np.array([g.devices for g in groups])
     samples = balance(curve, kinds, count, most, case.global_batch)
+    asked = case.space.accumulation_steps
+    if asked is not None and (-(-samples // most) != asked).any():
+        raise PlanningError(
+            f"the devices take {', '.join(map(str, -(-samples // most)))} micro-batches a step, "
+            f"not {asked}",
+            hint="leave --accumulate open",
+            exit_code=3,
+        )
     compute_s = curve.step_s(kinds, samples, most)
     even = np.full(len(groups), -(-case.global_batch // int(count.sum())))
     even_s = curve.step_s(kinds, even, most)
@@ -137,14 +164,26 @@ def _largest(case: OnGroups, recomputes: bool) -> tuple[int, Ints]:
     """Return the lowest ZeRO stage that fits everywhere, and each group's largest micro-batch."""
     model, workers = case.model, case.cluster.devices
     tight: list[str] = []
-    for zero in (0, 1, 2, 3) if workers > 1 else (0,):
+    stages = tuple(z for z in (0, 1, 2, 3) if z in case.space.zero_stages)
+    if not stages:
+        raise PlanningError("no ZeRO stage may be chosen")
+    for zero in stages if workers > 1 else stages[:1]:
         one = model.replica_bytes(1, workers, zero, recomputes=recomputes)
         more = model.replica_bytes(2, workers, zero, recomputes=recomputes) - one
         room = np.array([model.room_bytes(g) for g in case.groups]) - one
         tight = [g.part.name for g, r in zip(case.groups, room, strict=True) if r < 0]
         if not tight:
             fits = 1 + np.floor(room / more) if more > 0 else np.full(room.size, np.inf)
-            return zero, np.minimum(fits, case.global_batch).astype(np.int64)
+            asked = case.space.micro_batch
+            if asked is not None and (fits < asked).any():
+                continue
+            return zero, np.minimum(fits, asked or case.global_batch).astype(np.int64)
+    if case.space.micro_batch is not None and room.min() >= 0:
+        raise PlanningError(
+            f"a micro-batch of {case.space.micro_batch} does not fit on every device",
+            hint="leave --micro-batch open",
+            exit_code=3,
+        )
     raise PlanningError(
         f"the model does not fit on {', '.join(tight)} even in shards: it misses by "
         f"{-float(room.min()) / GIB:.1f} GiB",

@@ -14,7 +14,7 @@ from advisor.planners.heterogeneous import cephalo
 from advisor.planners.heterogeneous.cephalo import CephaloConstants, UnevenJob, Worker
 from advisor.ways.answer import Choice
 from advisor.ways.model_on import ModelOn, ReducedStep, Stage
-from advisor.ways.on_groups import OnGroups, fullest
+from advisor.ways.on_groups import ALONE, OnGroups, fullest
 
 NAME: Final = "uneven batches and state"
 # A unit has its own time at every micro-batch: no second charge for accumulating.
@@ -27,8 +27,11 @@ def uneven_state(case: OnGroups) -> Choice:
     Raises
     ------
     PlanningError
-        If there are fewer samples than GPUs or no split fits.
+        If there are fewer samples than GPUs, no split fits, or other degrees are asked for.
     """
+    case.refuse(
+        **ALONE, micro_batch=(), accumulation_steps=(), zero_stages=(3,), recomputes=("full",)
+    )
     model, groups = case.model, case.groups
     layers = len(model.table.names)
     layer_bytes = model.weight_bytes * model.work.parameters / layers
@@ -59,6 +62,7 @@ def uneven_state(case: OnGroups) -> Choice:
         whole.step_s,
         model.log_sd(groups, whole.log_sd),
         memory_bytes=fullest(case.worker_labels(), found.memory_bytes),
+        parts_s={"network": whole.straggler_s},
         details={
             "batches": list(found.batches),
             "accumulation_steps": list(found.accumulation_steps),

@@ -42,7 +42,7 @@ def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup
 
 def model_at(case: StepCase, found: tuple[Place, ...]) -> ModelOn:
     """Return a job's model as units, with what they take at these places."""
-    work, parts, table = _units_of(case)
+    work, parts, table = units_of(case)
     return ModelOn(
         work=work,
         parts=parts,
@@ -53,7 +53,7 @@ def model_at(case: StepCase, found: tuple[Place, ...]) -> ModelOn:
     )
 
 
-def _units_of(case: StepCase) -> tuple[Work, tuple[Unit, ...], UnitTable]:
+def units_of(case: StepCase) -> tuple[Work, tuple[Unit, ...], UnitTable]:
     """Return the job's work with its layers, their units and those as columns; made once."""
     key = ("units and their table",)
     if key not in case.seen:
@@ -96,5 +96,15 @@ def _law(
             machines={p.group.label: on_machine(p.case, p.row) for p in found},
             link_log_sd=case.constants.scaling.log_sd_communication,
         )
-    # A recorded job's units are timed once for all ways; a described one's have no layers there.
-    return OperatorLaw(units=UnitModel(case) if is_described else unit_model(case))
+    return OperatorLaw(units=operator_units(case, is_described=is_described))
+
+
+def operator_units(case: StepCase, *, is_described: bool) -> UnitModel:
+    """Return the job's units, timed once for all ways; a described job's case has none itself."""
+    if not is_described:
+        return unit_model(case)
+    key = ("units of a described job", id(case.fleet))
+    if key not in case.seen:
+        case.seen[key] = UnitModel(case)
+    found: UnitModel = case.seen[key]
+    return found

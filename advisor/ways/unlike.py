@@ -1,13 +1,14 @@
-"""The ways of training on unlike machines together, and what each makes of a model on them.
+"""The ways of training on groups of unlike machines, which ``plan`` and ``recommend`` ask.
 
 A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where it
-does not apply, and one line here.
+does not apply, with what is said of its choices, and one line here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from advisor.machines.cluster import NamedCluster
@@ -25,15 +26,24 @@ from advisor.ways.on_groups import OnGroups
 
 @dataclass(frozen=True, slots=True)
 class UnlikeWay:
-    """A way of training on unlike machines: what it is called, and its planner."""
+    """A way of training on unlike machines: what it is called, its planner, and what it says.
+
+    ``words`` makes one phrase of a choice and of what its groups are called; None of a way that no
+    released framework runs.
+    """
 
     name: str
     choose: Callable[[OnGroups], Choice]
+    words: Callable[[Choice, Mapping[str, str]], str] | None = None
 
 
 WAYS: Final = (
-    UnlikeWay(pipeline_over_groups.NAME, pipeline_over_groups.pipeline_over_groups),
-    UnlikeWay(uneven_batches.NAME, uneven_batches.uneven_batches),
+    UnlikeWay(
+        pipeline_over_groups.NAME,
+        pipeline_over_groups.pipeline_over_groups,
+        pipeline_over_groups.words,
+    ),
+    UnlikeWay(uneven_batches.NAME, uneven_batches.uneven_batches, uneven_batches.words),
     UnlikeWay(uneven_state.NAME, uneven_state.uneven_state),
     UnlikeWay(asymmetric_stages.NAME, asymmetric_stages.asymmetric_stages),
 )
@@ -78,7 +88,20 @@ def unlike_choices(
         coverage=coverage,
         command=command,
     )
-    return tried({way.name: lambda w=way: w.choose(case) for way in ways})  # type: ignore[misc]
+    return tried({way.name: partial(way.choose, case) for way in ways})
+
+
+def best_released(model: ModelOn, cluster: NamedCluster, *, global_batch: int) -> Choice | None:
+    """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
+    case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
+    found, _ = tried({way.name: partial(way.choose, case) for way in WAYS if way.words})
+    return min((c for c in found if c.commands), key=lambda c: c.step_time_s.value, default=None)
+
+
+def words_of(choice: Choice, names: Mapping[str, str]) -> str:
+    """Return what a way says of its choice, its groups by ``names``."""
+    (said,) = (way.words for way in WAYS if way.name == choice.name)
+    return "" if said is None else said(choice, names)
 
 
 def tried(ways: Mapping[str, Callable[[], Choice]]) -> tuple[list[Choice], dict[str, str]]:

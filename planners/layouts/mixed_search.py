@@ -27,7 +27,7 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.nouns import Layout, Transformer
 from advisor.planners.core.units import GIB
-from advisor.planners.layouts.grid import divisors
+from advisor.planners.layouts.grid import SearchSpace, divisors
 from advisor.planners.layouts.mixed_stages import (
     GroupStages,
     Ints,
@@ -40,7 +40,8 @@ from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.layouts.search import check_sizes
 from advisor.planners.step.transformer_step import head_s
 
-_MOST_MICRO_BATCH: Final = 64
+_EVERYTHING: Final = SearchSpace()
+MOST_MICRO_BATCH: Final = 64
 # Groups in every order up to here (24 orders); more kinds of machine stay in the order given.
 _MOST_PERMUTED: Final = 4
 
@@ -89,8 +90,9 @@ class MixedPlan:
 
 
 def search_mixed(
-    groups: Sequence[MachineGroup], global_batch: int, *, same_tp: bool = False
-) -> MixedPlan:
+    groups: Sequence[MachineGroup], global_batch: int, *, same_tp: bool = False,
+    space: SearchSpace = _EVERYTHING,
+) -> MixedPlan:  # fmt: skip
     """Return the fastest pipeline over all groups.
 
     Parameters
@@ -99,6 +101,8 @@ def search_mixed(
         Of the same transformer; dense: experts are not spread over unlike machines.
     same_tp : bool, default False
         One tensor-parallel degree for all groups: what Megatron-LM can run.
+    space : SearchSpace
+        What may be chosen; ``pp`` counts the stages of all groups.
 
     Raises
     ------
@@ -112,7 +116,7 @@ def search_mixed(
     shortest = np.inf
     for order in _orders(len(groups)):
         ordered = [groups[i] for i in order]
-        columns = _candidates(transformer, ordered, global_batch, same_tp)
+        columns = _candidates(transformer, ordered, global_batch, same_tp, space)
         if not columns.width.size:
             continue
         found = _evaluate([g.problem for g in ordered], columns)
@@ -158,7 +162,17 @@ def _candidates(
     groups: Sequence[MachineGroup],
     global_batch: int,
     same_tp: bool,
+    space: SearchSpace,
 ) -> MixedColumns:
+    modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
+    stages = [zero for zero in (0, 1) if zero in space.zero_stages]
+    most_micro = min(MOST_MICRO_BATCH, space.max_micro_batch)
+    if (
+        space.cp not in (None, 1)
+        or space.ep not in (None, 1)
+        or max(space.min_cp, space.min_ep) > 1
+    ):
+        modes = []  # neither is spread over unlike machines
     common = int(np.gcd.reduce([g.devices for g in groups]))
     rows = []
     for width in divisors(common):
@@ -169,19 +183,28 @@ def _candidates(
                 (tp, g.devices // width // tp)
                 for tp in divisors(g.devices // width, int(g.problem.machines.devices_per_node))
                 if transformer.heads % tp == 0
+                and space.tp in (None, tp)
+                and space.min_tp <= tp <= space.max_tp
             ]
             for g in groups
         ]
         for choice in product(*of_groups):
             if same_tp and len({tp for tp, _ in choice}) > 1:
                 continue
-            if sum(pp for _, pp in choice) <= transformer.layers:
+            total = sum(pp for _, pp in choice)
+            if space.pp not in (None, total) or not space.min_pp <= total <= space.max_pp:
+                continue
+            if total <= transformer.layers:
                 degrees = [degree for pair in choice for degree in pair]
                 rows += [
                     (width, micro, global_batch // width // micro, recompute, zero, *degrees)
-                    for micro in divisors(global_batch // width, _MOST_MICRO_BATCH)
-                    for recompute in range(len(RECOMPUTES))
-                    for zero in ((0, 1) if width > 1 else (0,))
+                    for micro in divisors(
+                        global_batch // width, max(most_micro, space.micro_batch or 1)
+                    )
+                    if space.micro_batch in (None, micro)
+                    and space.accumulation_steps in (None, global_batch // width // micro)
+                    for recompute in modes
+                    for zero in (stages if width > 1 else stages[:1])
                 ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5 + 2 * len(groups))
     return MixedColumns(

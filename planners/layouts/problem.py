@@ -226,19 +226,27 @@ class LayoutProblem(LayoutConditions):
         """
         software, machines = self.software, self.machines
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))
-        per_parameter = float(software.weight_bytes) + self.trained_share * (
-            float(software.gradient_bytes) + float(software.optimizer_state_bytes)
-        )
+        state_bytes = self._state_bytes()
         nodes = devices / float(machines.devices_per_node)
         room = devices * (self.capacity_bytes - self.memory.context_bytes) / self.memory.slack
         computing_s = device_s * global_batch / devices
-        if parameters * per_parameter <= room:
+        if state_bytes <= room:
             return computing_s
-        if parameters * per_parameter > room + nodes * float(machines.host_memory_bytes):
+        if state_bytes > room + nodes * float(machines.host_memory_bytes):
             return float("inf")
         touched = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
         update_s = touched * self.trained_share * parameters / nodes
         return computing_s + update_s / self.parameters.host_update_bytes_per_s
+
+    def _state_bytes(self) -> float:
+        software = self.software
+        trained = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
+        each = float(software.weight_bytes) + self.trained_share * trained
+        return float(device_parameters(self.shapes, _ONE_DEVICE)) * each
+
+    def least_state_bytes(self) -> float:
+        """Return what the state takes of all devices together, one copy of it [bytes]."""
+        return self.memory.slack * self._state_bytes()
 
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].

@@ -1,43 +1,43 @@
-"""Which pairs of offers are looked at for mixed clusters, and what is safe to leave out.
+"""Groups of machines of unlike types that are looked at, and what is safe to leave out.
 
-A mixed cluster is two types of machines of one provider, in one region, paid the same way. Of all
-of them only those are evaluated that could be on the front; nothing that could be is lost:
+A mixed cluster is two types of machines of one provider, in one region, paid the same way; of
+machines of which there is a number (the user's own, a quota) up to four types, and all of each. Of
+all of them only those are evaluated that could be on the front; nothing that could be is lost:
 
 1. In one place, a type that another equals or beats in everything that the estimate reads (same
    accelerators, no slower links, processors or network, no higher price): in any mix the better
    one takes its place.
 2. Of the same machines in several places, all but the cheapest: they take equally long.
-3. Machines whose bounds from below, in time and cost, are beaten by a cluster of equal machines.
-   A bound lets every device compute all the time at the best rate that it can have there, and
-   nothing is communicated, loaded or saved.
+3. Machines whose bounds from below, in time and cost, are beaten by what is known
+   (``ranking.mixed``).
 
-| here     | meaning                                                                             |
-|----------|-------------------------------------------------------------------------------------|
-| ``B``    | samples of a step                                                                   |
-| ``W_k``  | devices of a type                                                                   |
-| ``c_k``  | ceil(B / W_k): the largest micro-batch on a device. Uneven batches give a device    |
-|          | fewer than B / W_k, and a pipeline gives every device of a stage a micro-batch      |
-
-    step >= B / sum_k W_k / min_u t_k(u) / u,   over micro-batches u of at most c_k
-
-The tests compare with evaluating all of them.
+| here       | meaning                                                                          |
+|------------|----------------------------------------------------------------------------------|
+| ``offers`` | rows of the offers, (n, k); any behind the last type of a cluster                |
+| ``counts`` | machines of each, (n, k); 0 there                                                |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns, TypeColumns
 from advisor.predict.data_costs import SideCosts
+from advisor.ways.case import StepCase
 from advisor.ways.fitting import host_fits
-from advisor.ways.pairs import Pair, PairCase
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
+
+# Most types of a cluster of which there is a number, and offers of one place that are combined so.
+_MOST_TYPES: Final = 4
+_MOST_OFFERS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,84 +46,118 @@ class MixedOffers:
 
     Attributes
     ----------
-    offers, counts : pairs of integer arrays of shape (n,)
-        Rows of the offers, the one of the smaller type first; machines of each.
+    offers, counts : integer arrays of shape (n, k)
+        By rising type.
     usd_per_h, once_usd : arrays of shape (n,)
         Of all machines with their storage; paid whatever the time.
     considered : int
         Clusters before anything was left out.
     """
 
-    offers: Pair
-    counts: Pair
+    offers: Integers
+    counts: Integers
     usd_per_h: Floats
     once_usd: Floats
     considered: int
 
-    def select(self, rows: Integers | Booleans) -> MixedOffers:
-        """Return some rows."""
-        return MixedOffers(
-            offers=(self.offers[0][rows], self.offers[1][rows]),
-            counts=(self.counts[0][rows], self.counts[1][rows]),
-            usd_per_h=self.usd_per_h[rows],
-            once_usd=self.once_usd[rows],
-            considered=self.considered,
-        )
+    def of(self, column: NDArray[np.generic]) -> Floats:
+        """Return a column of the offers by group, nan where a row has fewer groups, (n, k)."""
+        return np.where(self.counts > 0, np.asarray(column, float)[self.offers], np.nan)
 
 
 def mixed_offers(
-    pairs: PairCase,
+    case: StepCase,
     offers: OfferColumns,
     side: SideCosts,
     types: TypeColumns,
-    counts: Pair,
+    counts: tuple[int, ...],
+    most: int,
     *,
     is_pruned: bool = True,
 ) -> MixedOffers:
-    """Return the clusters of two types that may be rented together.
+    """Return the clusters of several types that may be rented together.
 
     Parameters
     ----------
-    pairs : PairCase
+    case : StepCase
     offers : OfferColumns
     side : SideCosts
         One row an offer.
     types : TypeColumns
         Of the catalogue.
-    counts : pair of integer arrays
-        Numbers of machines of both types that are looked at.
+    counts : tuple of int
+        Numbers of machines of a type that are looked at.
+    most : int
+        Machines together.
     is_pruned : bool, default True
         Leave out what rules 1 and 2 allow to; the tests compare with all.
     """
     hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
-    first, second, number = _pairs(pairs, offers, hourly, types, is_pruned=is_pruned)
+    first, second, number = _pairs(case, offers, hourly, types, is_pruned=is_pruned)
     once = np.nan_to_num(np.fmax(side.egress_usd[first], side.egress_usd[second]))
     group = _same_machines(first, second, once, offers)
-    rows, columns = [], []
-    for place, (n, m) in enumerate(zip(*counts, strict=True)):
+    many = [(n, m) for n in counts for m in counts if n + m <= most]
+    rows, numbers = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int64)]
+    for n, m in many:
         chosen = np.arange(first.size)
         if is_pruned:
             chosen = _cheapest(group, hourly[first] * n + hourly[second] * m)
         rows.append(chosen)
-        columns.append(np.full(chosen.size, place))
-    row = np.concatenate([np.zeros(0, np.int64), *rows])
-    column = np.concatenate([np.zeros(0, np.int64), *columns])
-    a, b = first[row], second[row]
-    n, m = counts[0][column], counts[1][column]
+        numbers.append(np.tile([n, m], (chosen.size, 1)))
+    row = np.concatenate(rows)
+    found = np.stack([first[row], second[row]], axis=1), np.concatenate(numbers)
+    counted = _of_counted(case, offers, types, counts, most)
+    joined = [_joined(one, other) for one, other in zip(found, counted, strict=True)]
+    each = np.where(joined[1] > 0, hourly[joined[0]], 0.0)
     return MixedOffers(
-        offers=(a, b),
-        counts=(n, m),
-        usd_per_h=hourly[a] * n + hourly[b] * m,
-        once_usd=once[row],
-        considered=number * counts[0].size,
+        offers=joined[0],
+        counts=joined[1],
+        usd_per_h=(each * joined[1]).sum(axis=1),
+        once_usd=np.where(joined[1] > 0, np.nan_to_num(side.egress_usd)[joined[0]], 0.0).max(
+            axis=1, initial=0.0
+        ),
+        considered=number * len(many) + len(counted[0]),
     )
 
 
+def _joined(one: Integers, other: Integers) -> Integers:
+    """Return rows below rows; those with fewer groups are filled up with 0."""
+    wide = max(one.shape[1], other.shape[1])
+    return np.concatenate([np.pad(x, ((0, 0), (0, wide - x.shape[1]))) for x in (one, other)])
+
+
+def _of_counted(
+    case: StepCase, offers: OfferColumns, types: TypeColumns, counts: tuple[int, ...], most: int
+) -> tuple[Integers, Integers]:
+    """Return clusters of offers of which there is a number: more types, and all machines."""
+    rows = np.flatnonzero(_can_join(case, offers, types) & np.isfinite(offers.max_instances))
+    place = _places(offers, types)[rows]
+    found: list[tuple[list[int], list[int]]] = []
+    for where in np.unique(place):
+        there = rows[place == where]
+        if there.size > _MOST_OFFERS:
+            continue
+        there = there[np.argsort(offers.type_index[there], kind="stable")]
+        for size in range(2, min(_MOST_TYPES, there.size) + 1):
+            for some in combinations(there.tolist(), size):
+                able = [sorted({*counts, int(offers.max_instances[o])}) for o in some]
+                for numbers in product(*able):
+                    # Two types at these counts are among the pairs.
+                    is_new = size > 2 or not set(numbers) <= set(counts)
+                    if is_new and sum(numbers) <= most:
+                        found.append((list(some), list(numbers)))
+    offer = np.zeros((len(found), _MOST_TYPES if found else 2), np.int64)
+    number = np.zeros_like(offer)
+    for i, (chosen, machines) in enumerate(found):
+        offer[i, : len(chosen)], number[i, : len(chosen)] = chosen, machines
+    return offer, number
+
+
 def _pairs(
-    pairs: PairCase, offers: OfferColumns, hourly: Floats, types: TypeColumns, *, is_pruned: bool
+    case: StepCase, offers: OfferColumns, hourly: Floats, types: TypeColumns, *, is_pruned: bool
 ) -> tuple[Integers, Integers, int]:
     """Return pairs of offers of one place, and how many there are without rule 1."""
-    rows = np.flatnonzero(_can_join(pairs, offers, types))
+    rows = np.flatnonzero(_can_join(case, offers, types))
     place = _places(offers, types)[rows]
     first, second = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     number = 0
@@ -133,16 +167,16 @@ def _pairs(
         there = there[np.argsort(offers.type_index[there], kind="stable")]
         i, j = np.triu_indices(there.size, k=1)
         if is_pruned:
-            keeps = _undominated(_beats(pairs, there, hourly, offers), i, j)
+            keeps = _undominated(_beats(case, there, hourly, offers), i, j)
             i, j = i[keeps], j[keeps]
         first.append(there[i])
         second.append(there[j])
     return np.concatenate(first), np.concatenate(second), number
 
 
-def _can_join(pairs: PairCase, offers: OfferColumns, types: TypeColumns) -> Booleans:
+def _can_join(case: StepCase, offers: OfferColumns, types: TypeColumns) -> Booleans:
     """Whole accelerators of a known time, on machines of a known network."""
-    fleet, t = pairs.case.fleet, offers.type_index
+    fleet, t = case.fleet, offers.type_index
     return np.asarray(
         fleet.is_accelerated[t]
         & fleet.is_supported[t]
@@ -173,9 +207,9 @@ def _undominated(beats: Booleans, i: Integers, j: Integers) -> Booleans:
     return np.asarray((alone[0] == 0) & (alone[1] == 0))
 
 
-def _beats(pairs: PairCase, rows: Integers, hourly: Floats, offers: OfferColumns) -> Booleans:
+def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: OfferColumns) -> Booleans:
     """Whether an offer of a place (row) has the devices of another (column) and nothing worse."""
-    fleet, t = pairs.case.fleet, offers.type_index[rows]
+    fleet, t = case.fleet, offers.type_index[rows]
     is_gpu = np.zeros(rows.size, dtype=bool)
     # Larger is better in every column; what nobody knows is better than nothing and no other.
     quality = [
@@ -185,10 +219,10 @@ def _beats(pairs: PairCase, rows: Integers, hourly: Floats, offers: OfferColumns
         fleet.is_rdma[t].astype(float),
         fleet.intra_bytes_per_s[t],
         -fleet.intra_latency_s[t],
-        host_fits(pairs.case.job, pairs.case.work, fleet, t, is_gpu).astype(float),
+        host_fits(case.job, case.work, fleet, t, is_gpu).astype(float),
         offers.max_instances[rows],
     ]
-    if pairs.case.job.feed.cpu_s_per_sample is not None:
+    if case.job.feed.cpu_s_per_sample is not None:
         quality.append(fleet.vcpus[t])
     table = np.stack(quality)
     speed = np.nan_to_num(fleet.core_speed[t], nan=-1.0)
@@ -229,36 +263,3 @@ def _cheapest(group: Integers, price: Floats) -> Integers:
     order = np.lexsort((price, group))
     starts = np.concatenate([[True], np.diff(group[order]) > 0]) if order.size else order
     return np.asarray(order[starts])
-
-
-def bounds_s(pairs: PairCase, types: Pair, counts: Pair) -> Floats:
-    """Return a step's bound from below (rule 3) [s]."""
-    batch = pairs.case.job.global_batch
-    rate = np.zeros(types[0].size)
-    for kind, workers in zip(pairs.kinds(types), pairs.devices(types, counts), strict=True):
-        rate += workers / least_per_sample_s(pairs, kind, -(-batch // workers))
-    return np.asarray(batch / rate)
-
-
-def least_per_sample_s(pairs: PairCase, device: Integers, largest: Integers) -> Floats:
-    """Return a device's least time of a sample at any micro-batch up to the largest [s].
-
-    Between powers of two the times are straight lines: the least lies at one of them or at the
-    largest itself.
-    """
-    table = pairs.times.whole.time_s
-    by_power = np.minimum.accumulate(table / np.exp2(np.arange(table.shape[1])), axis=1)
-    below = np.clip(np.frexp(np.asarray(largest, float))[1] - 1, 0, table.shape[1] - 1)
-    return np.asarray(
-        np.minimum(by_power[device, below], pairs.times.whole.at(device, largest) / largest)
-    )
-
-
-def count_pairs(counts: tuple[int, ...], most: int) -> Pair:
-    """Return numbers of machines of both types, at most so many together.
-
-    >>> [x.tolist() for x in count_pairs((1, 2, 4), 4)]
-    [[1, 1, 2, 2], [1, 2, 1, 2]]
-    """
-    found = [(n, m) for n in counts for m in counts if n + m <= most]
-    return np.array([n for n, _ in found], np.int64), np.array([m for _, m in found], np.int64)
