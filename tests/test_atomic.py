@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_records import run
+from test_run_records import run
 
 from advisor.catalogue import store
 from advisor.catalogue.update.raw import RawStore

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_records import run
+from test_run_records import run
 
 from advisor.collectors.system_errors import explain
 from advisor.records import write_records

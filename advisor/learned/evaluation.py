@@ -57,6 +57,8 @@ class SplitScores:
     top1_regret: Regret | None  # None where no job ran on two configurations
     rows: NDArray[np.intp]  # which runs were predicted (under ``both`` not all can be)
     predicted: Floats  # (rows,)
+    bounds: Floats | None  # (rows, 2)
+    simple: Mapping[str, Floats]  # what each baseline predicts, (rows,)
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form: a split of ``advisor evaluate --json``."""

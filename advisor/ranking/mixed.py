@@ -217,7 +217,7 @@ class _Search:
             ("over_hourly", clusters.usd_per_h > request.most_usd_per_h),
             ("no_checkpoints", self.is_spot & (not request.saves_checkpoints)),
         ):
-            self._close(reason, holds)
+            self._close(reason, np.asarray(holds))
         if not is_pruned and self.is_open.any():
             self._ask(np.flatnonzero(self.is_open))
         gain = 1.0 + request.least_gain_fraction

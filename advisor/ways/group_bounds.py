@@ -68,7 +68,7 @@ def least_group_step_s(case: StepCase, types: Integers, counts: Integers) -> Flo
     rate = np.where(is_single[:, None], in_stages[place], 1.0 / whole[place])
     least_s = case.job.global_batch / (rate * devices).sum(axis=1)
     once = np.where(is_there, passed.sum(axis=1)[place], 0.0).max(axis=1)
-    return np.maximum(least_s, np.where(is_single, passed.min(axis=0).sum(), once))
+    return np.asarray(np.maximum(least_s, np.where(is_single, passed.min(axis=0).sum(), once)))
 
 
 def _unit_s(case: StepCase, used: Integers) -> tuple[Floats, Floats, Floats]:

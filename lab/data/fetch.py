@@ -207,7 +207,7 @@ def normalise(dataset: Dataset, source: Path, out: Path) -> dict[str, int]:
         records = runs.read_under(source)
         if records is None:
             raise dataset.absent(source)
-        write_records(records, out / FOLDER / runs.file)
+        write_records(out / FOLDER / runs.file, records)
         written[runs.file] = len(records)
     return written
 

@@ -29,7 +29,8 @@ from advisor.planners.core.nouns import Precision, Recompute, TrainingSetup, Tra
 from advisor.planners.core.setup import Kernels
 from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.memory.layout_memory import MemoryConstants, StageAsked
+from advisor.planners.memory.equations import MemoryConstants
+from advisor.planners.memory.layout_memory import StageAsked
 from advisor.planners.step.describe import transformer_work
 from advisor.predict import Predictor
 from advisor.train.asked_rows import AskedRun

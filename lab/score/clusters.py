@@ -281,7 +281,8 @@ def _played(known: Shares, later: Shares, workers: int, work: float) -> list[tup
 
 def _choice_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
     """Return mean hours by way of choosing nodes."""
-    shares, figures = rows.facts["shares"], {}
+    shares = rows.facts["shares"]
+    figures: dict[str, float] = {}
     half = len(shares) // 2 // DAY * DAY
     history = learn(shares[:half], day_slots=DAY)
     for workers, work_h in _KINDS:

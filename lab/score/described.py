@@ -28,7 +28,7 @@ from advisor.lab.data import LAYERS, NEUSIGHT, PROFET
 from advisor.lab.score import baselines
 from advisor.lab.score.cells import chip_family
 from advisor.lab.score.devices import sibling_figures
-from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, by
+from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Scores, score
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
@@ -385,8 +385,8 @@ LAYER: Final = Protocol(
     rows=read_layers,
     answer=_layer_answers,
     seen=(_EQUATION, "whether a model's attention is asked as fused"),
-    baselines=baselines.DESCRIBED
-    | {
+    baselines={
+        **baselines.DESCRIBED,
         "mean of the other GPUs": baselines.same_row_elsewhere("nothing"),
         "ratio of peak FLOP/s": baselines.same_row_elsewhere("peak"),
         "ratio of bandwidth": baselines.same_row_elsewhere("bandwidth"),
@@ -619,7 +619,7 @@ def _ask_instance(
     return float(found.step_s[0]), float(found.log_sd[0])
 
 
-def _anchor_by(rate: str) -> baselines.Rule:
+def _anchor_by(rate: str) -> Rule:
     """Return the run on the anchor times the ratio of datasheets' rates."""
 
     def rule(rows: Questions, _answered: Bools) -> Array:

@@ -32,7 +32,7 @@ from advisor.jobs.job import Job
 from advisor.lab.data import MLPERF, SIA
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import predictor
-from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import score
 from advisor.machines.cluster_text import one_group
 from advisor.machines.devices import suite_device
@@ -92,7 +92,7 @@ class Application:
 
 
 def _application_rows(
-    found: list[Application], groups: Mapping[str, Bools], **more: Any
+    found: Sequence[Application], groups: Mapping[str, Bools], **more: Any
 ) -> Questions:
     told = [(a, i) for a in found for i in range(a.wanted.step_s.size)]
     return Questions(
@@ -108,11 +108,11 @@ def _application_rows(
     )
 
 
-def _per_row(found: list[Application], value: Callable[[Application], Any]) -> list[Any]:
+def _per_row(found: Sequence[Application], value: Callable[[Application], Any]) -> list[Any]:
     return [value(a) for a in found for _ in range(a.wanted.step_s.size)]
 
 
-def by_application(of: Callable[[Application], Floats | None]) -> baselines.Rule:
+def by_application(of: Callable[[Application], Floats | None]) -> Rule:
     """Return a rule that answers application by application; nan where it lacks a fact."""
 
     def rule(rows: Questions, _answered: Bools) -> Floats:
@@ -304,7 +304,7 @@ _WITH_POLLUX: Final = _RULES | {"Pollux, seven parameters": by_application(pollu
 
 def _scaling_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     said = {name: rule(rows, rows.every) for name, rule in _WITH_POLLUX.items()}
-    figures = _means(rows, {"ours": answers.value} | said)  # type: ignore[arg-type]
+    figures = _means(rows, {"ours": answers.value} | said)
     workers = np.concatenate([a.wanted.placements.workers for a in rows.facts])
     for name, mask in (
         (f"beyond {FAR} times the largest known size", workers > FAR * FEW + 0.5),
@@ -600,7 +600,7 @@ def read_cluster(data: Path) -> Questions:
     }
     is_far = np.isfinite(asked.link_bytes_per_s)
     rows = _peer_rows(peers, "samples/s", peers.samples_per_s, facts)
-    return replace(rows, groups=rows.groups | {"one site": ~is_far, "several sites": is_far})
+    return replace(rows, groups={**rows.groups, "one site": ~is_far, "several sites": is_far})
 
 
 def _cluster_answers(rows: Questions) -> Answers:

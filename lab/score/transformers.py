@@ -39,7 +39,7 @@ from advisor.machines.own_nodes import own_fleet
 from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
 from advisor.planners.core.units import GIB
 from advisor.planners.layouts.runnable import layout_columns
-from advisor.planners.memory.layout_memory import MemoryConstants
+from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.step.describe import transformer_work
 from advisor.train import blackwell_rows, finetune_rows
 from advisor.train.asked_rows import AskedRun, columns_of

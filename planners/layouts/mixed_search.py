@@ -192,7 +192,7 @@ def _candidates(
             if same_tp and len({tp for tp, _ in choice}) > 1:
                 continue
             total = sum(pp for _, pp in choice)
-            if space.pp not in (None, total) or not space.min_pp <= total <= space.max_pp:
+            if space.pp not in (None, total) or total < space.min_pp:
                 continue
             if total <= transformer.layers:
                 degrees = [degree for pair in choice for degree in pair]
