@@ -44,6 +44,8 @@ Integers = NDArray[np.int64]
 Machines = tuple[tuple[int, int], ...]
 
 # Clusters asked before the others' bounds are held against what they take.
+# Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
+_MOST_ASKED: Final = 24
 _AT_ONCE: Final = 8
 # A band above all that are known.
 _UNKNOWN: Final = 9.0
@@ -148,7 +150,7 @@ def mixed_rows(
     )  # fmt: skip
     if clusters.considered == 0:
         return None
-    search = _Search(case, request, predictor, offers, clusters, beaten_by)
+    search = _MixedSearch(case, request, predictor, offers, clusters, beaten_by)
     search.run(is_pruned=is_pruned)
     return search.found()
 
@@ -180,7 +182,7 @@ class _Groups:
         return replace(self.of_type[row], count=count)
 
 
-class _Search:
+class _MixedSearch:
     """Clusters asked so far, what is known to be possible, and the bounds of the others."""
 
     def __init__(
@@ -203,7 +205,7 @@ class _Search:
         ).max(axis=1, initial=0.0)  # fmt: skip
         self.before_s = before
         self.least_s = least_group_step_s(case, self.types, clusters.counts)
-        self.is_refined = False
+        self.is_refined, self.asked = False, 0
         self._bound()
         self.is_open = np.ones(self.time_h.size, dtype=bool)
 
@@ -222,6 +224,9 @@ class _Search:
             self._ask(np.flatnonzero(self.is_open))
         gain = 1.0 + request.least_gain_fraction
         while self.is_open.any():
+            if self.asked >= _MOST_ASKED and self.request.mixed is not True:
+                self._close("dominated", self.is_open.copy())
+                break
             self._close("over_deadline", self.time_h > (request.deadline_h or np.inf))
             self._close("over_budget", self.cost_usd > (request.budget_usd or np.inf))
             beaten = np.zeros(self.is_open.size, dtype=bool)
@@ -238,6 +243,7 @@ class _Search:
                 if best.size > _AT_ONCE:
                     at = np.linspace(0, best.size - 1, _AT_ONCE).round().astype(np.int64)
                     best = best[np.unique(at)]
+                self.asked += best.size
                 self._ask(best)
 
     def _bound(self) -> None:

@@ -33,7 +33,7 @@ from advisor.records import reads
 from advisor.records.campaigns import packaged_path, read_campaigns
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
 from advisor.train.few_groups import widening
-from advisor.train.fits import Fitted
+from advisor.train.fits import Fit
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -223,7 +223,7 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
     }
 
 
-def fitted(given: Path | None, day: str) -> Fitted:
+def fitted(given: Path | None, day: str) -> Fit:
     """Fit what a whole training run adds to its steps."""
     source = given or packaged_path()
     reads.note_file("campaigns/runs", source)
@@ -231,7 +231,7 @@ def fitted(given: Path | None, day: str) -> Fitted:
     rows = columns(found)
     model = CampaignModel(version=day, law=fit(rows), folds=folds(rows))
     written = record(model) | {"fitted_on": {"runs": len(rows), "left_out": left_out}}
-    return Fitted(
+    return Fit(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),
         told=f"{model.law}, {len(rows)} runs of {len(model.folds)} families",

@@ -26,7 +26,7 @@ FITS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class Fit:
     """What a module of ``FITS`` makes of measurements."""
 
     files: Mapping[str, str]  # file name -> content
@@ -39,7 +39,7 @@ def fit(verb: str, given: Path | None, out: Path | None, day: str | None) -> Non
     name, module = FITS[verb]
     stated, folder = model_folder.day_of(day), model_folder.target(out, name)
     with reads.collected() as inputs:
-        made: Fitted = importlib.import_module(module).fitted(given, stated)
+        made: Fit = importlib.import_module(module).fitted(given, stated)
     origin = model_folder.origin(verb, inputs, stated, model_folder.option("--data", given))
     model_folder.write(name, folder, origin, made.files, made.metrics)
     typer.echo(f"{folder}: {made.told}" if made.told else f"wrote {folder}")

@@ -31,7 +31,7 @@ from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
-from advisor.train.fits import Fitted
+from advisor.train.fits import Fit
 from advisor.train.layout_rows import LayoutRows
 from advisor.train.layout_tables import parts_left_out, read_all
 from advisor.train.model_folder import rounded
@@ -213,11 +213,11 @@ def _rounded(parameters: LayoutParameters) -> dict[str, float]:
     return found
 
 
-def fitted(given: Path | None, day: str) -> Fitted:
+def fitted(given: Path | None, day: str) -> Fit:
     """Fit the constants of the layout model on published runs."""
     rows = read_all(data.measurements(given))
     model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
-    return Fitted(
+    return Fit(
         files={path().name: text(model)},
         metrics=metrics(model),
         told=f"{len(NAMES)} constants, {len(model.folds)} tables",

@@ -21,7 +21,7 @@ from advisor.planners.core.units import GIB
 from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters
-from advisor.train.fits import Fitted
+from advisor.train.fits import Fit
 from advisor.train.layout_rows import STATED, LayoutRows, from_frame
 from advisor.ways import parameters
 
@@ -54,11 +54,11 @@ class MemoryRows:
         return np.asarray(~self.is_out_of_memory & np.isfinite(self.measured_bytes))
 
 
-def fitted(given: Path | None, day: str) -> Fitted:
+def fitted(given: Path | None, day: str) -> Fit:
     """Fit the constants of the memory model from measurements."""
     known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
-    return Fitted(
+    return Fit(
         files={"parameters.json": parameters.text(_parameters(known, constants))},
         metrics={"in_sample": _errors(known, constants)},
     )

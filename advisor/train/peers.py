@@ -25,7 +25,7 @@ from advisor.planners.links.peers import (
     rate_of_parts,
 )
 from advisor.predict.peers import FittedRate, PeerModel
-from advisor.train.fits import Fitted
+from advisor.train.fits import Fit
 from advisor.train.peer_rows import PeerRows, read_rows
 from advisor.ways.parameters import DIGITS
 
@@ -43,7 +43,7 @@ _SHARPEST: Final = 50.0
 _LEAST_FAR_ROWS: Final = 20  # fewer say nothing of intervals: those of all rows stand for them
 
 
-def fitted(given: Path | None, day: str) -> Fitted:
+def fitted(given: Path | None, day: str) -> Fit:
     """Fit the model of peers that share a batch across sites."""
     parts, minutes = read_rows(packaged.measurements(given))
     of_parts = left_out(parts, rate_of_parts)[0]
@@ -52,7 +52,7 @@ def fitted(given: Path | None, day: str) -> Fitted:
         parts=_fitted(parts, rate_of_parts, of_parts),
         minute=_fitted(minutes, rate_after_a_minute, of_minutes),
     )
-    return Fitted(
+    return Fit(
         files={"parameters.json": model.to_text()},
         metrics={"parts": _metrics(of_parts, parts), "minute": _metrics(of_minutes, minutes)},
     )

@@ -32,7 +32,7 @@ from advisor.planners.links.scaling_fit import (
     cluster_terms,
     fit_cluster,
 )
-from advisor.train.fits import Fitted
+from advisor.train.fits import Fit
 from advisor.train.scaling_errors import (
     BACKWARD_FRACTION,
     KNOWN_CLUSTERS,
@@ -47,7 +47,7 @@ Links = tuple[CollectiveParameters, float]  # as ``fit_links`` returns them
 DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
-def fitted(given: Path | None, day: str) -> Fitted:
+def fitted(given: Path | None, day: str) -> Fit:
     """Fit the constants of data-parallel scaling."""
     source = packaged.measurements(given)
     laws, clusters = fit_laws(source), read_clusters(source)
@@ -56,7 +56,7 @@ def fitted(given: Path | None, day: str) -> Fitted:
     left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
     in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
-    return Fitted(
+    return Fit(
         files={
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",

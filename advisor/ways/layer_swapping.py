@@ -105,7 +105,7 @@ def _described(case: OnGroups, found: SwapStep) -> Choice:
         found.step_s,
         _log_sd(case, found),
         memory_bytes={found.on.place.group.label: found.memory_bytes},
-        parts_s=dict[str, float](found.parts_s),
+        parts_s={str(name): part for name, part in found.parts_s.items()},
         details={
             "layers_by_piece": list(plan.layers),
             "micro_batch": u,

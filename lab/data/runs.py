@@ -14,7 +14,7 @@ from advisor.lab.data.dataset import (
     MS_PER_S,
     Collection,
     Dataset,
-    Place,
+    Stored,
     PublishedTable,
     Upstream,
     read_frame,
@@ -427,7 +427,7 @@ SPOT: Final = Dataset(
     licence="none stated",
     ships=False,
     files={
-        "intervals": Place(
+        "intervals": Stored(
             file="spot/intervals.csv", published="measurements/spot/skypilot_spot_intervals.csv"
         )
     },
@@ -446,7 +446,7 @@ HIVEMIND: Final = Dataset(
     licence="MIT; 18 MB",
     ships=False,
     files={
-        name: Place(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
+        name: Stored(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
         for name in (
             "experiments.csv",
             "nodes.csv",

@@ -74,7 +74,7 @@ _MOST_FOLDS: Final = 24  # of pairs of program and instance type: each fold fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRuns:
+class TestedRuns:
     """Labelled runs as a problem, and which of them are scored."""
 
     asked: Problem
@@ -97,7 +97,7 @@ def _run_rows(asked: Problem, tested: Bools) -> Questions:
         truth=truth,
         unseen=[f"runs of {r.job.family}" for r in records],
         groups={name: mask for name, mask in by(families).items() if name},
-        facts=OwnRuns(asked=asked, tested=tested),
+        facts=TestedRuns(asked=asked, tested=tested),
     )
 
 
