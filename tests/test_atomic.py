@@ -298,7 +298,8 @@ class TestManners:
 # Module -> why it may open files for writing itself.
 OWN_WRITERS = {
     "collectors/atomic.py": "the writer",
-    "advisor/measurements/download.py": "a part that a later call adds to",
+    "lab/data/fetch.py": "a part that a later call adds to",
+    "lab/score/accuracy.py": "pages of this repository, in a checkout",
     "advisor/jobs/journal.py": "links a whole draft, so that another's journal is not replaced",
     "collectors/records.py": "append-only records with checksums",
     "collectors/plan.py": "an anonymous file, gone when it is closed",

@@ -96,7 +96,12 @@ def train(kind: Callable[[], nn.Module], precision: str, steps: int = 12) -> byt
 def test_parameters_are_bit_identical_with_and_without_tracing(
     tmp_path: Path, kind: Callable[[], nn.Module], precision: str
 ) -> None:
-    plain = train(kind, precision)
+    try:
+        plain = train(kind, precision)
+    except RuntimeError as error:
+        if "primitive descriptor" not in str(error):
+            raise
+        pytest.skip("oneDNN has no such kernel for this processor, with or without tracing")
     with hooked(tmp_path) as hooks:
         seen = train(kind, precision)
         events = hooks.events

@@ -52,9 +52,7 @@ def group_candidate(
     storage = sum(each * count for each, count in stored)
     breakdown = completion.breakdown(0, price, storage, once, billing)
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
-    shares: dict[str, float] = {
-        name: float(values[0]) for name, values in columns.shares.items()
-    }
+    shares: dict[str, float] = {name: float(values[0]) for name, values in columns.shares.items()}
     names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
     # Devices of several kinds have no common peak.
     units = transformer_units(

@@ -14,8 +14,8 @@ from advisor.lab.data.dataset import (
     MS_PER_S,
     Collection,
     Dataset,
-    Stored,
     PublishedTable,
+    Stored,
     Upstream,
     read_frame,
 )

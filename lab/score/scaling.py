@@ -304,7 +304,7 @@ _WITH_POLLUX: Final = _RULES | {"Pollux, seven parameters": by_application(pollu
 
 def _scaling_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     said = {name: rule(rows, rows.every) for name, rule in _WITH_POLLUX.items()}
-    figures = _means(rows, {"ours": answers.value} | said)
+    figures = _means(rows, {"ours": answers.value} | said)  # type: ignore[arg-type]
     workers = np.concatenate([a.wanted.placements.workers for a in rows.facts])
     for name, mask in (
         (f"beyond {FAR} times the largest known size", workers > FAR * FEW + 0.5),
