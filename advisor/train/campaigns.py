@@ -1,4 +1,4 @@
-"""Fit what a whole run adds to its steps, on published training runs, one family left out.
+"""FittedFolder what a whole run adds to its steps, on published training runs, one family left out.
 
 ``ln(published / estimated hours)`` of every run is explained by ``planners.goodput.campaign``:
 its size where the published hours are of a run as it was, and the age of its software. The fit
@@ -33,7 +33,7 @@ from advisor.records import reads
 from advisor.records.campaigns import packaged_path, read_campaigns
 from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
 from advisor.train.few_groups import widening
-from advisor.train.fits import Fit
+from advisor.train.fits import FittedFolder
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -125,7 +125,7 @@ def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
 
 
 def fit(rows: CampaignColumns) -> CampaignLaw:
-    """Fit the law, form and spread chosen on the rows' own families left out."""
+    """FittedFolder the law, form and spread chosen on the rows' own families left out."""
     errors = {form: left_out_errors(rows, form) for form in FORMS}
     form = min(errors, key=lambda f: mean_error(rows, errors[f]))
     growth, per_year = _constants(rows, form)
@@ -223,15 +223,15 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
     }
 
 
-def fitted(given: Path | None, day: str) -> Fit:
-    """Fit what a whole training run adds to its steps."""
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """FittedFolder what a whole training run adds to its steps."""
     source = given or packaged_path()
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
     model = CampaignModel(version=day, law=fit(rows), folds=folds(rows))
     written = record(model) | {"fitted_on": {"runs": len(rows), "left_out": left_out}}
-    return Fit(
+    return FittedFolder(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),
         told=f"{model.law}, {len(rows)} runs of {len(model.folds)} families",

@@ -33,7 +33,7 @@ from advisor.train.described_residuals import (
 )
 from advisor.train.described_rows import read_steps
 from advisor.train.efficiencies import StepModel
-from advisor.train.fits import Fit
+from advisor.train.fits import FittedFolder
 from advisor.train.measured_step import MeasuredStep
 from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
 from advisor.train.residual_fit import fit_residual, left_out, seen_steps
@@ -45,8 +45,8 @@ FITTED_KINDS: Final = (
 )  # fmt: skip
 
 
-def fitted(given: Path | None, day: str) -> Fit:
-    """Fit the device model on published measurements."""
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """FittedFolder the device model on published measurements."""
     measurements = folders.measurements(given)
     steps = read_steps(measurements)
     processors = processor_rows(measurements)
@@ -60,7 +60,7 @@ def fitted(given: Path | None, day: str) -> Fit:
     _update_uncertainty(record, rows, plain["device"], processors)
     record["as_of"] = day
     process = fit_residual(steps, devices.parameters_of(record))
-    return Fit(
+    return FittedFolder(
         files={
             "parameters.json": json.dumps(record, indent=1) + "\n",
             residuals.FILE: json.dumps(residuals.to_record(process)) + "\n",

@@ -26,7 +26,7 @@ FITS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class FittedFolder:
     """What a module of ``FITS`` makes of measurements."""
 
     files: Mapping[str, str]  # file name -> content
@@ -35,11 +35,11 @@ class Fit:
 
 
 def fit(verb: str, given: Path | None, out: Path | None, day: str | None) -> None:
-    """Fit what a verb fits on what ``--data`` names, and write it to its folder."""
+    """FittedFolder what a verb fits on what ``--data`` names, and write it to its folder."""
     name, module = FITS[verb]
     stated, folder = model_folder.day_of(day), model_folder.target(out, name)
     with reads.collected() as inputs:
-        made: Fit = importlib.import_module(module).fitted(given, stated)
+        made: FittedFolder = importlib.import_module(module).fitted(given, stated)
     origin = model_folder.origin(verb, inputs, stated, model_folder.option("--data", given))
     model_folder.write(name, folder, origin, made.files, made.metrics)
     typer.echo(f"{folder}: {made.told}" if made.told else f"wrote {folder}")

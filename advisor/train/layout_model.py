@@ -1,4 +1,4 @@
-"""Fit the global constants of the layout model on published runs, one source table left out.
+"""FittedFolder the global constants of the layout model on published runs, one source table left out.
 
 The fit minimises, over the constants' logarithms x and one offset d_t a table,
 
@@ -31,7 +31,7 @@ from advisor.planners.core.layer_latency import Floats
 from advisor.planners.core.layout_parameters import LayoutParameters
 from advisor.planners.layouts.layout_time import step_times
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
-from advisor.train.fits import Fit
+from advisor.train.fits import FittedFolder
 from advisor.train.layout_rows import LayoutRows
 from advisor.train.layout_tables import parts_left_out, read_all
 from advisor.train.model_folder import rounded
@@ -117,7 +117,7 @@ def _soft(z: Floats) -> Floats:
 
 
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
-    """Fit the constants; always starts from the prior, never from another fit."""
+    """FittedFolder the constants; always starts from the prior, never from another fit."""
     from scipy.optimize import least_squares
 
     centre, sd = logarithms(prior or LayoutParameters()), _sds()
@@ -143,7 +143,7 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
 
 
 def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
-    """Fit on all tables and without each; keep each left-out table's errors."""
+    """FittedFolder on all tables and without each; keep each left-out table's errors."""
     rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
     folds, errors = {}, []
@@ -213,11 +213,11 @@ def _rounded(parameters: LayoutParameters) -> dict[str, float]:
     return found
 
 
-def fitted(given: Path | None, day: str) -> Fit:
-    """Fit the constants of the layout model on published runs."""
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """FittedFolder the constants of the layout model on published runs."""
     rows = read_all(data.measurements(given))
     model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
-    return Fit(
+    return FittedFolder(
         files={path().name: text(model)},
         metrics=metrics(model),
         told=f"{len(NAMES)} constants, {len(model.folds)} tables",

@@ -1,4 +1,4 @@
-"""Fit the memory model's constants on printed readings of measured transformer runs.
+"""FittedFolder the memory model's constants on printed readings of measured transformer runs.
 
 Context and slack are fitted over the tables that print memory (``measurements.LAYOUTS``);
 what a framework keeps per parameter is a fact of its release (``layout_rows``).
@@ -21,7 +21,7 @@ from advisor.planners.core.units import GIB
 from advisor.planners.memory.equations import MemoryConstants
 from advisor.planners.memory.layout_memory import memory_bytes
 from advisor.planners.memory.training_memory import MemoryParameters
-from advisor.train.fits import Fit
+from advisor.train.fits import FittedFolder
 from advisor.train.layout_rows import STATED, LayoutRows, from_frame
 from advisor.ways import parameters
 
@@ -54,18 +54,18 @@ class MemoryRows:
         return np.asarray(~self.is_out_of_memory & np.isfinite(self.measured_bytes))
 
 
-def fitted(given: Path | None, day: str) -> Fit:
-    """Fit the constants of the memory model from measurements."""
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """FittedFolder the constants of the memory model from measurements."""
     known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
-    return Fit(
+    return FittedFolder(
         files={"parameters.json": parameters.text(_parameters(known, constants))},
         metrics={"in_sample": _errors(known, constants)},
     )
 
 
 def fit(data: Path) -> MemoryParameters:
-    """Fit context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
+    """FittedFolder context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
     known = read_memory(data)
     return _parameters(known, fit_constants(known, known.is_reading))
 
@@ -149,7 +149,7 @@ def is_trial(table: Any) -> Any:
 
 
 def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
-    """Fit context and slack to the readings among ``rows``, every table counting the same."""
+    """FittedFolder context and slack to the readings among ``rows``, every table counting the same."""
     from scipy.optimize import least_squares
 
     rows = rows & known.is_reading

@@ -1,4 +1,4 @@
-r"""Fit the constants of peers that gather a batch together (``planners.links.peers``).
+r"""FittedFolder the constants of peers that gather a batch together (``planners.links.peers``).
 
 On Hivemind's published recordings (``advisor data fetch hivemind``): constants by trust-region
 least squares of relative errors with a soft-L1 loss and a weak Gaussian prior; the intervals from
@@ -25,7 +25,7 @@ from advisor.planners.links.peers import (
     rate_of_parts,
 )
 from advisor.predict.peers import FittedRate, PeerModel
-from advisor.train.fits import Fit
+from advisor.train.fits import FittedFolder
 from advisor.train.peer_rows import PeerRows, read_rows
 from advisor.ways.parameters import DIGITS
 
@@ -43,8 +43,8 @@ _SHARPEST: Final = 50.0
 _LEAST_FAR_ROWS: Final = 20  # fewer say nothing of intervals: those of all rows stand for them
 
 
-def fitted(given: Path | None, day: str) -> Fit:
-    """Fit the model of peers that share a batch across sites."""
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """FittedFolder the model of peers that share a batch across sites."""
     parts, minutes = read_rows(packaged.measurements(given))
     of_parts = left_out(parts, rate_of_parts)[0]
     of_minutes = left_out(minutes, rate_after_a_minute)[0]
@@ -52,7 +52,7 @@ def fitted(given: Path | None, day: str) -> Fit:
         parts=_fitted(parts, rate_of_parts, of_parts),
         minute=_fitted(minutes, rate_after_a_minute, of_minutes),
     )
-    return Fit(
+    return FittedFolder(
         files={"parameters.json": model.to_text()},
         metrics={"parts": _metrics(of_parts, parts), "minute": _metrics(of_minutes, minutes)},
     )

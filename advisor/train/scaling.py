@@ -1,4 +1,4 @@
-"""Fit the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
+"""FittedFolder the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
 
 - Links inside a node, and between nodes with RDMA: ``scaling_links``.
 - Without RDMA: the stream limit, overlap and stragglers from the scaling law fitted to all rows
@@ -32,7 +32,7 @@ from advisor.planners.links.scaling_fit import (
     cluster_terms,
     fit_cluster,
 )
-from advisor.train.fits import Fit
+from advisor.train.fits import FittedFolder
 from advisor.train.scaling_errors import (
     BACKWARD_FRACTION,
     KNOWN_CLUSTERS,
@@ -47,8 +47,8 @@ Links = tuple[CollectiveParameters, float]  # as ``fit_links`` returns them
 DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
-def fitted(given: Path | None, day: str) -> Fit:
-    """Fit the constants of data-parallel scaling."""
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """FittedFolder the constants of data-parallel scaling."""
     source = packaged.measurements(given)
     laws, clusters = fit_laws(source), read_clusters(source)
     links = fit_links(source)
@@ -56,7 +56,7 @@ def fitted(given: Path | None, day: str) -> Fit:
     left_out = errors_by_cluster(_without_each(links, laws, clusters), clusters)
     in_sample = errors_by_cluster(dict.fromkeys(laws, constants), clusters)
     record = {name: as_record(law) for name, law in sorted(laws.items())}
-    return Fit(
+    return FittedFolder(
         files={
             "parameters.json": parameters.text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
@@ -66,7 +66,7 @@ def fitted(given: Path | None, day: str) -> Fit:
 
 
 def fit(data: Path) -> ScalingParameters:
-    """Fit the constants on the tables under ``data`` (laid out like ``shared/data``).
+    """FittedFolder the constants on the tables under ``data`` (laid out like ``shared/data``).
 
     Raises ModelError if a table is missing or holds no usable row.
     """
@@ -74,7 +74,7 @@ def fit(data: Path) -> ScalingParameters:
 
 
 def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
-    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on."""
+    """FittedFolder the constants without each cluster in turn; one alone leaves nothing to fit on."""
     laws, clusters, links = fit_laws(data), read_clusters(data), fit_links(data)
     return {
         left_out: _parameters(links, _without(left_out, laws), clusters)
@@ -84,7 +84,7 @@ def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
 
 
 def fit_laws(data: Path) -> dict[str, ScalingFit]:
-    """Fit the scaling law to all rows of each cluster whose links are known."""
+    """FittedFolder the scaling law to all rows of each cluster whose links are known."""
     clusters = read_clusters(data)
     laws = {
         name: fit_cluster(runs.measured, runs.gradient_bytes)

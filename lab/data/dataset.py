@@ -52,7 +52,7 @@ def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredTable:
     """A file that lies in one of two places under a folder of measurements.
 
     ``file`` is where our form lies under ``measurements/``, ``published`` where the collected one
@@ -73,7 +73,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedTable(Stored):
+class PublishedTable(StoredTable):
     """A table of a data set.
 
     Attributes
@@ -201,7 +201,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collection(Stored):
+class Collection(StoredTable):
     """Labelled runs: as published, and the run records that ``collect`` makes, which ship."""
 
     collect: Callable[[Path], list[RunRecord]]
@@ -248,7 +248,7 @@ class Dataset:
     ships: bool
     tables: Mapping[str, PublishedTable] = field(default_factory=dict)
     runs: Mapping[str, Collection] = field(default_factory=dict)
-    files: Mapping[str, Stored] = field(default_factory=dict)
+    files: Mapping[str, StoredTable] = field(default_factory=dict)
 
     def read(self, table: str, folder: Path) -> pd.DataFrame:
         """Read a table in our form from a folder of measurements, or from one file, of any form.
@@ -310,7 +310,7 @@ class Dataset:
         return all(any(place.path_under(root) for root in roots(folder)) for place in self.places)
 
     @property
-    def places(self) -> tuple[Stored, ...]:
+    def places(self) -> tuple[StoredTable, ...]:
         """Everything that is read of it."""
         return (*self.tables.values(), *self.runs.values(), *self.files.values())
 

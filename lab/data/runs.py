@@ -15,7 +15,7 @@ from advisor.lab.data.dataset import (
     Collection,
     Dataset,
     PublishedTable,
-    Stored,
+    StoredTable,
     Upstream,
     read_frame,
 )
@@ -427,7 +427,7 @@ SPOT: Final = Dataset(
     licence="none stated",
     ships=False,
     files={
-        "intervals": Stored(
+        "intervals": StoredTable(
             file="spot/intervals.csv", published="measurements/spot/skypilot_spot_intervals.csv"
         )
     },
@@ -446,7 +446,7 @@ HIVEMIND: Final = Dataset(
     licence="MIT; 18 MB",
     ships=False,
     files={
-        name: Stored(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
+        name: StoredTable(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
         for name in (
             "experiments.csv",
             "nodes.csv",
