@@ -1,4 +1,4 @@
-"""FittedFolder what a whole run adds to its steps, on published training runs, one family left out.
+"""Fit what a whole run adds to its steps, on published training runs, one family left out.
 
 ``ln(published / estimated hours)`` of every run is explained by ``planners.goodput.campaign``:
 its size where the published hours are of a run as it was, and the age of its software. The fit
@@ -125,7 +125,7 @@ def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
 
 
 def fit(rows: CampaignColumns) -> CampaignLaw:
-    """FittedFolder the law, form and spread chosen on the rows' own families left out."""
+    """Fit the law, form and spread chosen on the rows' own families left out."""
     errors = {form: left_out_errors(rows, form) for form in FORMS}
     form = min(errors, key=lambda f: mean_error(rows, errors[f]))
     growth, per_year = _constants(rows, form)
@@ -224,7 +224,7 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """FittedFolder what a whole training run adds to its steps."""
+    """Fit what a whole training run adds to its steps."""
     source = given or packaged_path()
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())

@@ -46,7 +46,7 @@ FITTED_KINDS: Final = (
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """FittedFolder the device model on published measurements."""
+    """Fit the device model on published measurements."""
     measurements = folders.measurements(given)
     steps = read_steps(measurements)
     processors = processor_rows(measurements)

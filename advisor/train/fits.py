@@ -35,7 +35,7 @@ class FittedFolder:
 
 
 def fit(verb: str, given: Path | None, out: Path | None, day: str | None) -> None:
-    """FittedFolder what a verb fits on what ``--data`` names, and write it to its folder."""
+    """Fit what a verb fits on what ``--data`` names, and write it to its folder."""
     name, module = FITS[verb]
     stated, folder = model_folder.day_of(day), model_folder.target(out, name)
     with reads.collected() as inputs:

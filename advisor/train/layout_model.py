@@ -1,4 +1,4 @@
-"""FittedFolder the global constants of the layout model on published runs, one source table left out.
+"""Fit the global constants of the layout model on published runs, one source table left out.
 
 The fit minimises, over the constants' logarithms x and one offset d_t a table,
 
@@ -117,7 +117,7 @@ def _soft(z: Floats) -> Floats:
 
 
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
-    """FittedFolder the constants; always starts from the prior, never from another fit."""
+    """Fit the constants; always starts from the prior, never from another fit."""
     from scipy.optimize import least_squares
 
     centre, sd = logarithms(prior or LayoutParameters()), _sds()
@@ -143,7 +143,7 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
 
 
 def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
-    """FittedFolder on all tables and without each; keep each left-out table's errors."""
+    """Fit on all tables and without each; keep each left-out table's errors."""
     rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
     folds, errors = {}, []
@@ -214,7 +214,7 @@ def _rounded(parameters: LayoutParameters) -> dict[str, float]:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """FittedFolder the constants of the layout model on published runs."""
+    """Fit the constants of the layout model on published runs."""
     rows = read_all(data.measurements(given))
     model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
     return FittedFolder(

@@ -1,4 +1,4 @@
-"""FittedFolder the memory model's constants on printed readings of measured transformer runs.
+"""Fit the memory model's constants on printed readings of measured transformer runs.
 
 Context and slack are fitted over the tables that print memory (``measurements.LAYOUTS``);
 what a framework keeps per parameter is a fact of its release (``layout_rows``).
@@ -55,7 +55,7 @@ class MemoryRows:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """FittedFolder the constants of the memory model from measurements."""
+    """Fit the constants of the memory model from measurements."""
     known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
     return FittedFolder(
@@ -65,7 +65,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
 
 
 def fit(data: Path) -> MemoryParameters:
-    """FittedFolder context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
+    """Fit context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
     known = read_memory(data)
     return _parameters(known, fit_constants(known, known.is_reading))
 
@@ -149,7 +149,7 @@ def is_trial(table: Any) -> Any:
 
 
 def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
-    """FittedFolder context and slack to the readings among ``rows``, every table counting the same."""
+    """Fit context and slack to the readings among ``rows``, every table counting the same."""
     from scipy.optimize import least_squares
 
     rows = rows & known.is_reading

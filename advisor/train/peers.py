@@ -1,4 +1,4 @@
-r"""FittedFolder the constants of peers that gather a batch together (``planners.links.peers``).
+r"""Fit the constants of peers that gather a batch together (``planners.links.peers``).
 
 On Hivemind's published recordings (``advisor data fetch hivemind``): constants by trust-region
 least squares of relative errors with a soft-L1 loss and a weak Gaussian prior; the intervals from
@@ -44,7 +44,7 @@ _LEAST_FAR_ROWS: Final = 20  # fewer say nothing of intervals: those of all rows
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """FittedFolder the model of peers that share a batch across sites."""
+    """Fit the model of peers that share a batch across sites."""
     parts, minutes = read_rows(packaged.measurements(given))
     of_parts = left_out(parts, rate_of_parts)[0]
     of_minutes = left_out(minutes, rate_after_a_minute)[0]

@@ -1,4 +1,4 @@
-"""FittedFolder the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
+"""Fit the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
 
 - Links inside a node, and between nodes with RDMA: ``scaling_links``.
 - Without RDMA: the stream limit, overlap and stragglers from the scaling law fitted to all rows
@@ -48,7 +48,7 @@ DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """FittedFolder the constants of data-parallel scaling."""
+    """Fit the constants of data-parallel scaling."""
     source = packaged.measurements(given)
     laws, clusters = fit_laws(source), read_clusters(source)
     links = fit_links(source)
@@ -66,7 +66,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
 
 
 def fit(data: Path) -> ScalingParameters:
-    """FittedFolder the constants on the tables under ``data`` (laid out like ``shared/data``).
+    """Fit the constants on the tables under ``data`` (laid out like ``shared/data``).
 
     Raises ModelError if a table is missing or holds no usable row.
     """
@@ -74,7 +74,7 @@ def fit(data: Path) -> ScalingParameters:
 
 
 def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
-    """FittedFolder the constants without each cluster in turn; one alone leaves nothing to fit on."""
+    """Fit the constants without each cluster in turn; one alone leaves nothing to fit on."""
     laws, clusters, links = fit_laws(data), read_clusters(data), fit_links(data)
     return {
         left_out: _parameters(links, _without(left_out, laws), clusters)
@@ -84,7 +84,7 @@ def fit_without_each(data: Path) -> dict[str, ScalingParameters]:
 
 
 def fit_laws(data: Path) -> dict[str, ScalingFit]:
-    """FittedFolder the scaling law to all rows of each cluster whose links are known."""
+    """Fit the scaling law to all rows of each cluster whose links are known."""
     clusters = read_clusters(data)
     laws = {
         name: fit_cluster(runs.measured, runs.gradient_bytes)
