@@ -119,18 +119,10 @@ def test_the_graph_has_what_only_some_statements_show() -> None:
     assert "advisor.catalogue." in graph["advisor.cli.catalogue"]
 
 
-# Closed by imports inside functions; to be cut when these files are merged.
-LAZY_CIRCLES = (
-    ("advisor.domain.offers", "advisor.domain.records"),
-    ("advisor.predict.own_runs", "advisor.predict.physics"),
-    ("advisor.predict.", "advisor.predict.many"),
-)
-
-
 def test_no_circle_of_imports() -> None:
     # A package's __init__ offers its modules' names: what is imported through it, by a module of
     # its own, is a circle too.
-    assert [one for one in circles(imports()) if one not in LAZY_CIRCLES] == []
+    assert circles(imports()) == []
 
 
 def test_a_class_name_means_one_thing() -> None:

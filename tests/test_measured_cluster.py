@@ -135,7 +135,7 @@ def test_the_published_clusters_are_told_better_than_by_any_simple_rule() -> Non
     found = run("scaling", data.measurements(None))
     assert found.overall.mape_fraction < 0.09
     for name, rule in found.baselines.items():
-        assert found.beside.get(name, found.overall).mape_fraction < 0.6 * rule.mape_fraction
+        assert found.ours(name).mape_fraction < 0.6 * rule.mape_fraction
     assert (found.overall.coverage or 0) > 0.85
     far = {k: v for k, v in found.figures.items() if k.startswith("beyond 3")}
     assert far["beyond 3 times the largest known size: rows"] > 20

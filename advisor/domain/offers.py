@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
-from advisor.domain.records import Recorded
+from advisor.domain.records import Recorded, float_of, plain_of, shown, with_hooks
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 # What a job runs on until it is done: on-demand machines, spot ones, spot ones with on-demand ones
 # in their place while there are none, as many spot machines as there are, or what a plan by the
@@ -102,3 +107,45 @@ class Bill(Recorded):
     def cost_usd(self) -> float:
         """What is paid at this price."""
         return self.time_h * self.price_usd_per_h
+
+
+def _row(offer: Offer, count: int) -> dict[str, Any]:
+    price = None if math.isnan(offer.price_usd_per_h) else offer.price_usd_per_h
+    record = {name: getattr(offer, name) for name in Offer.__slots__}
+    each = record.pop("accelerators")
+    return record | {
+        "count": count, "price_usd_per_h": price, "accelerators_per_instance": each,
+    }  # fmt: skip
+
+
+def _rows(configuration: Configuration) -> list[dict[str, Any]]:
+    return [_row(*one) for one in configuration.parts]
+
+
+def _read_rows(rows: Any, _: Any) -> Configuration:
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"machines are wanted, got {shown(rows)}")
+    return Configuration(parts=tuple(_part(row) for row in rows))
+
+
+def _part(row: Any) -> tuple[Any, int]:
+    """Read equal machines: what is offered, and how many."""
+    if not isinstance(row, Mapping):
+        raise TypeError(f"machines must be an object, got {shown(row)}")
+    values = dict(row)
+    price, each = values["price_usd_per_h"], values.pop("accelerators_per_instance")
+    values |= {"price_usd_per_h": math.nan if price is None else float_of(price, float)}
+    values |= {"accelerators": float_of(each, float), "memory_gib": float(values["memory_gib"])}
+    count = plain_of(values.pop("count"), int)
+    return Offer(**{name: values[name] for name in Offer.__slots__ if name in values}), count
+
+
+def _as_records(converter: Converter) -> None:
+    """Write a configuration as its list of machines, an offer as one of them."""
+    converter.register_unstructure_hook(Configuration, _rows)
+    converter.register_structure_hook(Configuration, _read_rows)
+    converter.register_unstructure_hook(Offer, lambda offer: _row(offer, 1))
+    converter.register_structure_hook(Offer, lambda row, _: _part(row)[0])
+
+
+with_hooks(_as_records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from types import UnionType
@@ -29,6 +29,14 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 2
 # The largest trainings took 1e26 flop; a thousand of them still are a number.
 _LARGEST: Final = 1e29
+# What nouns that are not written field by field tell the converter, as their modules are imported.
+_HOOKS: Final[list[Callable[[Converter], None]]] = []
+
+
+def with_hooks(add: Callable[[Converter], None]) -> None:
+    """Have ``add`` teach the converter how nouns are written that are no fields of their own."""
+    _HOOKS.append(add)
+    _converter.cache_clear()
 
 
 class Recorded:
@@ -84,7 +92,7 @@ def from_record(
     from cattrs import BaseValidationError, transform_error
 
     if not isinstance(record, Mapping):
-        raise ValueError(f"{where} must be an object, got {_shown(record)}")  # noqa: TRY004
+        raise ValueError(f"{where} must be an object, got {shown(record)}")  # noqa: TRY004
     try:
         return _converter(is_strict=is_strict).structure(record, kind)
     except BaseValidationError as errors:
@@ -99,35 +107,17 @@ def _converter(*, is_strict: bool) -> Converter:
     from cattrs import Converter
     from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
-    from advisor.domain.offers import Configuration, Offer
-
     found = Converter(
         forbid_extra_keys=is_strict,
         unstruct_collection_overrides={tuple: list, frozenset: sorted},
     )
-    found.register_structure_hook(float, _float)
+    found.register_structure_hook(float, float_of)
     for plain in (int, str, bool):
-        found.register_structure_hook(plain, _plain)
+        found.register_structure_hook(plain, plain_of)
     found.register_structure_hook_func(_is_literal, _one_of)
     found.register_structure_hook_func(
         _is_plain_union, lambda value, kind: _any_of(found, value, kind)
     )
-
-    def part(offer: Offer, count: int) -> dict[str, Any]:
-        price = None if math.isnan(offer.price_usd_per_h) else offer.price_usd_per_h
-        record = {name: getattr(offer, name) for name in Offer.__slots__}
-        each = record.pop("accelerators")
-        return record | {
-            "count": count, "price_usd_per_h": price, "accelerators_per_instance": each,
-        }  # fmt: skip
-
-    def parts(configuration: Configuration) -> list[dict[str, Any]]:
-        return [part(*one) for one in configuration.parts]
-
-    def read_parts(rows: Any, _: Any) -> Configuration:
-        if not isinstance(rows, list) or not rows:
-            raise ValueError(f"machines are wanted, got {_shown(rows)}")
-        return Configuration(parts=tuple(_part(row) for row in rows))
 
     def written(kind: Any) -> Any:
         fields = make_dict_unstructure_fn(kind, found, **_fields(kind))
@@ -143,10 +133,8 @@ def _converter(*, is_strict: bool) -> Converter:
 
     found.register_unstructure_hook_factory(_is_recorded, written)
     found.register_structure_hook_factory(_is_recorded, read)
-    found.register_unstructure_hook(Configuration, parts)
-    found.register_structure_hook(Configuration, read_parts)
-    found.register_unstructure_hook(Offer, lambda offer: part(offer, 1))
-    found.register_structure_hook(Offer, lambda row, _: _part(row)[0])
+    for add in _HOOKS:
+        add(found)
     return found
 
 
@@ -161,27 +149,14 @@ def _fields(kind: Any) -> dict[str, Any]:
     }
 
 
-def _part(row: Any) -> tuple[Any, int]:
-    """Read equal machines: what is offered, and how many."""
-    from advisor.domain.offers import Offer
-
-    if not isinstance(row, Mapping):
-        raise TypeError(f"machines must be an object, got {_shown(row)}")
-    values = dict(row)
-    price, each = values["price_usd_per_h"], values.pop("accelerators_per_instance")
-    values |= {"price_usd_per_h": math.nan if price is None else _float(price, float)}
-    values |= {"accelerators": _float(each, float), "memory_gib": float(values["memory_gib"])}
-    count = _plain(values.pop("count"), int)
-    return Offer(**{name: values[name] for name in Offer.__slots__ if name in values}), count
-
-
 def _is_recorded(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Recorded) and is_dataclass(kind)
 
 
-def _float(value: Any, _: Any) -> float:
+def float_of(value: Any, _: Any) -> float:
+    """Return a finite number, or say what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"must be float, got {_shown(value)}")
+        raise TypeError(f"must be float, got {shown(value)}")
     if not math.isfinite(value):
         raise ValueError(f"is not a number: {value}")
     if abs(value) > _LARGEST:
@@ -189,9 +164,10 @@ def _float(value: Any, _: Any) -> float:
     return float(value)
 
 
-def _plain(value: Any, kind: Any) -> Any:
+def plain_of(value: Any, kind: Any) -> Any:
+    """Return a value of exactly this kind, or say what is wrong with it."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"must be {kind.__name__}, got {_shown(value)}")
+        raise TypeError(f"must be {kind.__name__}, got {shown(value)}")
     if kind is int and abs(value) > _LARGEST:
         raise ValueError(f"is larger than anything that can be computed: {value:.6g}")
     return value
@@ -200,7 +176,7 @@ def _plain(value: Any, kind: Any) -> Any:
 def _one_of(value: Any, kind: Any) -> Any:
     if value not in get_args(kind):
         known = ", ".join(map(str, get_args(kind)))
-        raise ValueError(f"is {_shown(value)}; one of: {known}")
+        raise ValueError(f"is {shown(value)}; one of: {known}")
     return value
 
 
@@ -239,6 +215,7 @@ def _message(error: BaseException, _: Any) -> str:
     return str(error)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as messages show it, shortened."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -8,26 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import OfferColumns, OfferFilter, Pricing
+from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
 from advisor.catalogue.named import named
 from advisor.domain import Candidate, CompletionWay, Refused
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.jobs.job import Job
 from advisor.predict.completion import Completion, on_demand, on_spot
+from advisor.predict.data_costs import SideCosts
 from advisor.ways.columns import STATUSES, TimeColumns
-
-if TYPE_CHECKING:
-    from advisor.predict import Predictor
 
 Integers = NDArray[np.int64]
 _NOWHERE: Final = -1
 # Of longer lists nobody reads what each unknown name may mean, which takes 10 ms a name.
 _SUGGESTED: Final = 50
+
+
+class OneEstimate(Protocol):
+    """What is asked for many: ``advisor.predict.Predictor``."""
+
+    catalogue: Catalogue
+
+    def step_columns(self, *args: Any, **keywords: Any) -> TimeColumns:
+        """Estimate one step on every row."""
+
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic add."""
+
+    def candidate(self, *args: Any, **keywords: Any) -> Candidate:
+        """Make the object of one row."""
+
+    def rented(self, *args: Any, **keywords: Any) -> Candidate:
+        """Return the whole job on one row's machines, completed in any way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +63,7 @@ class Terms:
 
 
 def estimates(
-    predictor: Predictor, job: Job, asked: Sequence[str | tuple[str, int]], rental: Terms
+    predictor: OneEstimate, job: Job, asked: Sequence[str | tuple[str, int]], rental: Terms
 ) -> list[Candidate | Refused]:
     """Return a candidate, or why there is none, for every configuration, in their order."""
     found: list[Candidate | Refused | None] = [None] * len(asked)
@@ -72,7 +88,7 @@ def _refused(place: int, pair: tuple[str, int], error: AdvisorError) -> Refused:
     return Refused(rank=place + 1, configuration=f"{pair[1]} x {pair[0]}", error=error)
 
 
-def _cheapest(predictor: Predictor, offers: OfferColumns) -> Integers:
+def _cheapest(predictor: OneEstimate, offers: OfferColumns) -> Integers:
     """Return the row of each type's cheapest offer; offers come cheapest first."""
     rows = np.full(len(predictor.catalogue.types), _NOWHERE, dtype=np.int64)
     types, first = np.unique(offers.type_index, return_index=True)
@@ -81,7 +97,7 @@ def _cheapest(predictor: Predictor, offers: OfferColumns) -> Integers:
 
 
 def _type(
-    predictor: Predictor, name: str, count: int, rental: Terms, cheapest: Integers,
+    predictor: OneEstimate, name: str, count: int, rental: Terms, cheapest: Integers,
     suggest: bool,
 ) -> int:  # fmt: skip
     """Return the row of a type that is offered as asked."""
@@ -97,7 +113,7 @@ def _type(
 
 
 def _answered(
-    predictor: Predictor, job: Job, rows: list[tuple[int, int, int]],
+    predictor: OneEstimate, job: Job, rows: list[tuple[int, int, int]],
     pairs: Sequence[tuple[str, int]], offers: OfferColumns, cheapest: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | Refused]]:  # fmt: skip
     """Return the place and the answer of every row whose machines are offered."""
@@ -132,7 +148,7 @@ def _no_step(job: Job, pair: tuple[str, int], columns: TimeColumns, row: int) ->
 
 
 def _rented(
-    predictor: Predictor, job: Job, columns: TimeColumns, offers: OfferColumns,
+    predictor: OneEstimate, job: Job, columns: TimeColumns, offers: OfferColumns,
     offered: Integers, fitting: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
     """Return each fitting row with its candidate, or why it cannot be completed so."""
@@ -160,7 +176,7 @@ def _rented(
 
 
 def _candidates(
-    predictor: Predictor, job: Job, columns: TimeColumns, spot: Completion | None,
+    predictor: OneEstimate, job: Job, columns: TimeColumns, spot: Completion | None,
     offers: OfferColumns, offered: Integers, rows: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
     """Return a candidate a row, on demand where ``spot`` has no completion for each."""

@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError
 from advisor.jobs.actuals import Actual
 from advisor.jobs.described import described_job
@@ -34,23 +35,41 @@ from advisor.predict.known_job import measured_runs, place_of, with_batches
 from advisor.ways.anchors import Anchors, host_core_speed
 from advisor.ways.best import best_columns
 from advisor.ways.case import StepCase
+from advisor.ways.constants import Constants
 from advisor.ways.measured_cluster import LEAST_RUNS, Key, PlacedRun, key_of, measured_clusters
 from advisor.ways.model_parallel import on_machine
 from advisor.ways.own_layouts import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.ways.places import places
-
-if TYPE_CHECKING:
-    from advisor.predict.physics import Physics
 
 _MOST_KEPT: Final = 10_000
 Beside = tuple[Device, float, float, float]
 Place = tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]
 
 
+class Asked(Protocol):
+    """What runs are set beside: the estimate by physics."""
+
+    catalogue: Catalogue
+
+    @property
+    def constants(self) -> Constants:
+        """The fitted constants."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The catalogue's machines."""
+
+    def fleet_of(self, job: Job) -> Fleet:
+        """Return the catalogue's machines as the job may use them."""
+
+    def case(self, job: Job) -> StepCase:
+        """Return the job as the ways of training see it."""
+
+
 class OwnRuns:
     """The user's runs, seen by one predictor."""
 
-    def __init__(self, physics: Physics) -> None:
+    def __init__(self, physics: Asked) -> None:
         self._physics = physics
         self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
         self._seen_there: dict[tuple[object, ...], tuple[Work, Beside | None]] = {}

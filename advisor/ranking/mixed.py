@@ -1,9 +1,10 @@
 """Clusters of unlike machines among the candidates: several types rented together in one region.
 
 The estimate of each is what ``plan`` answers for it (``ways.unlike``), so that the front of
-``recommend`` is never worse than ``plan`` on machines that it looks at. Clusters whose bounds from
+``recommend`` is never worse than ``plan`` on machines that it asks. Clusters whose bounds from
 below (``ways.group_bounds``) are beaten by what is known are not asked; the best bounds are asked
-first, since what they turn out to take beats most others.
+first, since what they turn out to take beats most others. Where nobody asked for mixed clusters,
+no more than ``_MOST_ASKED`` are; the rest are counted as ``not_asked``.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ Integers = NDArray[np.int64]
 Machines = tuple[tuple[int, int], ...]
 
 # Clusters asked before the others' bounds are held against what they take.
+_AT_ONCE: Final = 8
 # Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
 _MOST_ASKED: Final = 24
-_AT_ONCE: Final = 8
 # A band above all that are known.
 _UNKNOWN: Final = 9.0
 
@@ -225,7 +226,7 @@ class _MixedSearch:
         gain = 1.0 + request.least_gain_fraction
         while self.is_open.any():
             if self.asked >= _MOST_ASKED and self.request.mixed is not True:
-                self._close("dominated", self.is_open.copy())
+                self._close("not_asked", self.is_open.copy())
                 break
             self._close("over_deadline", self.time_h > (request.deadline_h or np.inf))
             self._close("over_budget", self.cost_usd > (request.budget_usd or np.inf))

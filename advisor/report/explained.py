@@ -28,6 +28,7 @@ REJECTED: Final = {
     "batch_does_not_divide": "have a number of devices that the batch does not divide over",
     "excluded_by_layout": "have no layout of the form asked for",
     "dominated": "are beaten in both time and cost",
+    "not_asked": "mix types of machines and were not estimated (--mixed estimates all)",
     "too_little_gain": "gain too little over a row that is shown (--gain)",
 }
 _WAITS: Final[dict[str, str]] = {
