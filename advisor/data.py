@@ -7,9 +7,12 @@ import os
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 from advisor.collectors.user_folders import data_folder
 from advisor.errors import UsageError
+
+LABORATORY_HINT: Final = 'pip install "cloud-config-advisor[lab]"'
 
 
 @cache
@@ -71,5 +74,5 @@ def laboratory(module: str) -> ModuleType:
             raise
         raise UsageError(
             "this needs the laboratory, which is not installed",
-            hint="pip install 'cloud-config-advisor[lab]'",
+            hint=LABORATORY_HINT,
         ) from error

@@ -1,8 +1,7 @@
 """Verbs that others bring: found by the entry points of ``advisor.verbs``, loaded when called.
 
-An entry point names a module like those of ``advisor.cli``, or one command of a verb of verbs
-(``train.scaling``). The laboratory brings its verbs so
-(``pip install "cloud-config-advisor[lab]"``): nothing of the product imports it.
+An entry point names a module like those of ``advisor.cli``. The laboratory brings its verbs so:
+nothing of the product imports it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.data import LABORATORY_HINT
 from advisor.errors import UsageError
 
 GROUP: Final = "advisor.verbs"
-_HINT: Final = 'pip install "cloud-config-advisor[lab]"'
 
 
 def load(name: str) -> Any:
-    """Return what an entry point names: a module, or a function of one.
+    """Return the module that an entry point names.
 
     Raises
     ------
@@ -29,13 +28,13 @@ def load(name: str) -> Any:
     """
     found = _by_name().get(name)
     if found is None:
-        raise UsageError(f"advisor {name.replace('.', ' ')} is not installed", hint=_HINT)
+        raise UsageError(f"advisor {name} is not installed", hint=LABORATORY_HINT)
     try:
         return found.load()
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"advisor {name.replace('.', ' ')} needs {error.name}, which is not installed",
-            hint=_HINT,
+            f"advisor {name} needs {error.name}, which is not installed",
+            hint=LABORATORY_HINT,
         ) from error
 
 

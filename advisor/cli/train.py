@@ -19,9 +19,6 @@ from advisor.data import laboratory
 from advisor.train import model_folder, models
 
 _DEFAULT: Final = "models"
-_OF_THE_LABORATORY: Final = (
-    "device-model", "scaling", "memory", "layout-model", "campaigns", "peers", "check",
-)  # fmt: skip
 
 
 class DefaultVerb(TyperGroup):
