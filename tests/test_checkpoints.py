@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor import data, measurements
+from advisor import data
+from advisor.lab import data as measurements
 from advisor.lab.score import clusters, run
 from advisor.lab.score.scores import THE_PRODUCT
 from advisor.planners import PlanningError

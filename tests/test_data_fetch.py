@@ -15,10 +15,11 @@ import pytest
 from catalogue_server import Answer, Handler, Site, content, serving, status, truncated
 from typer.testing import CliRunner
 
-from advisor import data, measurements
+from advisor import data
 from advisor.catalogue.update.download import DownloadLimits
 from advisor.cli import app
 from advisor.errors import ModelError, UsageError
+from advisor.lab import data as measurements
 from advisor.lab.data import fetch as remotes
 from advisor.lab.data.fetch import LOCK, Download, Fetch
 

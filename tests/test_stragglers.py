@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from advisor import data, measurements
+from advisor import data
 from advisor.errors import RunError
 from advisor.jobs.files import read_job, write_job
 from advisor.jobs.job import Job
+from advisor.lab import data as measurements
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.links.data_parallel import expected_maximum
 from advisor.planners.stragglers.mending import (

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from advisor import data, measurements
+from advisor import data
+from advisor.lab import data as measurements
 from advisor.planners.core.units import GIB, MIB
 from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes, right_size
